@@ -12,7 +12,6 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.redact import redacted_text
@@ -40,21 +39,18 @@ def command(
     add_flags: Callable[[argparse.ArgumentParser], None],
     run: Callable[[argparse.Namespace], None],
     extra: str = "",
-    retired: Mapping[str, str] = MappingProxyType({}),
 ) -> Main:
     """The `main` of a command with flags of its own.
 
     Args:
         about: its help, before the flags.
         extra: of pyproject.toml, that brings the packages which `run` imports.
-        retired: as of `refuse_retired`.
     """
 
     @error_exit(extra)
     def main(argv: Sequence[str] | None = None) -> None:
         parser = Parser(prog, about)
         add_flags(parser)
-        refuse_retired(sys.argv[1:] if argv is None else argv, retired)
         run(parse(parser, argv))
 
     return main

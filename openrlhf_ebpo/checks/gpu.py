@@ -51,12 +51,12 @@ class Finding:
     blocks: tuple[str, object] | None = None
 
     def stops(self, values: dict) -> bool:
-        """values: the flags of a training, by name."""
+        """Return True if no training with these flags runs. values: by name."""
         return self.fatal or bool(self.blocks and values.get(self.blocks[0]) == self.blocks[1])
 
 
 def gpus() -> list[dict]:
-    """name, memory_mib, driver, capability and mode of each GPU; none without an nvidia-smi that answers."""
+    """List name, memory_mib, driver, capability and mode of each GPU; none without an nvidia-smi that answers."""
     rows = [[cell.strip() for cell in line.split(",")] for line in output_of(*NVIDIA_SMI).splitlines()]
     names = ("name", "memory_mib", "driver", "capability", "mode")
     found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
@@ -73,7 +73,7 @@ def output_of(*words: str | Path) -> str:
 
 
 def memory_gb() -> float | None:
-    """Memory of the smallest GPU that the installed torch can use here, in units of 1e9 bytes."""
+    """Return the memory of the smallest GPU that the installed torch can use here, in units of 1e9 bytes."""
     sizes = [] if is_cpu_stack() else [each["memory_mib"] for each in gpus() if each["memory_mib"]]
     return min(sizes) * MIB / 1e9 if sizes else None
 
@@ -146,7 +146,7 @@ def compiler() -> Iterator[Finding]:
 
 
 def nvcc_finding(cuda: str) -> Finding:
-    """cuda: torch's. DeepSpeed 0.19.6 compares nvcc with it for CPU Adam alone (op_builder/builder.py, get_cuda_compile_flag,
+    """Compare nvcc with torch's `cuda`. DeepSpeed 0.19.6 compares nvcc with it for CPU Adam alone (op_builder/builder.py, get_cuda_compile_flag,
     and for operators that are built beforehand); FusedAdam is compiled without a look at it."""
     path = nvcc_path()
     toolkit = f"install CUDA's toolkit {cuda} and set CUDA_HOME to it"
@@ -168,7 +168,7 @@ def nvcc_finding(cuda: str) -> Finding:
 
 
 def nvcc_path() -> Path | None:
-    """Where torch and DeepSpeed look for it."""
+    """Return nvcc where torch and DeepSpeed look for it."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if home:
         return Path(home, "bin", "nvcc")
@@ -183,7 +183,7 @@ def nvcc_release(path: Path) -> str | None:
 
 
 def extensions(cuda: str) -> Path:
-    """torch.utils.cpp_extension._get_build_directory, without torch."""
+    """Return torch.utils.cpp_extension._get_build_directory, without torch."""
     if folder := os.environ.get("TORCH_EXTENSIONS_DIR"):
         return Path(folder)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
@@ -192,7 +192,7 @@ def extensions(cuda: str) -> Path:
 
 
 def is_compiled() -> bool:
-    """FusedAdam has been compiled by an earlier training, or with DeepSpeed."""
+    """Return True if FusedAdam has been compiled by an earlier training, or with DeepSpeed."""
     deepspeed = importlib.util.find_spec("deepspeed")
     ops = Path(deepspeed.origin).parent / "ops" / "adam" if deepspeed else Path("nowhere")
     cached = extensions(cuda_version()) / "fused_adam" / "fused_adam.so"
@@ -200,7 +200,7 @@ def is_compiled() -> bool:
 
 
 def locks(folder: Path) -> Iterator[Finding]:
-    """torch's FileBaton: a compiler that was killed leaves its lock, and every later start waits for it without limit."""
+    """Find stale locks (torch's FileBaton) of compilers that were killed: every later start waits for them without limit."""
     for lock in (folder / name / "lock" for name in COMPILED if (folder / name / "lock").exists()):
         try:
             written = max(path.stat().st_mtime for path in lock.parent.iterdir())

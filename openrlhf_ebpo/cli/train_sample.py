@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_check import MODEL
-from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
+from openrlhf_ebpo.checks.model_fit import read_rows, render_rows
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.estimator import law
 from openrlhf_ebpo.generation import engines

@@ -1,5 +1,5 @@
-"""One pass over a data set that keeps each question once, whatever the number of rows: the questions themselves go to
-a file, and only some 150 bytes per question stay in memory."""
+"""Keep each question of a data set once, in one pass, whatever the number of rows: the questions themselves go to a file,
+and only some 150 bytes per question stay in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from openrlhf_ebpo.data.table import ROW_BATCH_SIZE
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 EXAMPLES = 20
 
-# Why a row is dropped, in words for the report.
+# Why a row is dropped, for the report.
 EMPTY_QUESTION = "no question"
 EMPTY_ANSWER = "no answer"
 NO_PROMPT = "prompt is neither text nor messages with exactly one of the user"
@@ -50,13 +50,13 @@ class Tally:
     unusable: Counter = field(default_factory=Counter)
 
     def kept(self) -> np.ndarray:
-        """(questions,) bool: those without conflict."""
+        """Return (questions,) bool: those without conflict."""
         kept = np.ones(len(self.rows), bool)
         kept[list(self.conflicting)] = False
         return kept
 
     def dropped(self) -> dict[str, int]:
-        """Rows by reason. With one row for each kept question they add up to all rows."""
+        """Count rows by reason. With one row for each kept question they add up to all rows."""
         rows, kept = np.array(self.rows, dtype=np.int64), self.kept()
         counts = {DUPLICATE: int((rows[kept] - 1).sum()), CONFLICT: int(rows[~kept].sum()), **self.unusable}
         return {reason: count for reason, count in counts.items() if count}
@@ -127,7 +127,7 @@ def prepared_schema(messages: bool) -> pa.Schema:
 
 
 def held_out(ids: np.ndarray, validation: int | float, seed: int) -> np.ndarray:
-    """Which of these questions are for validation: those with the smallest hash of seed and id, which is stable when
+    """Choose the questions for validation: those with the smallest hash of seed and id, which is stable when
     the data set grows: a share keeps every choice, and of a number the ones chosen before can only leave.
 
     ids: (questions,) uint64. validation: how many (int), or a share of them (float). Returns (questions,) bool.
@@ -142,7 +142,7 @@ def held_out(ids: np.ndarray, validation: int | float, seed: int) -> np.ndarray:
 
 
 def selected(path: Path, mask: np.ndarray) -> Iterator[pa.Table]:
-    """The rows of `path` where `mask` is true, in batches; at least one, perhaps empty."""
+    """Yield the rows of `path` where `mask` is true, in batches; at least one, perhaps empty."""
     start = 0
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(ROW_BATCH_SIZE):
@@ -153,7 +153,7 @@ def selected(path: Path, mask: np.ndarray) -> Iterator[pa.Table]:
 
 
 def prompt_text(prompt) -> str | None:
-    """The user's text of a prompt: itself, or the content of the one message of the user. None: no such thing."""
+    """Return the user's text of a prompt: itself, or the content of the one message of the user; or None."""
     if prompt is None:
         return ""
     if isinstance(prompt, list):

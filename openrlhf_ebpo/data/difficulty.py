@@ -48,9 +48,10 @@ from openrlhf_ebpo.progress import (
     progress_file,
     progress_path,
 )
-from openrlhf_ebpo.rewards.limits import MEMORY_MB, SERVER_TIMEOUT, TIMEOUT, Limits, default_timeout
+from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.seams import remote_code
 
+REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 
 
@@ -66,16 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
     add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
-    add(
-        "--reward_timeout",
-        type=float,
-        metavar="SECONDS",
-        help=f"for one call of the reward, as training's --reward.timeout ({TIMEOUT:g}; servers: {SERVER_TIMEOUT:g})",
-    )
-    add(
-        "--reward_memory", type=int, default=MEMORY_MB, metavar="MB", help="as training's --reward.memory (%(default)s)"
-    )
-    add("--reward_workers", type=int, metavar="N", help="processes of a reward file, as training's --reward.workers")
+    limits.add_flags(parser, REWARD_LIMITS)
     add = parser.add_argument_group("prompts and sampling: as in training").add_argument
     add("--n", type=int, default=16, help="responses per prompt (%(default)s)")
     add("--temperature", type=float, default=1.0, help="%(default)s")
@@ -117,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """All that can be found wrong within a second; makes paths absolute.
+    """Check what can be checked within a second; makes paths absolute.
 
     Raises:
         UsageError: all problems, one per line.
@@ -126,8 +118,8 @@ def check(args: argparse.Namespace) -> None:
     values["train.agent_func_path"] = args.agent
     preflight.absolute_paths(values)
     args.model, args.reward, args.agent = values.values()
-    if args.reward_timeout is None:
-        args.reward_timeout = default_timeout(args.reward)
+    limits.resolve(vars(args), "reward", REWARD_LIMITS)
+    limits.check_flags(vars(args), REWARD_LIMITS)
     problems = preflight.model_problems("--model", args.model)
     if bool(args.reward) == bool(args.agent):
         problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
@@ -146,9 +138,6 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
         "limit": args.limit is None or args.limit >= 1,
         "temperature": args.temperature >= 0,
         "top_p": 0 < args.top_p <= 1,
-        "reward_timeout": 0 < args.reward_timeout < float("inf"),
-        "reward_memory": args.reward_memory >= 0,
-        "reward_workers": args.reward_workers is None or args.reward_workers >= 1,
     }
     problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
     if args.max_len is not None and args.max_len <= args.max_new_tokens:
@@ -163,7 +152,7 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
 
 
 def distinct_rows(rows: list[dict], args: argparse.Namespace) -> dict:
-    """id -> row; a row that is there twice is measured once.
+    """Return id -> row; a row that is there twice is measured once.
 
     Raises:
         UsageError: no rows, one id for two prompts, or chats without chat template.
@@ -197,7 +186,7 @@ def identity(args: argparse.Namespace) -> dict:
 
 
 def usable(lines: list[dict], rows: dict) -> dict:
-    """id -> its last record, for prompts that still read as they did when they were measured."""
+    """Return id -> its last record, for prompts that still read as they did when they were measured."""
     known = {line["id"]: line for line in lines if line["id"] in rows}
     return {key: line for key, line in known.items() if line["prompt"] == prompt_fingerprint(rows[key])}
 
@@ -246,12 +235,12 @@ def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSetti
         **engines.flag_values(args),
         reward=tuple(args.reward.split(",")) if args.reward else (),
         agent=args.agent,
-        reward_limits=Limits(args.reward_timeout, args.reward_memory, args.reward_workers),
+        reward_limits=limits.Limits(args.reward_timeout, args.reward_memory, args.reward_workers),
     )
 
 
 def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:
-    """One line of the progress file."""
+    """Make one line of the progress file."""
     errors = Counter(sample.error or "no reward" for sample in samples if sample.reward is None)
     return {
         "id": prompt.key,

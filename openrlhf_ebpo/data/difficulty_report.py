@@ -1,4 +1,4 @@
-"""Pass rates of prompts, for people: columns, histogram, summary, progress bar."""
+"""Show pass rates of prompts: columns, histogram, summary, progress bar."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def outcome(record: dict, pass_reward: float) -> dict:
 
 
 def histogram(rates: Iterable[float], n: int) -> list[int]:
-    """Prompts at each of K + 1 levels, K = min(n, 16): none passed, the K - 1 in between, all passed.
+    """Count prompts at each of K + 1 levels, K = min(n, 16): none passed, the K - 1 in between, all passed.
 
     The ends hold exactly the rates 0 and 1; a rate in between goes to the nearest level that is not an end.
     """
@@ -108,7 +108,7 @@ def most_common_error(records: Iterable[dict]) -> str:
 
 
 class ProgressBar:
-    """Finished prompts with prompts/s and time left, and behind them tokens/s, mean pass share and failed rewards."""
+    """A bar of finished prompts with prompts/s and time left, tokens/s and failed rewards."""
 
     def __init__(self, total: int, finished: int):
         from tqdm import tqdm

@@ -1,4 +1,4 @@
-"""Groups of similar questions: sentence embeddings, in fewer dimensions where that is asked for, then K-means."""
+"""Group similar questions: sentence embeddings, in fewer dimensions if asked for, then K-means."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ UMAP_PACKAGE = "umap-learn"
 
 
 def model_path(model: str) -> str:
-    """The folder of the installed package for MODEL; any other model, or without the package, as it is."""
+    """Return the folder of the installed package for MODEL; any other model, or without the package, as it is."""
     package = importlib.util.find_spec(PACKAGE.replace("-", "_")) if model == MODEL else None
     return str(Path(package.origin).parent / "model") if package else model
 
 
 def embed(texts: list[str], model: str, cache: Path) -> np.ndarray:
-    """Unit vectors (len(texts), dimension), float32.
+    """Embed texts as unit vectors (len(texts), dimension), float32.
 
     Each chunk is saved in the folder `cache` under a hash of the model and its texts: a repeat reads it, a killed
     job resumes after it, and other texts or another model never meet it. The folder may be deleted at any time.
@@ -67,7 +67,7 @@ def load_encoder(model: str):
 
 
 def _identity(model: str) -> str:
-    """The name; for a folder also size and time of its weights, so that a model trained further is another one."""
+    """Return the name; for a folder also size and time of its weights, so that a model trained further is another one."""
     weights = sorted(Path(model).glob("**/*.safetensors")) if Path(model).is_dir() else []
     return "|".join([model, *(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in weights)])
 
@@ -82,13 +82,13 @@ def _save(path: Path, vectors: np.ndarray) -> None:
 
 
 def check_umap() -> None:
-    """Raises UsageError where UMAP is not installed."""
+    """Check that UMAP is installed. Raises UsageError."""
     if importlib.util.find_spec("umap") is None:
         raise UsageError(f"--umap needs {UMAP_PACKAGE}: pip install 'openrlhf_ebpo[umap]', or leave --umap out")
 
 
 def reduced(vectors: np.ndarray, dimensions: int, seed: int) -> np.ndarray:
-    """(n, dimensions), by UMAP of the vectors' cosine distances; the same for the same seed."""
+    """Reduce vectors to (n, dimensions) by UMAP of their cosine distances; the same for the same seed."""
     from umap import UMAP
 
     settings = {"n_neighbors": NEIGHBOURS, "min_dist": 0.0, "metric": "cosine"}
@@ -96,7 +96,7 @@ def reduced(vectors: np.ndarray, dimensions: int, seed: int) -> np.ndarray:
 
 
 def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """K-means, ten starts; the same for the same seed.
+    """Cluster by K-means with ten starts; the same for the same seed.
 
     Returns:
         labels: (n,), 0 for the largest cluster, 1 for the next, ...

@@ -83,12 +83,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def shuffled(ids: Sequence[str], seed: int) -> list[int]:
-    """Places of the rows in random order."""
+    """Return the places of the rows in random order."""
     return sorted(range(len(ids)), key=lambda i: (draw(seed, ids[i]), ids[i]))
 
 
 def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int, block: int | None = None) -> list[int]:
-    """Places of the rows, cluster after cluster, or in blocks of `block` rows of a cluster with the rests at the end."""
+    """Return the places of the rows, cluster after cluster, or in blocks of `block` rows of a cluster with the rests at the end."""
     places = sorted(shuffled(ids, seed), key=lambda i: (draw(seed, "cluster", clusters[i]), clusters[i]))
     if not block:
         return places
@@ -104,14 +104,14 @@ def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int, block: int 
 
 
 def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int, reverse: bool = False) -> list[int]:
-    """Places of the rows from the highest rate to the lowest, or the other way round. rates: (rows,) float64."""
+    """Return the places of the rows from the highest rate to the lowest, or reversed. rates: (rows,) float64."""
     places = np.array(shuffled(ids, seed), dtype=np.int64)
     keys = rates[places] if reverse else -rates[places]
     return places[np.argsort(keys, kind="stable")].tolist()
 
 
 def draw(seed: int, *names) -> bytes:
-    """Random bytes that depend on seed and names only, not on a library's generator."""
+    """Draw random bytes that depend on seed and names only, not on a library's generator."""
     return hashlib.sha256("\0".join(map(str, ("order", seed, *names))).encode()).digest()[:16]
 
 
@@ -136,7 +136,7 @@ def needs_rates(args: argparse.Namespace) -> bool:
 
 
 def needed_columns(args: argparse.Namespace) -> dict[str, str]:
-    """Columns, with the flag that names each."""
+    """Return the columns, with the flag that names each."""
     needed = {"id": ""}
     if args.by == "topic":
         needed[args.cluster_column] = "--cluster_column"
@@ -146,7 +146,7 @@ def needed_columns(args: argparse.Namespace) -> dict[str, str]:
 
 
 def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, dict[str, int]]:
-    """The rows whose pass rate is known and in range, and how many others there were, by reason.
+    """Return the rows whose pass rate is known and in range, and how many others there were, by reason.
 
     Raises:
         UsageError: none is left.
@@ -168,7 +168,7 @@ def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, 
 
 
 def rates_of(table: pa.Table, column: str) -> np.ndarray:
-    """(rows,) float64, NaN for a missing one.
+    """Return (rows,) float64, NaN for a missing one.
 
     Raises:
         UsageError: the column holds something else than rates.
@@ -228,7 +228,7 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
 
 
 def cluster_line(counts: Counter, block: int | None) -> str:
-    """counts: rows of each cluster, in the order of their first row."""
+    """Describe the clusters. counts: rows of each, in the order of their first row."""
     if not block:
         return one_line(f"{len(counts)} clusters: {', '.join(f'{name} ({n:,})' for name, n in counts.items())}", WIDTH)
     blocks = sum(count // block for count in counts.values())

@@ -1,6 +1,6 @@
-"""Steps that a pass over the training data makes: python -m openrlhf_ebpo.data.passes FILE PASSES BATCH G TRAIN_BATCH [filtered]
+"""Count the steps of a pass over the training data: python -m openrlhf_ebpo.data.passes FILE PASSES BATCH G TRAIN_BATCH [filtered]
 
-OpenRLHF reads to the end of the data, where a batch may not be full. With several GPUs it is cut to whole optimizer steps
+OpenRLHF reads to the end of the data, where a batch may not be full. With several GPUs it is cut to complete optimizer steps
 (training/prompts.py): less than one is generated and left out, and does not count.
 """
 
@@ -14,19 +14,19 @@ from openrlhf_ebpo.data.table import READ_SUFFIXES, count_rows
 
 
 def steps_a_pass(prompts: int, batch: int, group: int, train_batch: int) -> int:
-    """batch: prompts a rollout batch. group: responses a prompt. train_batch: responses an optimizer step."""
+    """Count steps. batch: prompts a rollout batch. group: responses a prompt. train_batch: responses an optimizer step."""
     full, rest = divmod(prompts, batch)
     return full + (rest * group >= math.lcm(train_batch, group))
 
 
 def left_out(prompts: int, batch: int, group: int, train_batch: int) -> int:
-    """Prompts of a pass that no optimizer step is full of."""
+    """Count prompts of a pass that fill no optimizer step."""
     rest = prompts % batch
     return rest - rest * group // math.lcm(train_batch, group) * math.lcm(train_batch, group) // group
 
 
 def sentence(prompts: int, passes: int, batch: int, group: int, train_batch: int, filtered: bool = False) -> str:
-    """filtered: prompts may be used up without being trained on."""
+    """Describe the passes. filtered: prompts may be used up without being trained on."""
     steps, left = steps_a_pass(prompts, batch, group, train_batch), left_out(prompts, batch, group, train_batch)
     rest = f", {left} of which fill no optimizer step" if left else ""
     fewer = ", less what is filtered out" if filtered else ""

@@ -29,17 +29,18 @@ import argparse
 import contextlib
 import functools
 import os
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import psutil
 from tqdm import tqdm
 
-from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import prepare_report, report
-from openrlhf_ebpo.data.clean import clean, held_out, selected
+from openrlhf_ebpo.command import command, one_line
+from openrlhf_ebpo.data import report
+from openrlhf_ebpo.data.clean import CONFLICT, Tally, clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, check_template, shown
 from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
 from openrlhf_ebpo.data.table import count_rows, write_table
@@ -52,6 +53,9 @@ SETTINGS = (
     *("input", "subset", "split", "revision", "prompt_column", "answer_column", "source_column"),
     *("template", "system", "validation", "seed", "format"),
 )
+
+SHOWN = 3  # examples in the text; report.json has more
+WIDTH = 60  # characters of a question in the text
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -104,11 +108,11 @@ def run(args: argparse.Namespace) -> None:
     else:
         files = find_files(args.input, args.subset, args.split, args.revision)
         columns = find_columns(files, args.prompt_column, args.answer_column, args.source_column)
-        print(prepare_report.chosen_columns(columns))
+        print(chosen_columns(columns))
         with new_folder(output, args.force) as folder:
             made = {"settings": settings, **prepare(files, columns, args, folder)}
             write_json(folder / report.NAME, made)
-    print(prepare_report.as_text(made, output))
+    print(as_text(made, output))
 
 
 def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folder: Path) -> dict:
@@ -123,9 +127,9 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
     kept = tally.kept()
     validation = np.zeros_like(kept)
     validation[kept] = held_out(np.fromiter(tally.index, np.uint64, len(kept))[kept], args.validation, args.seed)
-    made = prepare_report.build(files, columns, tally, questions, int(validation.sum()), args.template)
+    made = describe(files, columns, tally, questions, int(validation.sum()), args.template)
     if not (kept & ~validation).any():
-        print(prepare_report.as_table(made))
+        print(as_table(made))
         raise UsageError(
             f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none to train on"
         )
@@ -151,7 +155,7 @@ def number_or_share(text: str) -> int | float:
 
 
 def finished(output: Path, settings: dict) -> dict | None:
-    """The report of the result of these settings and of this input as it is now; None if nothing is there.
+    """Return the report of these settings and of this input as it is now; None without an output.
 
     Raises:
         UsageError: something else is there.
@@ -159,14 +163,14 @@ def finished(output: Path, settings: dict) -> dict | None:
     made = report.finished(output, settings)
     if made and Path(settings["input"]).exists():  # what is on the Hub is named by its settings
         files = find_files(*(settings[name] for name in ("input", "subset", "split", "revision")))
-        if prepare_report.fingerprint(files) != made["files"]:
+        if fingerprint(files) != made["files"]:
             raise report.other_output(output, "the input has changed since")
     return made
 
 
 @contextlib.contextmanager
 def new_folder(output: Path, force: bool) -> Iterator[Path]:
-    """A folder next to `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
+    """Yield a folder next to `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
     left is removed first."""
     output = output.resolve()
     for leftover in output.parent.glob(f".{output.name}.*.tmp"):
@@ -181,6 +185,108 @@ def new_folder(output: Path, force: bool) -> Iterator[Path]:
         folder.rename(output)  # an empty folder gives way
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+# the report
+
+
+def fingerprint(files: Sequence[Path]) -> list[dict]:
+    """Return paths, bytes and times of the last change (ns), by which a changed input is noticed."""
+    stats = [(file.absolute(), file.stat()) for file in files]
+    return [{"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for path, stat in stats]
+
+
+def describe(
+    files: Sequence[Path], columns: Columns, tally: Tally, questions: Path, validation: int, template: str
+) -> dict:
+    """Make the report, without the settings. questions: the file that `clean` wrote."""
+    kept = int(tally.kept().sum())
+    return {
+        "files": fingerprint(files),
+        "columns": vars(columns),
+        "rows": tally.total,
+        "dropped": tally.dropped(),
+        "kept": kept,
+        "train": kept - validation,
+        "validation": validation,
+        "conflicting_questions": len(tally.conflicting),
+        "conflicts": _examples(tally.conflicting, questions, len(tally.rows)),
+        "warnings": _warnings(tally, template),
+    }
+
+
+def as_text(made: dict, folder: Path) -> str:
+    parts = [as_table(made), *_shown_conflicts(made), *(f"warning: {text}" for text in made["warnings"])]
+    return "\n\n".join([*parts, _next_steps(made, folder)])
+
+
+def as_table(made: dict) -> str:
+    total = made["rows"]
+    lines = [(total, "read")]
+    for reason, count in sorted(made["dropped"].items(), key=lambda item: -item[1]):
+        questions = f" (questions: {made['conflicting_questions']:,})" if reason == CONFLICT else ""
+        lines.append((count, f"dropped: {reason}{questions}"))
+    lines.append((made["kept"], f"kept: {made['train']:,} to train, {made['validation']:,} for validation"))
+    lines = [f"{count:>12,} {count / max(total, 1):>8.2%}  {text}" for count, text in lines]
+    return "\n".join(["        rows    share", *lines])
+
+
+def chosen_columns(columns: Columns) -> str:
+    source = f"{columns.datasource!r}" if columns.datasource else "none (--input's name is used)"
+    return (
+        f"columns: prompt {columns.prompt!r}, answer {columns.answer!r}, data source {source}; "
+        "--prompt_column, --answer_column, --source_column name others"
+    )
+
+
+def _examples(found: dict[int, list[str] | None], questions: Path, count: int) -> list[dict]:
+    """List id, question and answers, the first one first, of the questions whose answers were kept."""
+    others = {place: answers for place, answers in sorted(found.items()) if answers}
+    mask = np.zeros(count, bool)
+    mask[list(others)] = True
+    rows = [row for table in selected(questions, mask) for row in table.to_pylist()]
+    return [
+        {"id": row["id"], "question": row["question"], "answers": [row["label"], *answers]}
+        for row, answers in zip(rows, others.values(), strict=True)
+    ]
+
+
+def _warnings(tally: Tally, template: str) -> list[str]:
+    questions = max(len(tally.rows), 1)
+    warnings = []
+    if tally.long_answers > 0.1 * questions:
+        warnings.append(
+            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the final answer, "
+            "not a worked solution: --answer_column names another column"
+        )
+    if template in ("own", "chat") and tally.bare > 0.5 * questions:
+        warnings.append(
+            f"{tally.bare / questions:.0%} of the prompts are without DAPO's instruction and are shown as they are. If "
+            "nothing else in them says how to give the answer, --template dapo or --template TEXT does"
+        )
+    return warnings
+
+
+def _shown_conflicts(made: dict) -> list[str]:
+    found, number = made["conflicts"][:SHOWN], made["conflicting_questions"]
+    if not found:
+        return []
+    lines = [
+        f"  {one_line(c['question'], WIDTH)}  ->  {' | '.join(one_line(a, 20) for a in c['answers'])}" for c in found
+    ]
+    return ["\n".join([f"different answers ({len(found)} of {number:,} questions; more in {report.NAME}):", *lines])]
+
+
+def _next_steps(made: dict, folder: Path) -> str:
+    settings = made["settings"]
+    train, validation = (folder / f"{name}.{settings['format']}" for name in ("train", "validation"))
+    training = report.training_command(
+        train, chat=settings["template"] == "chat", validation=validation if made["validation"] else None
+    )
+    return (
+        f"train on it:  {training}\n"
+        f"or first:     openrlhf-ebpo data topics (or difficulty) --input {shlex.quote(str(train))} --help"
+    )
 
 
 main = command("openrlhf-ebpo data prepare", __doc__, add_flags, run, extra="data")

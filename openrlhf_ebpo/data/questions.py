@@ -1,4 +1,4 @@
-"""Two rows with the same question, two spellings of one answer, and the prompt that a question is shown as. Pure functions."""
+"""Recognise the same question and the same answer in two rows, and render the prompt of a question. Pure functions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LONGEST_NUMBER = 100  # characters; longer ones are compared as text
 
 
 def bare_question(prompt: str) -> str:
-    """The prompt without DAPO's instruction, before or after the question. Other prompts are returned as they are,
+    """Return the prompt without DAPO's instruction, before or after the question; others as they are,
     without the white space around them."""
     before = _BEFORE.match(prompt)
     text = prompt[before.end() if before else 0 :].strip()
@@ -51,14 +51,14 @@ def bare_question(prompt: str) -> str:
 
 
 def question_id(question: str) -> str:
-    """16 hex digits of the SHA-256 of the question in Unicode's form NFC with every run of white space as one space.
+    """Return 16 hex digits of the SHA-256 of the question in Unicode's form NFC with every run of white space as one space.
     Two of 1.8 million different questions share an id with probability 1e-7."""
     normalised = " ".join(unicodedata.normalize("NFC", question).split())
     return hashlib.sha256(normalised.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def answer_text(value) -> str | None:
-    """A gold answer as text: "34" for 34, 34.0 or ["34"], "" for a missing one. None if it is neither text nor a number."""
+    """Convert a gold answer to text: "34" for 34, 34.0 or ["34"], "" for a missing one. None if it is neither text nor a number."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None or value != value:

@@ -1,4 +1,4 @@
-"""The report of an output: how it was made, by which a repeated command knows that it is done.
+"""Read and write the report of an output: how it was made, by which a repeated command knows that it is done.
 
 Of a file it is OUTPUT.report.json, of a folder report.json in it.
 """
@@ -22,7 +22,7 @@ def path_of(output: str | Path) -> Path:
 
 
 def read(output: str | Path) -> dict:
-    """The report; empty if it is missing or not JSON."""
+    """Return the report; empty if it is missing or not JSON."""
     try:
         found = json.loads(path_of(output).read_text())
     except (OSError, ValueError):
@@ -31,7 +31,7 @@ def read(output: str | Path) -> dict:
 
 
 def finished(output: str | Path, settings: dict) -> dict | None:
-    """The report of an output that was made with these settings; None if there is no output.
+    """Return the report of an output that was made with these settings; None without an output.
 
     Raises:
         UsageError: something else is there.
@@ -57,14 +57,14 @@ def other_output(output: str | Path, why: str) -> UsageError:
 
 @contextlib.contextmanager
 def replaced(output: str | Path, report: dict) -> Iterator[None]:
-    """Inside, the file `output` is written, and no report describes it; then this one does."""
+    """Write the report after the file `output` is written, inside; meanwhile no report describes it."""
     path_of(output).unlink(missing_ok=True)
     yield
     write_json(path_of(output), report)
 
 
 def training_command(dataset: str | Path, *flags: str, chat: bool = False, validation: str | Path | None = None) -> str:
-    """The command that trains on a file of ours. chat: its prompts are messages. validation: a file of held-out questions."""
+    """Return the command that trains on a file of ours. chat: its prompts are messages. validation: a file of held-out questions."""
     words = ["openrlhf-ebpo train", *flags, f"--data.prompt_dataset {shlex.quote(str(dataset))}"]
     words.append("--data.input_key prompt --data.label_key label")
     words += ["--data.apply_chat_template"] * chat

@@ -1,4 +1,4 @@
-"""Where a data set comes from: local files, a folder, or the Hugging Face Hub; and which of its columns is which."""
+"""Find a data set (local files, a folder, or the Hugging Face Hub) and its columns."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Columns:
     datasource: str | None
 
     def values(self, row: dict) -> tuple:
-        """(prompt, answer, datasource) of a row; None for what is missing."""
+        """Return (prompt, answer, datasource) of a row; None for what is missing."""
         return tuple(lookup(row, name) if name else None for name in (self.prompt, self.answer, self.datasource))
 
 
 def lookup(row: dict, name: str):
-    """The value at a dotted name, or None. A column whose own name has dots comes first."""
+    """Return the value at a dotted name, or None. A column whose own name has dots comes first."""
     if name in row:
         return row[name]
     for part in name.split("."):
@@ -48,7 +48,7 @@ def lookup(row: dict, name: str):
 
 
 def find_files(path: str, subset: str | None, split: str, revision: str | None) -> list[Path]:
-    """The data files of --input: itself, or those of a folder or Hub data set, downloaded if need be.
+    """Return the data files of --input: itself, or those of a folder or Hub data set, downloaded if need be.
 
     Raises:
         UsageError: no such file or data set, the Hub cannot be reached, or the files are of a kind that is not read.
@@ -67,7 +67,7 @@ def find_files(path: str, subset: str | None, split: str, revision: str | None) 
 
 
 def find_columns(files: Sequence[Path], prompt: str | None, answer: str | None, source: str | None) -> Columns:
-    """The columns named by flags, or the first known name that the first file has.
+    """Return the columns named by flags, or the first known name that the first file has.
 
     Raises:
         UsageError: the named or every known column is missing.
@@ -81,7 +81,7 @@ def find_columns(files: Sequence[Path], prompt: str | None, answer: str | None, 
 
 
 def read_values(files: Sequence[Path], columns: Columns) -> Iterator[list[tuple]]:
-    """Batches of (prompt, answer, datasource), only these columns being read."""
+    """Yield batches of (prompt, answer, datasource); only these columns are read."""
     wanted = [name for name in (columns.prompt, columns.answer, columns.datasource) if name]
     for file in files:
         for rows in read_rows(file, columns=wanted):
@@ -97,7 +97,7 @@ def _choose(found, named, known, flag, path, required=True) -> str | None:
 
 
 def _listed_files(path: str, subset: str | None, split: str, revision: str | None) -> list[str]:
-    """Paths or hf:// addresses (commit included) of a split's files, as the data set's card lists them."""
+    """List paths or hf:// addresses (commit included) of a split's files, as the data set's card does."""
     try:
         from datasets import load_dataset_builder
     except ImportError:
@@ -117,7 +117,7 @@ def _listed_files(path: str, subset: str | None, split: str, revision: str | Non
 
 
 def _local(file: str) -> Path:
-    """The file on this machine. A download that was cut off resumes."""
+    """Return the file on this machine. A download that was cut off resumes."""
     if not file.startswith("hf://"):
         return Path(file)
     from huggingface_hub import HfFileSystem, hf_hub_download
@@ -137,6 +137,6 @@ def _unreachable(what: str, error: Exception) -> str:
         return f"{message}\nThe folder should hold .parquet or .jsonl files."
     return (
         f"{message} (and there is no folder of that name here)\nIf the Hub cannot be reached from here, download the data set's .parquet or .jsonl file elsewhere, "
-        "copy it here and name it: --input FILE (a folder of such files will do too).\nA download that was cut off goes "
-        "on when the command is repeated. HF_TOKEN opens data sets that ask for a login."
+        "copy it here and name it: --input FILE (a folder of such files will do too).\nA download that was cut off "
+        "resumes when the command is repeated. HF_TOKEN opens data sets that ask for a login."
     )

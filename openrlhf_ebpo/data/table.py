@@ -1,4 +1,4 @@
-"""Tables of training data in Parquet (.parquet) or JSON lines (.jsonl): read in batches or at once, written crash-safe.
+"""Read and write tables of training data in Parquet (.parquet) or JSON lines (.jsonl): in batches or at once, crash-safe.
 
 A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`; `cluster` and `pass_rate` come later.
 """
@@ -52,7 +52,7 @@ def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (),
 def read_rows(
     path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_size: int = ROW_BATCH_SIZE
 ) -> Iterator[list[dict]]:
-    """The file as lists of at most `batch_size` rows, without ever holding more of it than that.
+    """Yield the file as lists of at most `batch_size` rows, without ever holding more of it than that.
 
     columns: what to read of a Parquet file (dots lead into structs); JSON lines always give all.
 
@@ -66,7 +66,7 @@ def read_rows(
 
 
 def column_names(path: str | Path, flag: str = "--input") -> list[str]:
-    """Names of the columns, those inside structs too, with dots: prompt, reward_model, reward_model.ground_truth.
+    """Return the names of the columns, those inside structs too, with dots: prompt, reward_model, reward_model.ground_truth.
     JSON lines are judged by their first row."""
     if check_file(path, flag) == ".parquet":
         with _parquet(path, flag) as file:
@@ -85,7 +85,7 @@ def schema_names(fields: Iterable[pa.Field], prefix: str = "") -> list[str]:
 
 
 def count_rows(path: str | Path, flag: str = "--input") -> int:
-    """Rows of the file; Parquet's footer knows, the lines of JSON lines are counted."""
+    """Count the rows of the file, by Parquet's footer or by the lines of JSON lines."""
     if check_file(path, flag) == ".parquet":
         with _parquet(path, flag) as file:
             return file.metadata.num_rows
@@ -107,7 +107,7 @@ def write_table(table: pa.Table | Iterable[pa.Table], path: str | Path) -> None:
 
 
 def with_column(table: pa.Table, name: str, values, type: pa.DataType | None = None) -> pa.Table:
-    """The table with a column of that name: in place of the old one, or as the last."""
+    """Return the table with a column of that name: in place of the old one, or as the last."""
     column = pa.array(values, type)
     if name in table.column_names:
         return table.set_column(table.column_names.index(name), name, column)
@@ -115,7 +115,7 @@ def with_column(table: pa.Table, name: str, values, type: pa.DataType | None = N
 
 
 def check_file(path: str | Path, flag: str = "--input") -> str:
-    """The file's suffix.
+    """Return the suffix of a file.
 
     Raises:
         UsageError: no such file, or another kind.
@@ -187,7 +187,7 @@ def _json_row(line: bytes, number: int, path, flag: str) -> dict:
         row, why = None, error
     if not isinstance(row, dict):
         raise UsageError(
-            f"{flag} {path}, line {number} is no JSON object ({why}): a .jsonl file has an object per line"
+            f"{flag} {path}, line {number} is not a JSON object ({why}): a .jsonl file has an object per line"
         )
     return row
 

@@ -1,4 +1,4 @@
-"""Names for groups of mathematics questions: the words that are typical of each."""
+"""Name groups of mathematics questions by the words that are typical of each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FILLER = frozenset(_FILLER.split())
 
 
 def words(text: str) -> list[str]:
-    """The words of a question that can tell its topic: no typesetting, no variables, no filler.
+    """Return the words of a question that can tell its topic: no typesetting, no variables, no filler.
 
     >>> words(r"Find the area of $\\triangle ABC$ with $\\frac{AB}{AC} = \\sqrt{2}$.")
     ['area', 'triangle', 'root']
@@ -63,7 +63,7 @@ def words(text: str) -> list[str]:
 
 
 def names(texts: list[str], labels: np.ndarray) -> list[str]:
-    """A different name for each label 0..max: its most typical words, like "triangle, circle, angle".
+    """Name each label 0..max differently, by its most typical words, like "triangle, circle, angle".
 
     Class-based tf-idf (Grootendorst 2022, arXiv 2203.05794): share of a word among the label's words, times
     log(1 + words per label / occurrences of the word under all labels). A word counts once per question.
@@ -82,13 +82,13 @@ def names(texts: list[str], labels: np.ndarray) -> list[str]:
 
 
 def _singular(word: str, vocabulary: set[str]) -> str:
-    """`word` without its plural ending, where the data has that word too."""
+    """Return `word` without its plural ending, if the data has that word too."""
     endings = [word[: -len(ending)] for ending in ("s", "es") if word.endswith(ending)]
     return next((stem for stem in endings if stem in vocabulary), word)
 
 
 def _unique(ranked: list[list[str]]) -> list[str]:
-    """The first words of each list; where that name is taken already, one word more, then a number."""
+    """Join the first words of each list; if that name is taken already, one word more, then a number."""
     taken: list[str] = []
     for typical in ranked:
         lengths = range(WORDS, max(len(typical), WORDS) + 1)

@@ -35,15 +35,6 @@ EXAMPLES = 2  # per cluster
 SHOWN, WIDTH = 30, 90  # clusters in the table; characters of an example
 PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a report where they are so
 
-ANY_COLUMN = "topics of another origin need no step, `openrlhf-ebpo data order --by topic --cluster_column NAME` takes any column"
-LLM_FLAGS = ("endpoint", "llm", "request", "price_in", "price_out", "yes", "parallel", "tries", "retries", "timeout")
-RETIRED = {
-    "--method": f"topics are found by embeddings, leave it out; {ANY_COLUMN}",
-    "--column": ANY_COLUMN,
-    "--plot": "the command prints the sizes, and OUTPUT.report.json keeps them for `openrlhf-ebpo data order`",
-    **{f"--{name}": f"no LLM is asked any more; {ANY_COLUMN}" for name in LLM_FLAGS},
-}
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -113,7 +104,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
-    """The column question; prompt where the table, or a row, has none, or where that is asked for.
+    """Return the column question; prompt where the table, or a row, has none, or where that is asked for.
 
     Raises:
         UsageError: no rows, neither column, or a value that is not text.
@@ -134,7 +125,7 @@ def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
 
 
 def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], Iterable[int]]:
-    """The topic of each text, and the texts' places, the nearest to the centre of its topic first.
+    """Return the topic of each text, and the texts' places, the nearest to the centre of its topic first.
 
     Raises:
         UsageError: too few different questions, or the model cannot be loaded.
@@ -155,13 +146,13 @@ def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], 
 
 
 def by_size(topics: list[str]) -> list[int]:
-    """Places of the rows topic by topic, the largest first; within one as they are."""
+    """Return the places of the rows topic by topic, the largest first; within one as they are."""
     sizes = Counter(topics)
     return sorted(range(len(topics)), key=lambda row: (-sizes[topics[row]], topics[row]))
 
 
 def summary(topics: list[str], texts: list[str], order: Iterable[int]) -> list[dict]:
-    """One row a cluster, the largest first: cluster, size, share, examples (the first that `order` comes to)."""
+    """Make one row a cluster, the largest first: cluster, size, share, examples (the first that `order` comes to)."""
     examples: dict[str, list[str]] = {}
     for row in order:
         chosen = examples.setdefault(topics[row], [])
@@ -189,4 +180,4 @@ def as_text(found: dict) -> str:
     return "\n".join(["", *lines])
 
 
-main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data", retired=RETIRED)
+main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data")

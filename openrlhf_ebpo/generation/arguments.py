@@ -1,4 +1,4 @@
-"""Arguments of vLLM's engines beyond upstream's flags: how much they do at a time, and which log-probabilities they give.
+"""Set arguments of vLLM's engines beyond upstream's flags: how much they do at a time, and which log-probabilities they give.
 
 An engine gets vLLM's default for offline work on its device. Upstream's engine is an AsyncLLM, which without a server gets
 vLLM's fallback on every device.
@@ -16,7 +16,7 @@ QUIET_WORKER = "openrlhf_ebpo.generation.quiet_worker.QuietWorker"
 
 
 def offline_defaults(create_engine_config):
-    """In place of EngineArgs.create_engine_config: an engine without a server is configured as vLLM's class LLM is, which also
+    """Replace EngineArgs.create_engine_config: an engine without a server is configured as vLLM's class LLM is, which also
     keeps no statistics; here it keeps those that its log shows."""
 
     @functools.wraps(create_engine_config)
@@ -57,7 +57,7 @@ class MadeWith:
 
 
 def set_arguments(args) -> None:
-    """In the driver, before upstream makes the engines. Where rollouts have a temperature, their log-probabilities do too: they
+    """Set the engines' arguments, in the driver and before upstream makes them. Where rollouts have a temperature, their log-probabilities do too: they
     are then computed for every token, asked for or not."""
     from openrlhf.trainer.ray import vllm_engine
 

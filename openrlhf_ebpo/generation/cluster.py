@@ -1,4 +1,4 @@
-"""Ray for one command: start it or join it, with the seams in every worker, and leave nothing behind."""
+"""Run Ray for one command: start it or join it, with the seams in every worker, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ClusterError(ReportedError, RuntimeError):
 
 
 def gpus_needed(args) -> int:
-    """GPUs that upstream's placement groups ask for; on a machine without CUDA they are logical resources of Ray."""
+    """Count the GPUs that upstream's placement groups ask for; on a machine without CUDA they are logical resources of Ray."""
     colocate_all = args.train.colocate_all and not args.train.async_enable
     actor = args.actor.num_nodes * args.actor.num_gpus_per_node
     total = actor
@@ -61,7 +61,7 @@ def gpus_needed(args) -> int:
 
 @contextlib.contextmanager
 def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -> Iterator[None]:
-    """Context manager: Ray is up, with enough GPUs, and shut down (or disconnected from) at exit, also after Ctrl-C.
+    """Bring Ray up with enough GPUs, inside; it is shut down (or disconnected from) at exit, also after Ctrl-C.
 
     Joins the cluster of RAY_ADDRESS (`ray job submit` sets it), or of this user's `ray start`; otherwise starts one.
 
@@ -142,14 +142,14 @@ def start_node(again: bool = True, **how) -> None:
 
 
 def address_to_join() -> str | None:
-    """RAY_ADDRESS decides ("local": start one). Without it, the cluster that this user's `ray start` has begun here."""
+    """Return the address to join, or None: RAY_ADDRESS decides ("local": None), else this user's `ray start` on this machine."""
     if address := os.environ.get("RAY_ADDRESS"):
         return None if address == "local" else "auto"
     return find_own_cluster()
 
 
 def find_own_cluster() -> str | None:
-    """Address of the cluster of the last `ray start`, where a raylet of it is alive; None without one.
+    """Return the address of the last `ray start` if a raylet of it is alive, else None.
 
     Of a Ray that a program has begun for itself (`ray.init()`) Ray writes no address file, and such a Ray ends with its program.
     The file may be stale, another user's, or mounted from outside of this container.
@@ -164,7 +164,7 @@ def find_own_cluster() -> str | None:
 
 
 def gcs_address(process: psutil.Process) -> str | None:
-    """Of the cluster whose raylet `process` is; None for other processes, users and containers."""
+    """Return the address of the cluster whose raylet `process` is; None for other processes, users and containers."""
     try:
         words = process.cmdline()
         if not words or os.path.basename(words[0]) != "raylet" or process.uids().real != os.getuid():
@@ -179,7 +179,7 @@ def gcs_address(process: psutil.Process) -> str | None:
 
 
 def runtime_env(environment: dict[str, str] | None = None) -> dict:
-    """Hook and environment of all workers. What a job or the user has set already is left as it is."""
+    """Return hook and environment of all workers. What a job or the user has set already is left as it is."""
     variables = {
         "TOKENIZERS_PARALLELISM": "true",
         "NCCL_DEBUG": "WARN",
@@ -222,7 +222,7 @@ def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_
 
 
 def waits_for_others(needed: int, free: float) -> str | None:
-    """A message where another job holds GPUs of the cluster, also of a local one: upstream waits for them silently."""
+    """Return a message if another job holds GPUs of the cluster: upstream waits for them silently."""
     if free >= needed:
         return None
     return (

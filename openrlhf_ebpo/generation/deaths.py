@@ -1,4 +1,4 @@
-"""A rollout engine that dies ends the run with its cause, as any other process; `--train.max_restarts` resumes it.
+"""End the run with its cause when a rollout engine dies, as any other process; `--train.max_restarts` resumes it.
 
 vLLM's EngineCore is a process below the rollout actor. When it ends, requests fail with an EngineDeadError that names no
 cause, and a collective_rpc under way (of a weight sync, of joining its group) waits for ever: nobody completes its future
@@ -123,7 +123,7 @@ def wait_for_engines_too(original):
 
 
 def syncs_in_a_group(args) -> bool:
-    """As ActorPPOTrainer decides it: engines that share the policy's GPUs get weights through CUDA's memory handles."""
+    """Return what ActorPPOTrainer decides: engines that share the policy's GPUs get weights through CUDA's memory handles."""
     return not (args.vllm.sync_backend == "nccl" and args.train.colocate_all and not args.train.async_enable)
 
 
@@ -139,7 +139,7 @@ def find_deaths() -> str | None:
 
 
 def read_cause(death) -> str:
-    """Of a call of `death`, or of an actor whose process is gone: the cause, on one line."""
+    """Return the cause, on one line, from a call of `death` or an actor whose process is gone."""
     import ray
 
     try:
@@ -157,7 +157,7 @@ def is_engine_death(error: BaseException) -> bool:
 
 
 async def cause_of_death(llm) -> str:
-    """How the EngineCore ended, and the last error that it has logged."""
+    """Describe how the EngineCore ended, with the last error that it has logged."""
     manager = getattr(llm.engine_core.resources, "engine_manager", None)
     processes = list(getattr(manager, "processes", ()))
     for _ in range(20):  # it announces its end a moment before
@@ -177,7 +177,7 @@ def describe_exit(codes: list[int], error: str | None) -> str:
 
 
 def read_own_log() -> str:
-    """The end of what this process and its EngineCore have written to stderr, where that is a file, as under Ray."""
+    """Return the end of what this process and its EngineCore have written to stderr, if that is a file, as under Ray."""
     path = Path(os.readlink("/proc/self/fd/2"))
     if not path.is_file():
         return ""

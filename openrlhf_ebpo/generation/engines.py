@@ -1,4 +1,4 @@
-"""Responses to many prompts, from vLLM engines on all GPUs of a Ray cluster: the rollout path of training.
+"""Generate responses to many prompts with vLLM engines on all GPUs of a Ray cluster: the rollout path of training.
 
 The engines are upstream's rollout actors with this project's seams, so a prompt is tokenised, truncated, sampled and
 (where a reward or an agent is given) scored by the code that trains. Nothing is trained, nothing is written.
@@ -42,7 +42,7 @@ QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
 
 class GenerationError(ReportedError, RuntimeError):
-    """No engine could be started, or none is left; in words for the person who started the job."""
+    """No engine could be started, or none is left."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def prepare_process() -> None:
 
 @contextlib.contextmanager
 def started(settings: EngineSettings) -> Iterator[list]:
-    """Ray (joined or started) with the engines up, data parallel, each on its own GPUs; at exit all is shut down.
+    """Start the engines, data parallel, each on its own GPUs, with Ray joined or started; at exit all is shut down.
 
     Raises:
         UsageError: the model cannot read max_len tokens. ClusterError: too few GPUs.
@@ -214,7 +214,7 @@ def _start(settings: EngineSettings) -> list:
 
 
 def _wait(refs: list, what: str, patience: float | None) -> list:
-    """The next of the references that are done, or have failed.
+    """Return the next of the references that are done, or have failed.
 
     Raises:
         GenerationError: none was after `patience` seconds.
@@ -235,7 +235,7 @@ def _wait(refs: list, what: str, patience: float | None) -> list:
 def generate(
     actors: list, prompts: Iterable[Prompt], sampling: Sampling, settings: EngineSettings
 ) -> Iterator[tuple[Prompt, list[Sample]]]:
-    """Each prompt with its n samples, in the order in which they finish.
+    """Yield each prompt with its n samples, in the order in which they finish.
 
     Prompts are read as engines become free. Those of an engine that dies go to the others. Where a prompt's own
     processing fails (an agent that raises), its samples carry the error.
@@ -272,7 +272,7 @@ def generate(
 
 
 def _free_engine(alive: dict[int, object], running: dict, n: int) -> int | None:
-    """The least loaded engine, if it has room for another prompt."""
+    """Return the least loaded engine, if it has room for another prompt."""
     load = Counter(index for index, _ in running.values())
     index = min(alive, key=lambda i: load[i])
     return index if load[index] < max(SEQUENCES_IN_FLIGHT // n, 2) else None
@@ -345,7 +345,7 @@ def _score_weight(response: dict, ranges: list[tuple[int, int]]) -> float | None
 
 
 def _numbers(logs) -> dict[str, float]:
-    """Those of a reward function are checked where it is called; an agent's may be and hold anything."""
+    """Keep the numbers. Those of a reward function are checked where it is called; an agent's logs may hold anything."""
     found = {}
     for name, value in logs.items() if isinstance(logs, dict) else ():
         with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):

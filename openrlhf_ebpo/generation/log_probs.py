@@ -1,4 +1,4 @@
-"""Rollout engines say how likely the tokens were that they sampled, for the comparison with the trainer (training/mismatch.py).
+"""Return the log-probabilities of sampled tokens from the rollout engines, to compare with the trainer (training/mismatch.py).
 
 OpenRLHF asks vLLM for these log-probabilities only where it corrects with them. Here a few responses of every batch have them,
 always: that is enough for a mean over tokens, and of the rest neither vLLM's output loop nor Ray carries any.
@@ -29,7 +29,7 @@ class MeasuredRolloutActor:
     async def generate_responses(
         self, prompt, label, sampling_params, max_length, *args, num_samples=1, measured=True, **kwargs
     ):
-        """measured: there is a trainer to compare with."""
+        """Generate. measured: there is a trainer to compare with."""
         with self._asking(sampling_params, max_length, num_samples) if measured else contextlib.nullcontext():
             return await super().generate_responses(
                 prompt, label, sampling_params, max_length, *args, num_samples=num_samples, **kwargs
@@ -47,9 +47,9 @@ class MeasuredRolloutActor:
             self._measuring -= responses * asks
 
     def _may_ask(self, sampling_params) -> bool:
-        """Of an executor that is not upstream's it is not known whether it takes them.
+        """Return True for upstream's executors, which take log-probabilities; of others that is unknown.
 
-        Upstream's are known by our mixins: Ray brings this class with copies of its executors' classes.
+        They are known by our mixins: Ray brings this class with copies of its executors' classes.
         """
         comparable = sampling_params.temperature == 1 or self.kwargs.get("logprobs_mode") == PROCESSED
         known = isinstance(self.executor, (GuardedSingleTurnExecutor, GuardedMultiTurnExecutor))
@@ -57,5 +57,5 @@ class MeasuredRolloutActor:
 
 
 def at_once(max_length: int) -> int:
-    """How many responses are measured, of that many tokens at most."""
+    """Return how many responses are measured, of that many tokens at most."""
     return min(MOST, max(FEWEST, TOKENS // max_length))

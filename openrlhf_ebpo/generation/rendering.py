@@ -1,4 +1,4 @@
-"""Prompts in the form in which training gives them to the model: upstream's own templates and tokenizer."""
+"""Render prompts as training gives them to the model: with upstream's own templates and tokenizer."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def render(
     template_kwargs: Mapping | None = None,
     add_bos: bool = False,
 ) -> list[Prompt]:
-    """Rows with id, prompt and label as training would give them to the model.
+    """Render rows with id, prompt and label as training would give them to the model.
 
-    template_kwargs: what the chat template is given besides; training gives it nothing.
+    template_kwargs: further arguments of the chat template; training gives none.
 
     Raises:
         UsageError: the tokenizer or its chat template does not take the prompts, or it has no begin token to add.
@@ -103,7 +103,7 @@ def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[in
 
 
 def text_tokenizer(tokenizer):
-    """Of a model that also sees, `tokenizer_of` gives the processor, as upstream does."""
+    """Return the tokenizer of a processor: that is what `tokenizer_of`, as upstream, gives for a model that also sees."""
     return tokenizer.tokenizer if hasattr(tokenizer, "image_processor") else tokenizer
 
 
@@ -126,14 +126,14 @@ class PromptsWithBeginToken:
 
 
 def prompt_lengths(prompts: list[Prompt], model: str) -> list[int]:
-    """Tokens of each prompt, counted as the rollout does."""
+    """Count the tokens of each prompt as the rollout does."""
     tokens = tokenizer_of(model)(text=[prompt.text for prompt in prompts], add_special_tokens=False)["input_ids"]
     return [len(ids) for ids in tokens]
 
 
 @functools.cache
 def tokenizer_of(model: str, use_fast: bool = True):
-    """The tokenizer as training sets it up; cached per process."""
+    """Return the tokenizer as training sets it up; cached per process."""
     from openrlhf.utils.utils import get_tokenizer
 
     return get_tokenizer(model, None, "left", use_fast=use_fast)

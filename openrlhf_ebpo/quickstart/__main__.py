@@ -8,7 +8,7 @@ RUN_DIR/
   comparison.png              the runs side by side
   result.json                 written last: the quickstart is finished
 
-Every stage whose result is there is passed over, so a second call goes on where the first stopped.
+Every stage whose result is there is passed over, so a second call resumes where the first stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ESTIMATORS = ("ebpo", "group_norm")
 
 ABOUT = """Train a tiny model with EBPO and with GRPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine, and compare.
 
-On a finished run: print its table. On an interrupted one: go on."""
+On a finished run: print its table. On an interrupted one: resume."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimator", action="append", dest="estimators", type=registry.known, metavar="NAME", help="one of them"
     )
-    parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start anew")
+    parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start over")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
             write_json(plan_of(directory), estimators)
             run_stages(stages(directory, estimators))
     except KeyboardInterrupt:
-        again = f"the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}"
+        again = f"the same command resumes from here: bash scripts/quickstart.sh {options.run_dir}"
         raise KeyboardInterrupt(again) from None
     print(table(json.loads((directory / "result.json").read_text()), directory))
 
@@ -89,7 +89,7 @@ def plan_of(directory: Path) -> Path:
 
 
 def planned(directory: Path, wanted: Sequence[str]) -> list[str]:
-    """What is compared: the estimators that were wanted when it began, and those that are wanted now."""
+    """List what is compared: the estimators that were wanted when it began, and those that are wanted now."""
     begun = json.loads(plan_of(directory).read_text()) if plan_of(directory).exists() else []
     return list(dict.fromkeys([*begun, *(wanted or (begun or ESTIMATORS))]))
 

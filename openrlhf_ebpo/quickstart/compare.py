@@ -1,4 +1,4 @@
-"""The arms of a quickstart on the same held-out tasks: result.json, the table, the picture."""
+"""Compare the arms of a quickstart on the same held-out tasks: result.json, the table, the picture."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def last_step(run_dir: Path) -> int:
 
 
 def first_steps(warm_start: Path, run_dir: Path) -> dict:
-    """What most groups are at the start, and what one of them does."""
+    """Measure how many groups all fail at the start, and the gradient of one of them."""
     from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, all_fail_gradient
 
     first = [read_rollouts(run_dir, step) for step in range(1, min(10, last_step(run_dir)) + 1)]
@@ -82,13 +82,13 @@ def first_steps(warm_start: Path, run_dir: Path) -> dict:
 
 
 def same_prompts(run_dirs: Sequence[Path]) -> bool:
-    """Whether all runs were given the same prompts, step by step."""
+    """Return True if all runs were given the same prompts, step by step."""
     orders = [prompts(run_dir) for run_dir in run_dirs]
     return all(order == orders[0] for order in orders)
 
 
 def prompts(run_dir: Path) -> list[set[str]]:
-    """Of each step; a set, since a batch is complete in the order in which its responses end."""
+    """Read the prompts of each step; a set, since a batch is complete in the order in which its responses end."""
     columns = (read_rollouts(run_dir, step).column("prompt") for step in range(1, last_step(run_dir) + 1))
     return [set(column.to_pylist()) for column in columns]
 
@@ -113,7 +113,7 @@ def table(result: dict, directory: Path) -> str:
 
 
 def differences(result: dict) -> list[str]:
-    """What the arms differ by, and what the interval is of."""
+    """Describe the differences between the arms, and their intervals."""
     against = registry.title(result["reference"])
     pairs = [(f"{registry.title(n)} - {against}", arm["difference"]) for n, arm in result["arms"].items()]
     found = [(name, values) for name, values in pairs if values] or [

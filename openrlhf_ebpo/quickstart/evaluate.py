@@ -1,4 +1,4 @@
-"""Held-out success of a model, and what an all-fail group does to its gradient."""
+"""Measure a model's held-out success, and what an all-fail group does to its gradient."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 
 @torch.no_grad()
 def sample(model: str | Path, prompts: list[str]) -> list[list[Sample]]:
-    """N_SAMPLES responses per prompt at temperature 1, top-p 1."""
+    """Sample N_SAMPLES responses per prompt at temperature 1, top-p 1."""
     policy, tokenizer = load(model)
     inputs = tokenizer([TEMPLATE.format(p) for p in prompts], return_tensors="pt", padding=True).to(policy.device)
     torch.manual_seed(SEED)
@@ -88,7 +88,7 @@ def success_rate(model: str | Path, tasks: list[dict]) -> float:
 
 
 def evaluate(model: str | Path, tasks: list[dict], run_dirs: Iterable[Path], step: int) -> np.ndarray:
-    """Whether each response to `tasks` is right, (tasks, N_SAMPLES); also saved in each of the runs as a result of the
+    """Grade responses to `tasks`, (tasks, N_SAMPLES) bool; also saved in each of the runs as a result of the
     evaluation harness, so that cards and the Space show it."""
     responses = sample(model, [task["prompt"] for task in tasks])
     correct = np.array(graded(tasks, responses))
@@ -120,14 +120,14 @@ def hashed(value) -> str:
 
 
 def answer_classes(group: list[Sample]) -> list[int]:
-    """Equal answers of one group have the same number; -1: no answer."""
+    """Number the answers of one group, equal ones alike; -1: no answer."""
     numbers: dict[str, int] = {}
     answers = [each.text.strip() for each in group]
     return [numbers.setdefault(answer, len(numbers)) if answer else -1 for answer in answers]
 
 
 def rows(tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray, classes: np.ndarray) -> Iterator[dict]:
-    """One row per response, with the columns of the harness."""
+    """Yield one row per response, with the columns of the harness."""
     for q, (task, group) in enumerate(zip(tasks, responses, strict=True)):
         for i, each in enumerate(group):
             yield {
@@ -148,20 +148,20 @@ def rows(tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray, 
 
 
 def paired_difference(before: np.ndarray, after: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
-    """Mean difference of two evaluations (questions, samples) on the same questions, and its interval over questions."""
+    """Return the mean difference of two evaluations (questions, samples) on the same questions, and its interval over questions."""
     difference = np.mean(after, axis=1) - np.mean(before, axis=1)
     margin = NormalDist().inv_cdf(0.5 + level / 2) * difference.std(ddof=1) / len(difference) ** 0.5
     return float(difference.mean()), float(difference.mean() - margin), float(difference.mean() + margin)
 
 
 def all_fail_fraction(rollouts: pa.Table) -> float:
-    """Share of the groups in which every response has reward 0."""
+    """Return the share of the groups in which every response has reward 0."""
     best = rollouts.group_by("group").aggregate([("reward", "max")])["reward_max"].to_numpy()
     return float((best == 0).mean())
 
 
 def all_fail_gradient(model: str | Path, rollouts: pa.Table, column: str) -> float | None:
-    """Norm of the policy gradient that one all-fail group of a mixed batch causes, with the advantages in `column`
+    """Return the norm of the policy gradient that one all-fail group of a mixed batch causes, with the advantages in `column`
     ("advantage": EBPO's, "grpo_advantage": GRPO's). None where the batch has no such group."""
     rows = rollouts.to_pylist()
     groups: dict[int, list[dict]] = {}

@@ -1,4 +1,4 @@
-"""One of our command lines as a process of its own: its output in a log, a bar that shows how far it is."""
+"""Run one of our commands in another process: its output in a log, a bar that shows its progress."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -16,9 +17,11 @@ from openrlhf_ebpo.command import interrupted_once
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.run.run_log import read_metrics
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
 
 class StageFailed(ReportedError):
-    """A stage cannot begin, or ended without its result; in words for the person who started it."""
+    """A stage cannot begin, or ended without its result."""
 
 
 def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = lambda: None) -> None:
@@ -33,15 +36,23 @@ def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = 
     log.parent.mkdir(exist_ok=True)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")  # so small a model gains nothing from threads, and waits for them
-    with open(log, "a") as output:
-        process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment, process_group=0)
-        with interrupted_once():  # SIGTERM too: it would end this process and leave the command alone
-            try:
-                while process.poll() is None:
-                    progress()
-                    time.sleep(0.5)
-            finally:
-                stop(process)
+    with open(log, "a") as output, interrupted_once():  # SIGTERM too: it would leave the command alone
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until there is a process to stop
+        process = subprocess.Popen(
+            argv,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            process_group=0,
+            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDING),
+        )
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+            while process.poll() is None:
+                progress()
+                time.sleep(0.5)
+        finally:
+            stop(process)
     if process.returncode:
         tail = "\n".join(log.read_text(errors="replace").replace("\r", "\n").splitlines()[-25:])
         raise StageFailed(f"{command} failed (exit status {process.returncode}). The end of {log}:\n{tail}")
@@ -60,7 +71,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def show_progress(bar: tqdm, run_dir: Path) -> None:
-    """A bar that moves; where it is disabled, since nobody sees it move, a line every tenth step."""
+    """Move the bar; if it is disabled, since nobody sees it, print a line every tenth step."""
     metrics = read_metrics(run_dir)
     if not metrics or metrics[-1]["step"] <= bar.n:
         return

@@ -1,4 +1,4 @@
-"""The stages up to a trained model, each with its result in a folder: tasks, random model, warm start, training.
+"""Run the stages up to a trained model, each with its result in a folder: tasks, random model, warm start, training.
 
 DIRECTORY/
   data/ base/ warm_start/     tasks, random model, model after train_sft: what all arms begin with
@@ -45,7 +45,7 @@ Stage = tuple[str, Callable[[], bool], Callable[[], None]]  # what it says, whet
 
 
 def run_stages(stages: list[Stage]) -> None:
-    """One after the other; one whose result is there is passed over."""
+    """Run one after the other; one whose result is there is skipped."""
     for number, (name, done, stage) in enumerate(stages, 1):
         print(f"[{number}/{len(stages)}] {name}", flush=True)
         if not done():
@@ -122,7 +122,7 @@ def in_order(exports: Path) -> list[Path]:
 
 
 def nearest(models: list[Path], success: Callable[[Path], float]) -> tuple[Path, float]:
-    """The model whose success is nearest to what is wanted, by bisection: success grows in the order of training.
+    """Find the model whose success is nearest to what is wanted, by bisection: success grows in the order of training.
 
     Raises:
         StageFailed: even the last solves too little.
@@ -165,7 +165,7 @@ class Training:
         return name, (self.arm / "model" / last).exists, self.train
 
     def train(self) -> None:
-        """In a file, where nobody sees a bar move, lines say how far it is."""
+        """Train. In a log file, where nobody sees a bar move, lines show the progress."""
         in_a_file = not sys.stderr.isatty()
         if in_a_file:
             print("      starting Ray and vLLM", flush=True)
@@ -178,7 +178,7 @@ class Training:
 
 
 def shuffled(directory: Path, seed: int) -> str:
-    """The name of the file in data/ with the training tasks in this seed's order."""
+    """Return the name of the file in data/ with the training tasks in this seed's order."""
     path = directory / "data" / f"train-seed-{seed}.jsonl"
     if not path.exists():
         rows = (directory / "data" / "train.jsonl").read_text().splitlines(keepends=True)
@@ -216,7 +216,7 @@ def training_flags(training: Training) -> dict:
         "ckpt.output_dir": training.arm / "model",
         "ckpt.save_steps": 20,
         "ckpt.max_num": 2,
-        "ckpt.load_enable": True,  # goes on from the last checkpoint, or starts where there is none
+        "ckpt.load_enable": True,  # resumes from the last checkpoint, if there is one
         "logger.run_dir": training.arm / "run",
         "logger.wandb.run_name": f"{training.directory.name}-{training.arm.name}",
     }

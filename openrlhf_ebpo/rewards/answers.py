@@ -1,4 +1,4 @@
-"""What a packaged reward reads as the answer of a response, and which wrong answers to one question are equal."""
+"""Read the answer of a response as a packaged reward does, and compare the wrong answers to one question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.rewards import gym, minerva
+from openrlhf_ebpo.rewards import dapo, gym
 from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean, extract_answer, is_hopeless
 from openrlhf_ebpo.rewards.pool import shared_pool
 
@@ -48,13 +48,13 @@ class SameAnswer:
 
 
 def is_hostile(answer: str) -> bool:
-    """Whether an answer is too long or too nested, or leaves work to sympy: it is compared with its gold alone."""
+    """Return True for an answer that is too long or too nested, or leaves work to sympy: it is compared with its gold alone."""
     return is_hopeless(answer, 0) or UNFINISHED.search(answer) is not None
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a packaged reward reads responses. extract: the answer, None where there is none. spelled: one spelling for what
+    """How a packaged reward reads responses. extract: the answer, or None. spelled: one spelling for what
     differs in typing only. compares: whether wrong answers can be compared beyond that."""
 
     extract: Callable[[str], str | None]
@@ -62,19 +62,19 @@ class Reading:
     compares: bool
 
     def same(self, until: float) -> Callable[[str, str], bool]:
-        """A new comparison for the wrong answers to one question."""
+        """Return a new comparison for the wrong answers to one question."""
         return SameAnswer(compared_in_pool, until=until) if self.compares else lambda first, answer: False
 
 
 READINGS = {
     MATH: Reading(lambda response: extract_answer(response) or None, clean, True),
     GYM: Reading(lambda response: gym.answer_of(response) or None, str.strip, False),
-    DAPO: Reading(minerva.answer_of, minerva.normalised, False),
+    DAPO: Reading(dapo.answer_of, dapo.normalised, False),
 }
 
 
 def packaged(reward: str | None, agent: str | None) -> str | None:
-    """The name in READINGS of what gives the rewards, None for what is not this package's.
+    """Return the name in READINGS of what gives the rewards; None if it is not of this package.
 
     reward: --reward.remote_url, agent: --train.agent_func_path, which wins; paths.
     """
@@ -84,7 +84,7 @@ def packaged(reward: str | None, agent: str | None) -> str | None:
 
 
 def compared_in_pool(gold: str, answer: str) -> tuple[bool, str | None]:
-    """Whether two answers are equal as mathematics, in a process that can be killed."""
+    """Compare two answers as mathematics, in a process that can be killed."""
     try:
         verdict = shared_pool().grade_answer(gold, answer)
     except GoldError as error:

@@ -1,7 +1,7 @@
-"""Is the answer of a response equal to the gold answer? Finding it is ours, comparing is math-verify's.
+"""Grade the answer of a response: finding it is ours, comparing it with the gold answer is math-verify's.
 
-The answer is the last `\\boxed{...}` or, where there is none, the last "Answer:" line; a number anywhere else counts
-for nothing. `grade` is unbounded in time and memory, as sympy is: pool.py runs it in processes that can be killed.
+The answer is the last `\\boxed{...}` or, without one, the last "Answer:" line; a number anywhere else does not
+count. `grade` is unbounded in time and memory, as sympy is: pool.py runs it in processes that can be killed.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def warm_up() -> None:
 
 
 def extract_answer(response: str) -> str | None:
-    """What the response gives as its answer ("" for an empty box); None where it has neither a box nor an "Answer:"
-    line. Takes time linear in the length of the response."""
+    """Find the answer of a response ("" for an empty box); None if it has neither a box nor an "Answer:" line.
+    Takes time linear in the length of the response."""
     box = last_box(response) if "box" in response else None
     return _last_answer_line(response) if box is None else box.strip()
 
 
 def last_box(text: str) -> str | None:
-    """Content of the box that closes last. A box that never closes is no box: the response was cut off there."""
+    """Return the content of the box that closes last. One that never closes does not count: the response was cut off there."""
     content, opened = None, []  # of each open brace: where its box's content starts, None for a brace of no box
     for token in TOKEN.finditer(text):
         if token["open"]:
@@ -80,7 +80,7 @@ def last_box(text: str) -> str | None:
 
 
 def _last_answer_line(text: str) -> str | None:
-    """What follows the last "Answer:" at the start of a line, on that line or, where nothing does, on the next one."""
+    """Return what follows the last "Answer:" at the start of a line, on that line or, if nothing does, on the next one."""
     lines = SPECIAL.sub("", text).split("\n")
     for number in range(len(lines) - 1, -1, -1):
         if match := ANSWER_LINE.match(lines[number]):
@@ -90,7 +90,7 @@ def _last_answer_line(text: str) -> str | None:
 
 
 def grade(gold: str, answer: str) -> bool:
-    """Whether an extracted answer equals the gold one.
+    """Compare an extracted answer with the gold one.
 
     Raises:
         GoldError: the gold cannot be read.
@@ -131,7 +131,7 @@ def parse_gold(gold: str) -> list:
 
 
 def _parse(text: str) -> list:
-    """Read the whole text as one boxed formula."""
+    """Read all of the text as one boxed formula."""
     from math_verify import LatexExtractionConfig, parse
 
     return parse(f"\\boxed{{{text}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=None)
@@ -144,7 +144,7 @@ def _equal(golds: list, answers: list) -> bool:
 
 
 def clean(text: str) -> str:
-    """One spelling for what differs in typing only: dollars, mathematics brackets, thousands spaces, final full stop,
+    """Give one spelling to what differs in typing only: dollars, mathematics brackets, thousands spaces, final full stop,
     and Unicode digits, minus, fractions, powers, roots and operators."""
     text = SPECIAL.sub("", text).replace("\\$", "").replace("$", "")
     text = re.sub(r"(?<=\d)(?:\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
@@ -173,7 +173,7 @@ def _ascii_character(character: str) -> str:
 
 
 def is_hopeless(answer: str, gold_length: int) -> bool:
-    """Whether an answer is too long or too deeply nested to be one; said before the parser spends seconds on it."""
+    """Return True for an answer too long or too deeply nested to be one, before the parser spends seconds on it."""
     if not answer or len(answer) > max(MAX_CHARACTERS, 4 * gold_length):
         return True
     if "binom" in answer and re.search(r"\d{7}", answer):  # the parser works it out
@@ -186,7 +186,7 @@ def is_hopeless(answer: str, gold_length: int) -> bool:
 
 
 def digits(expression) -> float:
-    """An upper bound for the digits of the numbers that evaluating and expanding a sympy expression writes out."""
+    """Bound the digits of the numbers that evaluating and expanding a sympy expression writes out, from above."""
     from sympy import Pow, Rational, binomial, factorial
 
     if isinstance(expression, Rational):
@@ -202,7 +202,7 @@ def digits(expression) -> float:
 
 
 def is_unfinished(expression, gold) -> bool:
-    """Whether an answer leaves a sum, product, limit or integral to be worked out where the gold answer has none: a
+    """Return True if an answer leaves a sum, product, limit or integral to be worked out, and the gold answer does not: a
     policy could otherwise restate the problem and be paid for sympy's work."""
     from sympy import Basic, Derivative, Integral, Limit, Product, Sum
 
@@ -211,7 +211,7 @@ def is_unfinished(expression, gold) -> bool:
 
 
 def _size(expression, digits_of_it: float) -> float:
-    """An upper bound for the absolute value of a numeric expression of so many digits."""
+    """Bound the absolute value of a numeric expression of so many digits, from above."""
     from sympy import Integer
 
     if isinstance(expression, Integer):
@@ -220,12 +220,12 @@ def _size(expression, digits_of_it: float) -> float:
 
 
 def _collapses(gold, text: str) -> bool:
-    """Whether the gold is a list, not a set, that names an answer twice: as sympy's set it has forgotten that."""
+    """Return True for a gold list, not a set, that names an answer twice: as sympy's set it has forgotten that."""
     return hasattr(gold, "is_FiniteSet") and gold.is_FiniteSet and len(gold.args) < len(_pieces(text))
 
 
 def _pieces(text: str) -> list[str]:
-    """What commas separate, outside brackets. A set in braces is one piece."""
+    """Split at commas outside brackets. A set in braces is one piece."""
     depth, pieces = 0, [""]
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -237,7 +237,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _same_pieces(gold: str, answer: str) -> bool:
-    """Whether two lists hold the same answers as often, in any order."""
+    """Return True if two lists hold the same answers as often, in any order."""
     left = [_parse(piece) for piece in _pieces(answer)]
     for piece in map(_parse, _pieces(gold)):
         match = next((i for i, other in enumerate(left) if _equal(piece, other)), None)

@@ -13,7 +13,10 @@ import contextlib
 import functools
 import logging
 import math
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -25,14 +28,13 @@ from openrlhf_ebpo.rewards.limits import TIMEOUT, Limits
 from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe, finite_number
 from openrlhf_ebpo.rewards.servers import RewardServers
 from openrlhf_ebpo.rewards.sources import RewardFile, RewardSource, RewardSourceError
-from openrlhf_ebpo.rewards.turns import await_turn, watch_turns
 from openrlhf_ebpo.seams import remote_code
 
 logger = logging.getLogger(__name__)
 
 ERROR_KEY = "reward_error"  # in a rollout actor's response
 INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" if the reward is valid
-
+STALL_SECONDS = 30.0  # of an event loop that an agent blocks, before a warning names the line
 
 # Each response is computed in its own asyncio task, so this is one value per response.
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
@@ -147,12 +149,56 @@ class GuardedTurns:
 
 
 async def _turn(name: str, otherwise: dict, turn: Callable[..., Awaitable], *args, **kwargs) -> dict:
+    """Return what the agent's coroutine function returns; `otherwise` after a failure, and what took too long is cancelled."""
+    seconds = _turn_seconds.get()
+    with _outstanding():
+        task = asyncio.ensure_future(_settle(turn, args, kwargs))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        finally:
+            task.cancel()
+    if not done:
+        error = f"the agent's {name} took longer than {seconds:g} s (--reward.timeout)"
+    else:
+        returned, error = (None, f"the agent's {name} was cancelled") if task.cancelled() else task.result()
+    if error is None:
+        return returned
+    _failure.set(error)
+    return otherwise
+
+
+async def _settle(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) -> tuple:
+    """Return (result, None) or (None, error). A SystemExit that left the task would end the event loop."""
     try:
-        with _outstanding():
-            return await await_turn(f"the agent's {name}", turn, *args, seconds=_turn_seconds.get(), **kwargs)
-    except RewardError as error:
-        _failure.set(str(error))
-        return otherwise
+        return await turn(*args, **kwargs), None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return None, describe(error)
+
+
+def watch_turns(seconds: float = STALL_SECONDS) -> None:
+    """Start a thread that warns, with the line, when a turn blocks the running event loop instead of awaiting: that stops
+    generation and every limit here. It ends with the loop."""
+    arguments = (asyncio.get_running_loop(), threading.get_ident(), seconds)
+    threading.Thread(target=_watch, args=arguments, name="watch_turns", daemon=True).start()
+
+
+def _watch(loop: asyncio.AbstractEventLoop, its_thread: int, seconds: float) -> None:
+    while not loop.is_closed():
+        turned, since = threading.Event(), time.monotonic()
+        with contextlib.suppress(RuntimeError):  # it has just been closed
+            loop.call_soon_threadsafe(turned.set)
+        while not turned.wait(seconds) and not loop.is_closed():
+            frame = sys._current_frames().get(its_thread)
+            if any(each.f_code is _settle.__code__ for each, _ in traceback.walk_stack(frame)):
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+                logger.warning(
+                    f"the rollout actor has stood still for {time.monotonic() - since:.0f} s, in an agent's turn, at {place}: "
+                    "nothing is generated, and no limit is kept. An agent must not block: `await asyncio.to_thread(...)` what "
+                    "takes long"
+                )
+        time.sleep(seconds / 10)
 
 
 class LimitedRolloutActor:

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib.util
 import json
 import math
 import re
+import sys
 import typing
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
+from types import ModuleType
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError, extract_answer
-from openrlhf_ebpo.rewards.sat import provide_pycosat
 
 MAX_TASKS = 1_000_000  # tasks of one kind: all of them are held in memory
 ANSWER, ANSWER_END, THINK, THINK_END = "<answer>", "</answer>", "<think>", "</think>"
@@ -66,7 +69,7 @@ def decode(text) -> dict:
     if isinstance(text, dict):
         raise EntryError("the label is a JSON object, and must be its text: json.dumps of it")
     raise EntryError(
-        f"{text!r:.60} is no entry of reasoning-gym, the JSON of "
+        f"{text!r:.60} is not an entry of reasoning-gym, the JSON of "
         '{"name": "chain_sum", "settings": {…}, "entry": {"question": …, "answer": …, "metadata": {…}}}'
     )
 
@@ -328,6 +331,27 @@ def create(name: str, settings: dict):
 
 def _settings_of(config: type) -> str:
     return f"Its settings are {', '.join(config.__dataclass_fields__)}"
+
+
+def provide_pycosat() -> None:
+    """Stand in for pycosat, before reasoning_gym is imported: that imports it for one kind of task (zebra puzzles) and uses one
+    function of it. It comes as source only; python-sat, which has wheels, solves the same."""
+    if "pycosat" in sys.modules or importlib.util.find_spec("pycosat"):
+        return
+    module = ModuleType("pycosat")
+    module.itersolve = itersolve
+    sys.modules["pycosat"] = module
+
+
+def itersolve(clauses: Iterable[Iterable[int]]) -> Iterator[list[int]]:
+    """Yield all solutions of a formula in conjunctive normal form; a solution has every variable, negative where false.
+
+    clauses: DIMACS literals, 1 to n, -1 to -n.
+    """
+    from pysat.solvers import Solver
+
+    with Solver(name="minisat22", bootstrap_with=[list(clause) for clause in clauses]) as solver:
+        yield from solver.enum_models()
 
 
 def warm_up() -> None:

@@ -49,7 +49,7 @@ def make(spec: str, name: str, settings: dict, index: int) -> dict:
 
 
 def load_maker() -> Callable[..., dict]:
-    """In the process: return the function that makes an entry."""
+    """Return the function that makes an entry; called in the process."""
     last_data_set = functools.lru_cache(maxsize=1)(_data_set)
 
     def make_entry(name: str, settings: dict, index: int) -> dict:

@@ -12,6 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 TIMEOUT = 60.0  # seconds for one call
 SERVER_TIMEOUT = 180.0  # one of OpenRLHF's tries
 MEMORY_MB = 8192
+PREFIX = "reward."  # of training's flags
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Limits:
     workers: int | None = None
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("rewards").add_argument
+def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
+    add = parser.add_argument_group("limits of rewards").add_argument
     add(
-        "--reward.timeout",
+        f"--{prefix}timeout",
         type=float,
         default=None,
         metavar="SECONDS",
@@ -36,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"takes longer is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged rewards limit themselves",
     )
     add(
-        "--reward.memory",
+        f"--{prefix}memory",
         type=int,
         default=MEMORY_MB,
         metavar="MB",
@@ -44,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "0: no limit",
     )
     add(
-        "--reward.workers",
+        f"--{prefix}workers",
         type=int,
         default=None,
         metavar="N",
@@ -64,22 +65,19 @@ def default_calls() -> int:
     return min(32, len(os.sched_getaffinity(0)) + 4)
 
 
-def resolve(values: dict) -> None:
-    """Fill in the default timeout."""
-    if values["reward.timeout"] is None:
-        values["reward.timeout"] = default_timeout(values["reward.remote_url"])
+def resolve(values: dict, reward: str = "reward.remote_url", prefix: str = PREFIX) -> None:
+    """Fill in the default timeout. reward: the name of the flag that names the reward."""
+    if values[f"{prefix}timeout"] is None:
+        is_server = (values[reward] or "").startswith(("http://", "https://"))
+        values[f"{prefix}timeout"] = SERVER_TIMEOUT if is_server else TIMEOUT
 
 
-def default_timeout(reward: str | None) -> float:
-    return SERVER_TIMEOUT if (reward or "").startswith(("http://", "https://")) else TIMEOUT
-
-
-def check_flags(values: dict) -> None:
+def check_flags(values: dict, prefix: str = PREFIX) -> None:
     """Raises UsageError if a limit makes no sense."""
-    timeout, memory, workers = (values[f"reward.{name}"] for name in ("timeout", "memory", "workers"))
+    timeout, memory, workers = (values[f"{prefix}{name}"] for name in ("timeout", "memory", "workers"))
     if not 0 < timeout < math.inf:
-        raise UsageError(f"--reward.timeout is {timeout}; give a number of seconds above 0")
+        raise UsageError(f"--{prefix}timeout is {timeout}; give a number of seconds above 0")
     if memory < 0:
-        raise UsageError(f"--reward.memory is {memory}; give megabytes, or 0 for no limit")
+        raise UsageError(f"--{prefix}memory is {memory}; give megabytes, or 0 for no limit")
     if workers is not None and workers < 1:
-        raise UsageError(f"--reward.workers is {workers}; give 1 or more, or leave it out")
+        raise UsageError(f"--{prefix}workers is {workers}; give 1 or more, or leave it out")

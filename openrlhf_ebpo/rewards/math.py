@@ -1,6 +1,6 @@
-"""Verifiable maths as a reward: `--reward.remote_url math`, the label column holds the gold answer.
+"""Reward verifiable mathematics: `--reward.remote_url math`, the label column holds the gold answer.
 
-A response earns 1 where its last `\\boxed{...}` or, where there is none, its last "Answer:" line equals the gold
+A response earns 1 where its last `\\boxed{...}` or, without one, its last "Answer:" line equals the gold
 answer (grading.py), and 0 otherwise, also where the answer takes too long to grade. Logged beside the reward:
 `math_no_answer` (neither a box nor an "Answer:" line) and `math_timeout` (grading was cut off: time, memory, a crash).
 A gold answer that cannot be read is a mistake in the data: the reward fails, and the sample is excluded (guard.py).
@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import unicodedata
 
-import torch
-
 from openrlhf_ebpo.rewards.grading import SPECIAL
-from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
+from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
 REMEDY = "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens"
@@ -27,11 +25,13 @@ OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
-    """OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
+    """Reward responses by OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
 
     Raises:
         RewardError: a prompt cannot be found in its query. GoldError: a label cannot be read.
     """
+    import torch  # who only reads answers (answers.py) does without
+
     verdicts = [
         shared_pool().grade(as_text(label), response_of(query, prompt))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
@@ -53,12 +53,12 @@ def extra_logs(verdict: Verdict) -> dict[str, float]:
 
 
 def as_text(label):
-    """Labels that the data file holds as numbers, as the texts they stand for."""
+    """Convert labels that the data file holds as numbers to the texts they stand for."""
     return str(label) if isinstance(label, (int, float)) and not isinstance(label, bool) else label
 
 
 def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
-    """What follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and
+    """Return what follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and
     \\boxed must not be taken for the response's, so there is no guessing: it is found as it is, but for a beginning-of-text
     token, for spaces and Unicode forms that a tokenizer changes, or without its beginning, which upstream cuts off where a
     prompt is too long.
@@ -81,12 +81,12 @@ def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Whether there is nothing but special tokens."""
+    """Return True if there is nothing but special tokens."""
     return not SPECIAL.sub("", text).strip()
 
 
 def _end_of_prompt(query: str, prompt: str) -> int | None:
-    """Where the prompt, or as much of its end as there is, ends in the query; both without white space."""
+    """Find where the prompt, or as much of its end as there is, ends in the query; both without white space."""
     start = query.find(prompt) if prompt else -1
     if start >= 0 and is_blank(query[:start]):
         return start + len(prompt)

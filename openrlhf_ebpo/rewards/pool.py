@@ -84,14 +84,14 @@ class Pool:
         return self.grade_answer(gold, extract_answer(response))
 
     def grade_answer(self, gold: str, answer: str | None) -> Verdict:
-        """As `grade`, for an answer already found; None or "" is no answer."""
+        """Grade an answer that has been found already; None or "" counts as none."""
         if not isinstance(gold, str):
             raise GoldError(f"the gold answer must be a text, not {type(gold).__name__} {str(gold)[:200]!r}")
         verdict = self._grade_once(gold, answer or "")
         return verdict if answer else Verdict(False, "no_answer")
 
     def ask(self, gold: str, answer: str, *rest) -> bool | float | dict:
-        """The return of the grader's `grade`, without the cache. rest: its further arguments.
+        """Return what the grader's `grade` returns, without the cache. rest: its further arguments.
 
         Raises:
             GoldError, GraderError: as `grade`; also if the gold answer alone ends its process. Died: the answer took all
@@ -139,7 +139,7 @@ class Pool:
 
 
 def load(module: str, *arguments: str) -> Callable[..., dict]:
-    """In a process of the pool: a grader's `parse_gold`, and `grade` where there is an answer."""
+    """Return a grader's `parse_gold`, and `grade` if there is an answer; called in a process of the pool."""
     grader = importlib.import_module(module)
     grader.warm_up(*arguments)
 

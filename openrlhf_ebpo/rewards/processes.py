@@ -26,9 +26,8 @@ from pathlib import Path
 from openrlhf_ebpo.rewards.worker import MAX_REPLY_BYTES, OUT_OF_MEMORY, SIGNALLED
 
 PACKAGE = Path(__file__).parents[2]
-MAIN = "openrlhf_ebpo.rewards.worker"
-# `python -m` without the working directory on the path: a random.py there would replace Python's
-RUN_MODULE = "import sys; sys.path.remove(''); import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+# not `python -m`, which puts the working directory on the path: a random.py there would replace Python's
+RUN = "import sys; sys.path.remove(''); from openrlhf_ebpo.rewards.worker import main; main()"
 HASH_SEED = "0"  # some generators of reasoning-gym iterate over sets of texts
 START_SECONDS = 600.0  # for loading the function, which may load a model
 WAIT_SECONDS = 1.0  # between two checks whether another process can be started
@@ -179,7 +178,7 @@ class _Worker:
         path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
         with theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-u", "-c", RUN_MODULE, MAIN, str(os.getpid()), str(theirs.fileno())],
+                [sys.executable, "-u", "-c", RUN, str(os.getpid()), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

@@ -26,7 +26,7 @@ REMEDY = (
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
-    """OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
+    """Reward responses by OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
 
     Raises:
         RewardError: a prompt cannot be found in its query. GoldError: a label cannot be scored.

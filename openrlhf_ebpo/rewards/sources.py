@@ -145,7 +145,7 @@ def importing_problem(path: str, hook: str) -> str | None:
 
 
 def load(path: str, hook: str, sys_path: list[str]) -> Callable[..., dict]:
-    """In a process of the pool: the file's reward_func, which OpenRLHF would load so, with a checked return that JSON holds.
+    """Return the file's reward_func, loaded as by OpenRLHF, with a checked return that JSON holds; called in a process of the pool.
     `hook`, which Ray calls first in each worker, takes seconds: it is called when what it changes is imported."""
     sys.path[:] = sys_path
     module, _, name = hook.rpartition(".")

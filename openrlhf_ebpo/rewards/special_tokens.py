@@ -1,5 +1,5 @@
-"""The tokenizer's own special tokens at the end of a response. Evaluation reads responses without them, OpenRLHF gives them to rewards:
-to rewards of one's own as they are, while those of this package leave them out here.
+"""Leave out the tokenizer's own special tokens at the end of a response: OpenRLHF gives them to rewards, evaluation reads
+responses without them. A user's reward gets them; those of this package leave them out here.
 
 Which they are travels to the processes of the rewards in the environment: a reward function sees texts alone.
 """
@@ -23,7 +23,7 @@ def announce(tokenizer) -> None:
 
 
 def _own(tokenizer) -> Iterator[str]:
-    """Those first that most responses end with."""
+    """Yield those first that most responses end with."""
     yield from (tokenizer.eos_token, tokenizer.pad_token, *tokenizer.all_special_tokens)
     yield from (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
 
@@ -40,7 +40,7 @@ def bounded(tokens: Iterator[str]) -> list[str]:
 
 
 def without_end(response: str) -> str:
-    """A response without those that it ends with, and without the white space between them."""
+    """Return a response without those that it ends with, and without the white space between them."""
     tokens, end = _known(os.environ.get(VARIABLE, "")), len(response)
     while tokens:
         last = end
@@ -54,5 +54,5 @@ def without_end(response: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _known(text: str) -> tuple[str, ...]:
-    """The longest first: one may end as another does."""
+    """Read the list, the longest first: one may end as another does."""
     return tuple(sorted(json.loads(text), key=len, reverse=True)) if text else ()

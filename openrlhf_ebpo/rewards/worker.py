@@ -1,4 +1,4 @@
-"""The other side of processes.py: `python -m openrlhf_ebpo.rewards.worker PARENT DESCRIPTOR`.
+"""Run the other side of processes.py: `main`, with the parent's process and the connection's descriptor as arguments.
 
 Two processes. The *keeper* runs no foreign code: it waits for the other, then kills everything that it left behind and exits
 with its code; the same when the parent is gone. The *server* loads a function and answers calls, one at a time, in its main thread.
@@ -166,7 +166,3 @@ def _failure(error: BaseException) -> bytes:
     from openrlhf_ebpo.rewards.returned import describe  # imports numpy, which a grader need not have
 
     return json.dumps({"error": describe(error)}).encode()
-
-
-if __name__ == "__main__":
-    main()

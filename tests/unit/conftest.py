@@ -24,15 +24,25 @@ def sections():
     return build
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def grader():
     """The shared pool that grades answers, with a short limit."""
+    yield from shared_for_all_tests("openrlhf_ebpo.rewards.grading", seconds=1)
+
+
+@pytest.fixture(scope="session")
+def gym_grader():
+    """The shared pool of reasoning-gym's scorers."""
+    yield from shared_for_all_tests("openrlhf_ebpo.rewards.gym")
+
+
+def shared_for_all_tests(module, **limits):
     from openrlhf_ebpo.rewards import pool as pool_module
 
-    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=1)
+    pool = pool_module._pools[module] = pool_module.Pool(workers=2, grader=module, **limits)
     yield pool
     pool.close()
-    del pool_module._pools[pool_module.GRADER]
+    del pool_module._pools[module]
 
 
 @pytest.fixture

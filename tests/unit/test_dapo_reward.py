@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.rewards import dapo, minerva
+from openrlhf_ebpo.rewards import dapo
 from openrlhf_ebpo.rewards.answers import DAPO, READINGS, packaged
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.guard import RewardError, check_reward
@@ -96,7 +96,7 @@ BOTH_WRONG = [
 
 
 def judged(gold: str, response: str) -> bool:
-    return minerva.is_right(gold, minerva.answer_of(response))
+    return dapo.is_right(gold, dapo.answer_of(response))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_there_are_enough_probes():
     ],
 )
 def test_where_the_answer_stands(response, answer):
-    assert minerva.answer_of(response) == answer
+    assert dapo.answer_of(response) == answer
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_where_the_answer_stands(response, answer):
     ],
 )
 def test_minervas_normalisation(answer, left):
-    assert minerva.normalised(answer) == left
+    assert dapo.normalised(answer) == left
 
 
 def test_rewards_are_one_and_minus_one_and_scores_one_and_zero():

@@ -12,6 +12,7 @@ from openrlhf_ebpo.data.gym_tasks import shares
 from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.rewards import gym
 
+pytestmark = pytest.mark.usefixtures("gym_grader")
 SMALL = 'chain_sum:{"size": 20, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'  # 198 different questions
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub_repos import File
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -392,3 +393,39 @@ def test_inputs_that_are_no_data_set(tmp_path):
         SystemExit, match=r"has none of prompt, question, .*only text, answer: name one with --prompt_column"
     ):
         prepare(path)
+
+
+# From the Hub: the real client against the test server
+
+
+def prepared_from_the_hub(folder, environment):
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.data", "prepare", "--input", "owner/set", "--subset", "en"]
+    command += ["--validation", "0", "--output", str(folder / "out")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_a_data_set_is_downloaded_and_its_commit_recorded(hub, hub_environment, tmp_path):
+    config = "configs:\n- config_name: en\n  data_files:\n  - split: train\n    path: en/train-*\n"
+    files = {"README.md": File(f"---\n{config}---\n".encode(), lfs=False)}
+    for part in (0, 1):
+        pq.write_table(pa.table({"prompt": [f"question {part}"], "solution": ["34"]}), tmp_path / "part")
+        files[f"en/train-{part}.parquet"] = File((tmp_path / "part").read_bytes(), lfs=False)
+    commit = hub.create("owner/set", "dataset").commit("main", files, "data").id
+    done = prepared_from_the_hub(tmp_path, hub_environment)
+    assert done.returncode == 0, done.stderr
+    train = read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert [(r["question"], r["label"], r["datasource"]) for r in train] == [
+        ("question 0", "34", "set"),
+        ("question 1", "34", "set"),
+    ]
+    read = [file["path"].partition("snapshots/")[2] for file in report(tmp_path / "out")["files"]]
+    assert read == [f"{commit}/en/train-0.parquet", f"{commit}/en/train-1.parquet"]
+    again = prepared_from_the_hub(tmp_path, {**hub_environment, "HF_HUB_OFFLINE": "1"})
+    assert again.returncode == 0 and "is complete" in again.stdout
+
+
+def test_an_unreachable_hub_says_what_to_do(hub_environment, tmp_path):
+    done = prepared_from_the_hub(tmp_path, {**hub_environment, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "--input owner/set: Couldn't reach" in done.stderr and "--input FILE" in done.stderr
+    assert not (tmp_path / "out").exists()

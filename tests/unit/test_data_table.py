@@ -93,8 +93,8 @@ def test_json_types_may_only_show_in_a_later_batch(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ('{"a": 1}\n{"a": \n', "line 2 is no JSON"),
-        ('[{"a": 1}]\n', "line 1 is no JSON object"),
+        ('{"a": 1}\n{"a": \n', "line 2 is not a JSON"),
+        ('[{"a": 1}]\n', "line 1 is not a JSON object"),
         ('{"a": 1}\n{"a": "x"}\n', "column 'a' fits no one type"),
         ('{"a": "\\ud800"}\n', "column 'a' fits no one type"),
     ],

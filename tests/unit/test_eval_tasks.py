@@ -1,17 +1,15 @@
 """Tasks: every public schema through a small file of the same columns, with questions made up here."""
 
 import json
-import os
-import runpy
 import subprocess
 import sys
-import threading
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub_repos import File
+from patience import seconds
 
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, question_id
 from openrlhf_ebpo.errors import UsageError
@@ -386,15 +384,12 @@ def test_split_specs():
     assert tasks.split_specs(f"{with_lists},aime24") == [with_lists, "aime24"]
 
 
-def test_the_hub_its_cache_and_no_network(tmp_path):
-    """The real client against the small Hub of test_data_hub; then the cache without it; then neither."""
-    hub = runpy.run_path(str(Path(__file__).with_name("test_data_hub.py")))["Hub"]
-    (tmp_path / "data").mkdir()
+def test_the_hub_its_cache_and_no_network(hub, hub_environment, tmp_path):
+    """The real client against the test Hub; then the cache without it; then neither."""
     row = SCHEMAS["Maxwell-Jia/AIME_2024"][2]
-    write(tmp_path / "data" / "train.jsonl", [row(i) for i in range(30)])
-    handler = type("Folder", (hub,), {"folder": tmp_path / "data"})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    write(tmp_path / "train.jsonl", [row(i) for i in range(30)])
+    files = {"train.jsonl": File((tmp_path / "train.jsonl").read_bytes(), lfs=False)}
+    commit = hub.create("Maxwell-Jia/AIME_2024", "dataset").commit("main", files, "data").id
     program = """
 import os, sys
 from openrlhf_ebpo.eval import tasks
@@ -411,19 +406,12 @@ try:
 except UsageError as error:
     print(error)
 """
-    environment = {
-        **os.environ,
-        **{"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")},
-        **{"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"},
-    }
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
-        )
-    finally:
-        server.shutdown()
+    environment = {**hub_environment, "TQDM_DISABLE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds(60)
+    )
     assert done.returncode == 0, done.stderr
     loaded, refused = done.stdout.split("\n", 1)
-    assert loaded == f"Maxwell-Jia/AIME_2024@{'0123456789' * 4} 30 29 ()"
+    assert loaded == f"Maxwell-Jia/AIME_2024@{commit} 30 29 ()"
     assert "--tasks math500: HuggingFaceH4/MATH-500 cannot be downloaded from the Hub" in refused
     assert "--tasks math500=FILE" in refused and "--data_dir FOLDER" in refused

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from patience import wait_until, wait_until_gone
 
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers, number_from
@@ -25,7 +25,7 @@ LARGE = "(a+b)^{60}(c+d)^{60}(e+f)^{60}"  # expanded: 226,981 terms
 @pytest.fixture(scope="module")
 def pool():
     """For tests that leave it as it was."""
-    pool = Pool(workers=2, seconds=1.5)
+    pool = Pool(workers=2, seconds=1)
     yield pool
     pool.close()
 
@@ -51,20 +51,6 @@ def processes_of(pool: Pool) -> list[psutil.Process]:
     return [keeper, *keeper.children(recursive=True)]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # where no init collects them
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.time() + 60
-    while alive := [pid for pid in pids if is_alive(pid)]:
-        assert time.time() < deadline, f"still there: {alive}"
-        time.sleep(0.05)
-
-
 def grade_in_thread(pool: Pool, gold: str, answer: str):
     verdicts = []
     thread = threading.Thread(target=lambda: verdicts.append(pool.grade_answer(gold, answer)))
@@ -74,15 +60,17 @@ def grade_in_thread(pool: Pool, gold: str, answer: str):
 
 def kill_at_work(pool: Pool) -> None:
     """Kill the grading process once it has spent time on its answer."""
-    deadline = time.time() + 30
-    while time.time() < deadline:
+
+    def killed() -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in processes_of(pool)[1:]:
                 if child.status() != psutil.STATUS_ZOMBIE and child.cpu_times().user > 0.1:
                     child.kill()
-                    return wait_until_gone([child.pid])
-        time.sleep(0.01)
-    raise AssertionError("none is at work")
+                    wait_until_gone([child.pid])
+                    return True
+        return False
+
+    wait_until(killed)
 
 
 def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
@@ -92,7 +80,7 @@ def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
 
 
 def test_an_answer_whose_process_is_killed_is_graded_again(start):
-    pool = start(workers=1, seconds=2)
+    pool = start(workers=1, seconds=1)
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
     kill_at_work(pool)
     thread.join()

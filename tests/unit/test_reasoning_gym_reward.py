@@ -17,10 +17,9 @@ from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY
 from openrlhf_ebpo.eval.tasks import REASONING_GYM, Rules
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.guard import RewardError
-from openrlhf_ebpo.rewards.reasoning_gym import GRADER, marks_of, oracle_problem, reward_func
+from openrlhf_ebpo.rewards.reasoning_gym import marks_of, oracle_problem, reward_func
 
 ITEMS = 2
 CANNOT_BE_MADE = {"composite": "Must specify at least one dataset"}  # a mixture, that has to be told of what
@@ -32,11 +31,8 @@ ALOUD = "<think>Is it <answer>nothing</answer>? \\boxed{Nothing}?</think> Let me
 
 
 @pytest.fixture(scope="module", autouse=True)
-def pool():
-    pool = pool_module._pools[GRADER] = pool_module.Pool(workers=2, grader=GRADER)
-    yield pool
-    pool.close()
-    del pool_module._pools[GRADER]
+def pool(gym_grader):
+    return gym_grader
 
 
 def entries(name: str, **settings) -> list[str]:
@@ -279,9 +275,9 @@ def test_a_prompt_that_was_cut_off_at_its_front_does_not_cost_the_reward():
     ],
 )
 def test_a_label_that_is_no_entry_is_a_failed_reward_and_shown_as_it_is(pool, label):
-    with pytest.raises(GoldError, match="is no entry of reasoning-gym"):
+    with pytest.raises(GoldError, match="is not an entry of reasoning-gym"):
         reward_func(["p 32"], ["p"], [label])
-    assert "is no entry of reasoning-gym" in oracle_problem(pool, label)
+    assert "is not an entry of reasoning-gym" in oracle_problem(pool, label)
     assert gym.readable(label) == label
 
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.cli.retired_flags import RETIRED
 from openrlhf_ebpo.command import refuse_retired
-from openrlhf_ebpo.data import topics
 from openrlhf_ebpo.errors import UsageError
 
 
@@ -22,9 +20,3 @@ def test_each_has_a_line_and_other_values_of_the_same_flag_pass():
         refuse_retired(["--data.coverage=3", "--data.order", "adaptive"], RETIRED)
     assert len(str(error.value).splitlines()) == 2
     refuse_retired(["--data.order", "as_is", "--algo.advantage.ebpo.history", "adaptive"], RETIRED)
-
-
-@pytest.mark.parametrize("flag", topics.RETIRED)
-def test_topics_of_another_origin_are_a_column_of_their_own(flag, capsys):
-    with pytest.raises(SystemExit, match=f"^error: {flag} is retired: .*openrlhf-ebpo data order"):
-        main(["topics", "--input", "nowhere.jsonl", "--output", "o.parquet", flag, "x"])

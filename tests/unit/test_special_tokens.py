@@ -10,7 +10,6 @@ from tiny_tokenizers import save
 
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, tokenizer_of
 from openrlhf_ebpo.rewards import dapo, gym, math, reasoning_gym
-from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.special_tokens import KEPT, LONGEST, MOST, VARIABLE, bounded, without_end
 
 
@@ -19,16 +18,9 @@ def environment(monkeypatch):
     monkeypatch.setenv(VARIABLE, "")
 
 
-@pytest.fixture
-def pools(grader):
-    pool = pool_module._pools[reasoning_gym.GRADER] = pool_module.Pool(workers=1, grader=reasoning_gym.GRADER)
-    yield
-    pool.close()
-    del pool_module._pools[reasoning_gym.GRADER]
-
-
+@pytest.mark.usefixtures("grader", "gym_grader")
 @pytest.mark.parametrize("end", ["[EOS]", "<seed:eos>", "<turn|>", "<|im_end|>"])
-def test_training_and_evaluation_read_the_same_answer(pools, end, tmp_path):
+def test_training_and_evaluation_read_the_same_answer(end, tmp_path):
     settings = {"size": 1, "seed": 1, "min_terms": 2, "max_terms": 2, "max_digits": 1}
     entry = gym.create("chain_sum", settings)[0]
     label, right = gym.encode("chain_sum", settings, entry), entry["answer"]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_tokenizers import CHAT, save
 
-from openrlhf_ebpo.checks import model_fit, prompt_rows
+from openrlhf_ebpo.checks import model_fit
 from openrlhf_ebpo.cli import train_checks, train_sample
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import engines
@@ -120,7 +120,7 @@ def test_a_folder_is_read_as_training_reads_it(kind, args, tmp_path):
         assert "3 of 3 prompts are longer" in found
         with pytest.raises(UsageError, match=r"set has no split 'none': give another --data\.prompt_split"):
             model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="none"))
-    assert len(prompt_rows.read_rows(str(folder), "train", args(), 2)) == 2
+    assert len(model_fit.read_rows(str(folder), "train", args(), 2)) == 2
 
 
 def test_a_data_set_that_comes_as_code_does_not_run(args, tmp_path):
@@ -165,15 +165,15 @@ def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
     rows = [{"q": i, "a": str(i)} for i in range(300)]
     values = args(rows, input_template="{} + 1 =")
     assert model_fit.training_warnings(values) == []
-    assert prompt_rows.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
-    with pytest.raises(UsageError, match=r"holds chats, or something else that is no text: row 1 has one of type int"):
+    assert model_fit.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
+    with pytest.raises(UsageError, match=r"holds chats, or something else that is not text: row 1 has one of type int"):
         model_fit.training_warnings(args(rows))
     for odd in (None, [{"role": "user", "content": "1"}]):
         values = args(rows, input_template="{}")
         with pytest.raises(
             UsageError, match=r"row 2 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
         ):
-            prompt_rows.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path)
+            model_fit.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path)
 
 
 def test_chats_without_a_chat_template_are_refused(args, tmp_path):
@@ -197,8 +197,8 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(add_bos=True)
     model = values.actor.model_name_or_path
-    rows = prompt_rows.read_rows(values.data.prompt_dataset, "train", values, 2)
-    assert [each.text for each in prompt_rows.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
+    rows = model_fit.read_rows(values.data.prompt_dataset, "train", values, 2)
+    assert [each.text for each in model_fit.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     settings = train_sample.engine_settings(values)
     assert (settings.model, settings.max_len, settings.reward, settings.seed) == (model, 40, ("r.py",), 7)
     assert settings.reward_limits.timeout == 60 and settings.patience == train_sample.MAX_WAIT_SECONDS
