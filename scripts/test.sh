@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Sets up everything and runs the tests: style, unit, contract, browser, integration, faults.
+# Sets up everything and passes the tests: style, unit, contract, browser, integration, faults.
 #
 #   bash scripts/test.sh                        the daily tests, in two rows side by side, for two cores
 #   bash scripts/test.sh --all                  the nightly ones too: slow tests whose faults daily ones find as well
 #   bash scripts/test.sh [pytest arguments]     these, whether daily or nightly
 #
-# The browser's tests come late, since a browser is slow while a training runs.
+# The page's tests come late: a browser beside trainings is slow.
 set -euo pipefail
-case "${1:-}" in --help | -h) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-3} # time limits of tests, times this: two rows keep two cores busy
