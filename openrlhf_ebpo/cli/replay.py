@@ -2,7 +2,7 @@
 
 The estimator that ran: is every advantage what the logged rewards say? Bit for bit for what this package computes, within
 float32's rounding for what OpenRLHF computes; anything else ends with status 1. Another one: what it would have given for
-the same responses (not where the run would have gone with it). No GPU, no torch; a run that is still at work may be replayed.
+the same responses (not where the run would have gone with it). No GPU, no torch; a run that is still training may be replayed.
 
   openrlhf-ebpo replay runs/quickstart/run                                check the run
   openrlhf-ebpo replay runs/quickstart/run --estimator group_norm         what GRPO would have given
@@ -12,7 +12,7 @@ the same responses (not where the run would have gone with it). No GPU, no torch
 How to read the table, which compares the advantages that training used (logged) with the replayed ones
   mean |diff|   mean of |replayed - logged|
   turned        responses whose advantage changes its sign: what was reinforced is discouraged, or the reverse
-  zero          responses that teach nothing, because their advantage is 0
+  zero          responses whose advantage is 0
   std           standard deviation of the advantages: two estimators may differ in scale alone
 """
 
@@ -48,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         *("--estimator", registry.FLAG),
         type=registry.known,
         metavar="NAME",
-        help=f"default: the one that ran. {registry.described()}; or your own, MODULE:NAME",
+        help="default: the one that ran; another by its name (`openrlhf-ebpo train --help` lists them), or your own as MODULE:NAME",
     )
     parser.add_argument(
         "--output",
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def heading(ran: LoggedRun, estimator: Estimator) -> str:
-    more = ", still at work" if ran.running else ""
+    more = ", still training" if ran.running else ""
     more += f" (steps up to {ran.dropped:,} were dropped: --logger.keep_rollouts)" if ran.dropped else ""
     entry = registry.ESTIMATORS.get(estimator.name)
     preset = f", preset {estimator.config.preset}" if estimator.name == "ebpo" else ""

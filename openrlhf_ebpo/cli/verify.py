@@ -13,7 +13,7 @@
   openrlhf-ebpo verify out/run --ckpt.path elsewhere  its checkpoints are not where the run left them
 
 Status 0: nothing is wrong; notes are not problems. Status 1: something is, and is named. Status 2: a mistake on the command
-line. A run from elsewhere may be checked: no code of it is run. Check a run that is still at work once more when it has
+line. A run from elsewhere may be checked: no code of it is run. Check a run that is still training again when it has
 ended: what was saved a moment ago may look incomplete.
 """
 
@@ -140,7 +140,7 @@ def check_run(checked: Checked, report: Report) -> None:
     name, ended = ascii(ran.json.get("name"))[:80], ascii(ran.json.get("status"))[:40]
     report.found("run", f"{ran.folder}: {name}, {ran.estimator}, {ended}")
     if ran.running:
-        report.note("a training is at work here, or was killed")
+        report.note("a training is running here, or was killed")
 
 
 def check_metrics(checked: Checked, report: Report) -> None:

@@ -11,9 +11,9 @@ import functools
 
 FLAG = "--trust_remote_code"
 HELP = (
-    "run the code that a model brings along (auto_map in its config.json or tokenizer_config.json), also from other "
-    "repositories that it names, and load weights that are only there as pickles; without this flag such a model is "
-    "refused. Read that code first"
+    "run Python code that a model comes with (auto_map in its config.json or tokenizer_config.json), also from other "
+    "repositories that it names, and load weights that exist only as pickles; without this flag such a model is refused. "
+    "Read that code first"
 )
 
 

@@ -47,8 +47,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=str,
         default=None,
         metavar="A,B,…",
-        help="beside OpenRLHF's own, pass@1 and pass@n: pass@K or maj@K, such as maj@16,pass@8, with K up to "
-        f"--eval.n_samples_per_prompt; maj@K with the rewards {', '.join(READINGS)}. Each may be {BEST}",
+        help="further metrics than OpenRLHF's pass@1 and pass@n: pass@K or maj@K, such as maj@16,pass@8, with K up to "
+        f"--eval.n_samples_per_prompt; maj@K needs one of the rewards {', '.join(READINGS)}. {BEST} accepts each",
     )
     add(
         "--logger.no_eval_answers",
@@ -62,7 +62,7 @@ def parse(text: str | None) -> list[EvalMetric]:
     """The metrics that are asked for, each once.
 
     Raises:
-        UsageError: one is no metric.
+        UsageError: one is not a metric.
     """
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     if wrong := [name for name in names if not NAME.fullmatch(name)]:

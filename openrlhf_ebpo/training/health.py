@@ -28,9 +28,9 @@ LOSSES = ("policy_loss", "critic_loss", "gpt_loss", "loss_mean", "entropy_loss",
 NAMED = 3  # parameters, and ranks, in a message
 SMALLEST_SCALE = "loss scale already at minimum"  # DeepSpeed's, in fp16
 WHAT_HELPS = (
-    "What mostly helps: a lower --actor.adam.lr (--critic.adam.lr), a smaller --actor.max_norm, advantages that are not "
-    "extreme, bf16 in place of fp16. A resumed run goes on with the learning rate of its checkpoint: for another one "
-    "begin a run from the model exported beside it (--ckpt.save_hf)."
+    "Common remedies: a lower --actor.adam.lr (--critic.adam.lr), a smaller --actor.max_norm, advantages that are not "
+    "extreme, bf16 instead of fp16. A resumed run takes the learning rate from its checkpoint: for another one start a "
+    "new run from the model that was exported with it (--ckpt.save_hf)."
 )
 
 
@@ -261,7 +261,7 @@ def batch_kept(trainer, step: int) -> Iterator[None]:
         except OSError as problem:  # a full disk must not hide what has happened
             kept = f"Its batch could not be kept in {folder} ({problem})"
         raise HealthError(
-            f"step {step}: {cause}.\n{kept}. Its weights went nowhere, and no checkpoint was touched.\n{WHAT_HELPS}"
+            f"step {step}: {cause}.\n{kept}. Its weights were not synced, and no checkpoint was changed.\n{WHAT_HELPS}"
         ) from None
 
 

@@ -26,7 +26,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=STEP,
         help="step: one mean over all response tokens of an optimizer step, as OpenRLHF does since 0.11. micro_batch: the "
         "mean of each micro-batch, then the mean of these, as verl does; the result then depends on "
-        "--train.micro_batch_size. With --train.dynamic_batch_enable a micro-batch weighs its share of the GPU's responses. "
+        "--train.micro_batch_size. With --train.dynamic_batch_enable micro-batches are weighted by their number of responses. "
         "--actor.loss_agg_mode chooses tokens or responses inside either",
     )
 

@@ -30,15 +30,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=str,
         default="shuffle",
         choices=["shuffle", "as_is"],
-        help="shuffle: a random order by --train.seed; as_is: the rows of --data.prompt_dataset one after the "
-        "other, for a curriculum. Resuming goes on at the next prompt",
+        help="shuffle: a random order from --train.seed; as_is: the rows of --data.prompt_dataset in their order, "
+        "for a curriculum. A resumed run continues with the next prompt",
     )
     group.add_argument(
         "--data.cluster_key",
         type=str,
         default=None,
         metavar="COLUMN",
-        help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}' where "
+        help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}', if "
         "the data set has it",
     )
 
