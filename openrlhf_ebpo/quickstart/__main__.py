@@ -8,7 +8,7 @@ RUN_DIR/
   comparison.png              the runs side by side
   result.json                 written last: the quickstart is finished
 
-Finished stages are skipped, so a second call resumes where the first one stopped.
+Every stage whose result is there is passed over, so a second call goes on where the first stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ESTIMATORS = ("ebpo", "group_norm")
 
 ABOUT = """Train a tiny model with EBPO and with GRPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine, and compare.
 
-Repeat the command to resume an interrupted run, or to print the table of a finished one."""
+On a finished run: print its table. On an interrupted one: go on."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +43,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="extend",
         type=registry.known,
         metavar="NAME",
-        help="train each of these, all else the same (default: ebpo group_norm). Those that a finished run lacks are added "
-        f"to it. {registry.described()}",
+        help="one training each, all else the same (default: ebpo group_norm). One that RUN_DIR lacks is added to what is "
+        f"there. {registry.described()}",
     )
     parser.add_argument(
-        "--estimator", action="append", dest="estimators", type=registry.known, metavar="NAME", help="the same for one"
+        "--estimator", action="append", dest="estimators", type=registry.known, metavar="NAME", help="one of them"
     )
-    parser.add_argument("--force", action="store_true", help="move an existing RUN_DIR aside and start over")
+    parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start anew")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
             write_json(plan_of(directory), estimators)
             run_stages(stages(directory, estimators))
     except KeyboardInterrupt:
-        again = f"to resume from here: bash scripts/quickstart.sh {options.run_dir}"
+        again = f"the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}"
         raise KeyboardInterrupt(again) from None
     print(table(json.loads((directory / "result.json").read_text()), directory))
 
