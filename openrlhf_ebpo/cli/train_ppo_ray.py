@@ -222,7 +222,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def describe_cause(error: BaseException) -> str:
-    """Why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
+    """Return why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.generation.cluster import reason

@@ -39,7 +39,7 @@ trusted.answer = False
 
 
 def hook() -> str:
-    """What Ray calls in each worker first, by name."""
+    """Hook that Ray calls first in each worker, by name."""
     return f"{__name__}.install_and_trust" if trusted() else "openrlhf_ebpo.seams.install.install"
 
 

@@ -30,7 +30,7 @@ class Start(NamedTuple):
 
 
 def find_start(ckpt_path: str, args: dict, attempts: Collection[str]) -> Start:
-    """Where a driver begins that is started now: --ckpt.load_step counts until this command has saved something.
+    """Return where a driver begins that is started now: --ckpt.load_step counts until this command has saved something.
 
     Args:
         attempts: what the checkpoints of this command's drivers are marked with.
@@ -62,7 +62,7 @@ def how_to_continue(
 
 @dataclass
 class Restarts:
-    """How many there were since the last progress, which is a checkpoint that was saved since the restart before."""
+    """Count restarts since the last progress, which is a checkpoint that was saved since the restart before."""
 
     allowed: int
     last: Start

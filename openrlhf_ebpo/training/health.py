@@ -162,7 +162,7 @@ def measured(result: dict, kl_is_loss: bool) -> dict[str, float]:
 
 
 def problems_of(metrics: dict, left_out: bool, scaled: bool) -> list[str]:
-    """What is wrong with one optimizer step or one of its micro-batches.
+    """Findings about one optimizer step or one of its micro-batches.
 
     Args:
         left_out: DeepSpeed has left the optimizer step out, as it found a gradient that is not finite.
@@ -221,7 +221,7 @@ def readable(value: float) -> float | str:
 
 
 def described(report: list[dict]) -> str:
-    """What the ranks have found, in words; those with a loss that is not finite first, for the others got theirs from it."""
+    """Describe the findings of the ranks; those with a loss that is not finite first, for the others got theirs from it."""
     ordered = sorted(report, key=lambda finding: not losses_of(finding))
     more = [f"and {len(report) - NAMED} more ranks"] if len(report) > NAMED else []
     return "; ".join([*map(one_rank, ordered[:NAMED]), *more])

@@ -1,4 +1,4 @@
-"""What a token weighs in the policy loss: as much as every other of the optimizer step, or of its micro-batch.
+"""Weight of a token in the policy loss: the same for all tokens of the optimizer step, or of its micro-batch.
 
 OpenRLHF 0.11.2 takes one mean over all response tokens of an optimizer step, over all ranks. verl, with which EBPO's authors
 trained, takes the mean of each micro-batch and then the mean of these, so a token of short responses weighs more. With
@@ -32,7 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def within_micro_batch(action_mask: torch.Tensor, share: float = 1.0) -> dict:
-    """What upstream's `aggregate_loss` divides by, so that the loss is this micro-batch's own mean.
+    """Return the divisor of upstream's `aggregate_loss`, such that the loss is this micro-batch's own mean.
 
     action_mask: (B, T). share: what the mean is multiplied by. Without a token the loss is 0, and still one of the means.
     """

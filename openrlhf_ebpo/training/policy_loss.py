@@ -142,7 +142,7 @@ class CovarianceLoss:
 
 
 def with_covariance(loss, args):
-    """What the actor is trained with: upstream's own loss, untouched, unless the arguments ask for a type of ours.
+    """Return the loss of the actor: upstream's own, untouched, unless the arguments ask for a type of ours.
 
     The random choice of Clip-Cov has a generator of its own, seeded with --train.seed: it leaves the order of the
     data alone, and ranks that see the same tokens (ring attention, tensor parallelism) choose the same ones. It is

@@ -90,7 +90,7 @@ class TrainableBatches:
 
 
 def trainable(responses: int, args) -> int:
-    """How many of a batch's responses make whole groups and whole optimizer steps.
+    """Return how many of a batch's responses fill complete groups and complete optimizer steps.
 
     Without them, several ranks get unequal numbers of micro-batches and wait for each other forever, fewer responses
     than ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A single
