@@ -48,7 +48,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         *("--estimator", registry.FLAG),
         type=registry.known,
         metavar="NAME",
-        help="default: the one that ran; another by its name (`openrlhf-ebpo train --help` lists them), or your own as MODULE:NAME",
+        help=f"default: the one that ran. Others: {', '.join(registry.ESTIMATORS)} (`openrlhf-ebpo train --help` describes "
+        "them), or your own as MODULE:NAME",
     )
     parser.add_argument(
         "--output",
