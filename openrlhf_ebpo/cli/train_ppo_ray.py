@@ -286,8 +286,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="resume from the checkpoint of step N instead of the newest. Everything after that step, checkpoints included, is "
-        "moved aside (docs/runs.md). Remove the flag before you repeat the command",
+        help="resume from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
+        "(docs/runs.md). For one time: take it out of the command before you repeat it",
     )
     group.add_argument(
         "--logger.run_dir",

@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         const=True,
         default=True,
         metavar="true|false",
-        help="make a new repo private (default: true). An existing repo stays as it is",
+        help="whether a repo that is created is private; true if not given. An existing one stays as it is",
     )
     group.add_argument(
         "--hub.every", type=int, default=1, metavar="N", help="push every N-th saved model, and the final one"
@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=WAIT_SECONDS,
         metavar="SECONDS",
-        help="how long to wait at the end for unfinished pushes; the training is already complete then",
+        help="how long to wait at the end for what is not pushed yet; the training counts as complete before",
     )
     group.add_argument(
         "--hub.resume_from",
@@ -80,7 +80,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--hub.trust_pickle",
         action="store_true",
         default=False,
-        help="with --hub.resume_from of a run with --hub.full_state: restore the optimizer's state and step count too. "
+        help="with --hub.resume_from of a run with --hub.full_state: go on with the optimizer's state and step count too. "
         "These are pickles: they can run any code of whoever pushed them. --actor.model_name_or_path then names the "
         "reference policy",
     )

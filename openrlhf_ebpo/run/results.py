@@ -102,7 +102,7 @@ def whole_name(task: str) -> str:
 
 
 def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:
-    """Return the place of a result; results_dir is a run's `eval/`."""
+    """Where a result belongs; results_dir is a run's `eval/`."""
     return Path(results_dir) / protocol / task / f"step-{step:06d}"
 
 
@@ -181,7 +181,7 @@ def read_result(directory: str | Path) -> Result:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Return True if a field of a summary.json has the expected type."""
+    """Whether a field of a summary.json is what readers take it for."""
     if name in ("task", "protocol"):
         return isinstance(value, dict) and isinstance(value.get("name"), str)
     if name == "metrics":
