@@ -121,7 +121,7 @@ install_cpu_stack() {
     echo "Installing the CPU stack into .venv (a minute or two) ..."
     install_with_uv || install_with_pip
     rm -rf "$venv/uv"
-    python -m compileall -qq -j 0 "$(purelib)" || true # pip compiles on one core; templates of code are no code
+    python -m compileall -qq -j 0 "$(purelib)" || true # pip compiles on one core; some files are templates and do not compile
     python -c 'import sys; sys.exit(sys.version_info < (3, 13))' || return 0
     local openrlhf
     openrlhf=$(sed -n 's/^\(openrlhf==[^;]*\);.*/\1/p' "$root/requirements/cpu.txt")

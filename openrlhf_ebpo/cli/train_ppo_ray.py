@@ -324,7 +324,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--force",
         action="store_true",
-        help="move an existing run directory, and the checkpoints in --ckpt.path, aside and start over",
+        help="move an existing run directory aside and, without --ckpt.load_enable, the checkpoints in --ckpt.path too",
     )
     group.add_argument(
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"

@@ -19,7 +19,7 @@ STEP, MICRO_BATCH = "step", "micro_batch"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the mean of the loss", "For every estimator and policy loss (docs/train.md).")
+    group = parser.add_argument_group("loss mean", "For every estimator and policy loss (docs/train.md).")
     group.add_argument(
         "--actor.loss_mean",
         choices=(STEP, MICRO_BATCH),

@@ -24,7 +24,7 @@ INFO_KEY = "ebpo_cluster"  # in Experience.info: a list of one string or None
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("order of the data", "see `openrlhf-ebpo data order`")
+    group = parser.add_argument_group("data order", "see `openrlhf-ebpo data order`")
     group.add_argument(
         "--data.order",
         type=str,
