@@ -131,7 +131,7 @@ def error_exit(extra: str = "") -> Iterator[None]:
         sys.exit(message(error))
     except KeyboardInterrupt as error:
         line_end = "\n" if sys.stderr.isatty() else ""  # of the ^C, or of a progress bar
-        print(f"{line_end}interrupted; {str(error) or 'repeat the command to go on'}", file=sys.stderr)
+        print(f"{line_end}interrupted; {str(error) or 'repeat the command to resume'}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
         flush_or_discard()

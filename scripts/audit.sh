@@ -4,7 +4,7 @@
 #   bash scripts/audit.sh              asks PyPI's, with pip-audit in a folder of its own: needs a network
 #   bash scripts/audit.sh DIR          reads DIR, a checkout of https://github.com/pypa/advisory-database: needs none
 #
-# Lines of requirements/ that are no pins (==) are what your own installation chooses; `pip-audit` in it looks at these.
+# Lines of requirements/ without a pin (==) are chosen by your own installation; run `pip-audit` in it for these.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

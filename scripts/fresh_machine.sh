@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Tries both commands on a machine that has nothing: a minimal Debian in a folder, entered with chroot.
+# Tries both entry commands on an empty machine: a minimal Debian in a folder, entered with chroot.
 #
 #   sudo bash scripts/fresh_machine.sh [--suite bookworm] [--folder DIR] [--as root|user|both] [--only quickstart|test] [--keep]
 #
 # Debian's smallest system (debootstrap --variant=minbase: no Python, no compiler) gets a clone of the last commit
-# and nothing else. As root, the commands have to install what they lack; as an ordinary user, to name it in one
-# line, which is then typed. Says how long each part took. Needs root, debootstrap, 15 GiB of disk in DIR (default: a
-# new folder in /var/tmp), and the network that the machine has: its pip settings are taken over.
+# and nothing else. As root, the commands must install what they lack; as an ordinary user, they must print one line that
+# does, which is then run. Prints how long each part took. Needs root, debootstrap, 15 GiB of disk in DIR (default: a
+# new folder in /var/tmp), and a network; this machine's pip settings are used.
 set -euo pipefail
 
 suite=bookworm folder= who=both commands="quickstart test" keep=
@@ -63,7 +63,7 @@ machine() { # machine NAME: a copy of the bare system with a clone for root and 
     chroot "$folder/$1" chown -R somebody: home/somebody
 }
 
-inside() { # inside NAME USER COMMAND: in namespaces of its own, so that nothing of it stays mounted or runs on
+inside() { # inside NAME USER COMMAND: in separate namespaces, so that nothing stays mounted or running
     unshare --mount --pid --fork --kill-child bash -c '
         root=$1 user=$2 command=$3
         mount --make-rprivate /
@@ -75,7 +75,7 @@ inside() { # inside NAME USER COMMAND: in namespaces of its own, so that nothing
         done
         home=$([ "$user" = root ] && echo /root || echo "/home/$user")
         shell="cd $home/openrlhf_ebpo && $command"
-        # not exec: this shell is the first process there, and takes care of orphans that have ended, as an init does
+        # not exec: this shell is the first process there, and reaps orphans as an init does
         env -i TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" su - "$user" -c "$shell"
     ' bash "$folder/$1" "$2" "$3"
 }
@@ -92,10 +92,10 @@ try_as_user() {
     machine user
     local log=$folder/user__first_call.log line command
     if timed "user: first call" inside user somebody "bash scripts/quickstart.sh"; then
-        echo "error: the first call of an ordinary user went well on a machine that has nothing" >&2 && failed=1
+        echo "error: the first call of an ordinary user succeeded on an empty machine" >&2 && failed=1
     fi
     line=$(sed -n 's/^  \(apt-get .*\)/\1/p' "$log")
-    [ -n "$line" ] || { echo "error: it did not say what to type; see $log" >&2 && failed=1 && keep=1 && return; }
+    [ -n "$line" ] || { echo "error: it did not print the line to type; see $log" >&2 && failed=1 && keep=1 && return; }
     echo "it says: $line"
     timed "user: that line, typed by root" inside user root "$line" || failed=1
     for command in $commands; do

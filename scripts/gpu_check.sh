@@ -3,9 +3,8 @@
 #
 #   bash scripts/gpu_check.sh [REPORT_DIR] [--minutes N] [--only PART ...] [--large] [--cpu] [--dry_run]     --help
 #
-# REPORT_DIR: default runs/gpu_check. For Linux with an NVIDIA GPU and the stack installed (docs/gpus.md): the python3 on PATH must have
-# it, or an environment of this project builds on it. With --cpu, or without a GPU, the CPU stack is installed where there is none.
-# Called again, it resumes with what is left.
+# REPORT_DIR: default runs/gpu_check. For Linux with an NVIDIA GPU and the stack installed for the python3 on PATH (docs/gpus.md).
+# With --cpu, or without a GPU, the CPU stack is installed if no stack is. Repeat the command to resume.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 has_stack() { # MODULE ...: of it and of this. Not from here: the checkout itself would pass for an installed package

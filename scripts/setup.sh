@@ -1,7 +1,7 @@
 # Sourced by quickstart.sh and test.sh: makes, or reuses, the project's virtual environment and activates it.
 #
-# With a GPU stack installed (a CUDA torch, an openrlhf that we tested, vllm), the environment builds on it; otherwise the
-# whole CPU stack of requirements/cpu.txt is installed.
+# With a GPU stack installed (a CUDA torch, a tested openrlhf, vllm), the environment builds on it; otherwise the CPU stack
+# of requirements/cpu.txt is installed.
 
 PYTORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 NEEDED_DISK_GIB=8
@@ -12,7 +12,7 @@ fail() {
     exit 1
 }
 
-find_python() { # prints the best Python of 3.10 to 3.13; fails where there is none
+find_python() { # prints the best Python of 3.10 to 3.13; fails if none is found
     local candidate
     for candidate in python3.11 python3.12 python3.13 python3.10 python3 python; do
         if "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
@@ -95,7 +95,7 @@ purelib() {
     python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 }
 
-install_with_uv() { # the same pins from the same places in a third of pip's time; fails where uv or a place cannot be had
+install_with_uv() { # the same pins from the same places in a third of pip's time; fails if uv or an index is not available
     local tool=$venv/uv settings
     python -m pip install -q --target "$tool" 'uv>=0.9,<1' 2>/dev/null || return 1
     settings=$(python -m pip config list 2>/dev/null)
@@ -121,7 +121,7 @@ install_cpu_stack() {
     echo "Installing the CPU stack into .venv (a minute or two) ..."
     install_with_uv || install_with_pip
     rm -rf "$venv/uv"
-    python -m compileall -qq -j 0 "$(purelib)" || true # pip compiles on one core; templates of code are no code
+    python -m compileall -qq -j 0 "$(purelib)" || true # pip compiles on one core; some files are templates and do not compile
     python -c 'import sys; sys.exit(sys.version_info < (3, 13))' || return 0
     local openrlhf
     openrlhf=$(sed -n 's/^\(openrlhf==[^;]*\);.*/\1/p' "$root/requirements/cpu.txt")
@@ -154,7 +154,7 @@ if [ "$(cat "$venv/.openrlhf_ebpo" 2>/dev/null)" != "$wanted" ]; then
     "$python" -m venv --clear "$venv" || fail "$python -m venv failed; the lines above say why."
     echo building >"$venv/.openrlhf_ebpo"
     . "$venv/bin/activate"
-    if [ $kind = gpu ]; then # the stack stays where it is; nothing is installed beside it
+    if [ $kind = gpu ]; then # the stack stays where it is
         "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
             >"$(purelib)/gpu_stack.pth"
         python -m pip install -q -r "$root/requirements/gpu.txt" || fail "requirements/gpu.txt could not be installed; the lines above say why."

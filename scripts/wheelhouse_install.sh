@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs the wheels that lie here, in parts, into a new environment on top of this machine's own Python. No network is needed.
+# Installs the wheels in this folder into a new environment on top of this machine's Python. No network is needed.
 #
 #   bash install.sh VENV
 #
-# VENV sees all that this machine's Python has; where both have a package, VENV's own counts. Nothing of the machine is changed.
-# PYTHON names that Python (default: python3). The wheels stay in VENV/wheels; delete them if you like.
+# VENV sees the packages of this machine's Python; if both have a package, VENV's counts. The machine's Python is not changed.
+# PYTHON names that Python (default: python3). The wheels stay in VENV/wheels and can be deleted.
 set -euo pipefail
 
 fail() {
@@ -22,7 +22,7 @@ found=$("$python" -c 'import platform as p; print(p.python_version(), p.system()
 
 "$python" -m venv --clear --without-pip "$venv" || fail "$python -m venv failed; the lines above say why"
 touch "$venv/.wheelhouse"
-# a Python that is in an environment itself: its packages are added by a .pth, not by --system-site-packages
+# that Python may be in an environment itself: its packages are added by a .pth, not by --system-site-packages
 "$python" -c '
 import sys
 print(*(f"import site; site.addsitedir({path!r})" for path in sys.path if path.endswith("-packages")), sep="\n")' \
@@ -33,6 +33,6 @@ cat "$here"/wheels.tar.* | tar -xf - -C "$venv/wheels"
     --no-warn-script-location "$venv"/wheels/*.whl || fail "pip could not install them; the lines above say why"
 for check in "openrlhf_ebpo.seams" "openrlhf_ebpo.cli.doctor versions libraries gpu"; do
     # shellcheck disable=SC2086
-    "$venv/bin/python" -W ignore -m $check || fail "it is installed in $venv, and not all of it fits this machine: the lines above say what"
+    "$venv/bin/python" -W ignore -m $check || fail "it is installed in $venv, but parts of it do not fit this machine: the lines above say which"
 done
 echo "done: . $venv/bin/activate"

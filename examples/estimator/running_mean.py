@@ -1,4 +1,4 @@
-"""An estimator of your own: reward minus a running mean over all prompts, standardised by nothing.
+"""An estimator of your own: reward minus a running mean over all prompts, not standardised.
 
 From the folder that holds this file:
 
@@ -16,7 +16,7 @@ from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
 class RunningMean(Estimator):
     """Every response of a step has the same baseline: the mean reward of the latest ten or so steps."""
 
-    keep = 0.9  # of what was seen before
+    keep = 0.9  # weight of earlier steps
 
     def initial(self) -> dict:
         return {"reward_sum": 0.0, "count": 0.0}

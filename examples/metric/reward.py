@@ -1,10 +1,10 @@
-"""A reward function that logs a metric of its own: how much of a response is not repetition.
+"""A reward function that logs a custom metric: the share of different characters in a response, low for repetition.
 
     openrlhf-ebpo train ... --reward.remote_url examples/metric/reward.py --logger.metrics examples/metric/metrics.json
 
-OpenRLHF calls `reward_func` with one response at a time. Every number in `extra_logs` is a metric under the name that it
-has there: metrics.jsonl, wandb and TensorBoard get its mean over the step's responses. metrics.json says what it is, for
-the Space and the cards; without it the name alone is shown.
+OpenRLHF calls `reward_func` with one response at a time. Every number in `extra_logs` becomes a metric of that name:
+metrics.jsonl, wandb and TensorBoard get its mean over the step's responses. metrics.json describes it for the Space and
+the cards; without it they show only the name.
 """
 
 import torch
@@ -17,5 +17,5 @@ def reward_func(queries, prompts, labels, **kwargs):
 
 
 def distinct(text: str) -> float:
-    """Different characters among all of them: 1 where none comes twice, towards 0 in "aaaa…"."""
+    """Return different characters / all characters: 1 if none repeats, near 0 for "aaaa…"."""
     return len(set(text)) / len(text) if text else 1.0

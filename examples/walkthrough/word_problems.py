@@ -1,4 +1,4 @@
-"""The walkthrough's word problems with a scorer of their own: the last number of a response is its answer, however it is said.
+"""The walkthrough's word problems with a scorer of their own: the last number of a response is its answer.
 
 PYTHONPATH=examples/walkthrough openrlhf-ebpo eval --model MODEL --template raw --chat_template --tasks word_problems:TASK \
     --protocol greedy --output_dir results
@@ -14,7 +14,7 @@ NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 def last_number(response: str) -> str | None:
-    """What a response gives as its answer. None: it gives none, and is wrong."""
+    """Return the answer of a response; None if it has none, which counts as wrong."""
     numbers = NUMBER.findall(response)
     return numbers[-1].replace(",", "") if numbers else None
 

@@ -68,7 +68,9 @@ def openrlhf() -> Finding:
 
 def version_finding(name: str, found: str | None, wanted: str) -> Finding:
     if found is None:
-        return Finding(f"{name} is not installed", f"{name}=={wanted} is needed: see the README's two ways", fatal=True)
+        return Finding(
+            f"{name} is not installed", f"{name}=={wanted} is needed: see docs/start.md, or docs/gpus.md", fatal=True
+        )
     if (found if "+" in wanted else found.partition("+")[0]) != wanted:
         return Finding(f"{name} {found}", f"{wanted} is needed: pip install '{name}=={wanted}'", fatal=True)
     return Finding(f"{name} {found}")

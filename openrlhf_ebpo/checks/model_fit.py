@@ -192,8 +192,8 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
         "--data.add_bos",
         action="store_true",
         default=False,
-        help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), where it does not begin with "
-        "it: OpenRLHF reads prompts without, whatever the tokenizer does by itself. --dry_run says where a model needs it",
+        help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), unless it begins with it: OpenRLHF "
+        "tokenizes prompts without special tokens. --dry_run warns if the model needs it",
     )
 
 

@@ -150,7 +150,7 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
         ]
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
-        return [f"{flag} {name}: the folder has no config.json, so no model"]
+        return [f"{flag} {name}: the folder has no config.json, so it is not a model"]
     if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         return [f"{flag} {name}: no such folder"]
     if not path.is_dir() and not ask_hub:

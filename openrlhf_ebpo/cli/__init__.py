@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from openrlhf_ebpo.cli.dispatch import Command, dispatcher
 
-ABOUT = """EBPO, an empirical-Bayes advantage estimator, for an installed and unmodified OpenRLHF: train, and all around it."""
+ABOUT = """EBPO, an empirical-Bayes advantage estimator, for an installed and unmodified OpenRLHF: training and its tools."""
 COMMANDS = {
     "train": Command(
         "openrlhf_ebpo.cli.train_ppo_ray", "train a policy: OpenRLHF's train_ppo_ray with the estimator ebpo"
@@ -16,18 +16,14 @@ COMMANDS = {
     "data": Command(
         "openrlhf_ebpo.cli.data", "prepare training data: clean, cluster by topic, measure difficulty, order"
     ),
-    "eval": Command(
-        "openrlhf_ebpo.cli.eval", "measure models on benchmarks, tasks of your own, or files; report; rescore"
-    ),
+    "eval": Command("openrlhf_ebpo.cli.eval", "evaluate models on benchmarks, custom tasks, or files; report; rescore"),
     "hub": Command("openrlhf_ebpo.cli.hub", "push and pull models, priors, runs and results; deploy the Space"),
-    "explain": Command("openrlhf_ebpo.cli.explain", "what a message means and what to do; metrics; old flags"),
+    "explain": Command("openrlhf_ebpo.cli.explain", "explain a message and what to do; a metric; an old flag"),
     "doctor": Command("openrlhf_ebpo.cli.doctor", "check this machine: versions, libraries, memory, leftovers, GPUs"),
     "replay": Command(
-        "openrlhf_ebpo.cli.replay", "a run's advantages from its rollouts again: by its estimator, or by another one"
+        "openrlhf_ebpo.cli.replay", "recompute a run's advantages from its rollouts, with its estimator or another one"
     ),
-    "verify": Command(
-        "openrlhf_ebpo.cli.verify", "is a run what it says it is: rows, advantages, prior, checkpoints, models"
-    ),
+    "verify": Command("openrlhf_ebpo.cli.verify", "check a run: rows, advantages, prior, checkpoints, models"),
     "space": Command(
         "openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"
     ),

@@ -1,19 +1,19 @@
-"""A run's advantages computed again from its rollouts, by its estimator or by another one.
+"""Recompute a run's advantages from its rollouts, with its estimator or another one.
 
-The estimator that ran: is every advantage what the logged rewards say? Bit for bit for what this package computes, within
-float32's rounding for what OpenRLHF computes; anything else ends with status 1. Another one: what it would have given for
-the same responses (not where the run would have gone with it). No GPU, no torch; a run that is still at work may be replayed.
+With the run's own estimator: check that the logged rewards give the logged advantages, bit for bit if this package computed
+them, within float32's rounding if OpenRLHF did; the exit status is 1 if they do not. With another one: show the advantages
+that it would have given for the same responses. Needs neither GPU nor torch; a run that is still training may be replayed.
 
   openrlhf-ebpo replay runs/quickstart/run                                check the run
   openrlhf-ebpo replay runs/quickstart/run --estimator group_norm         what GRPO would have given
   openrlhf-ebpo replay runs/quickstart/run --preset corrected             what EBPO would have given with other parts
   openrlhf-ebpo replay runs/quickstart/run --output replayed.parquet      a row for every response, too
 
-How to read the table, which compares the advantages that training used (logged) with the replayed ones
+The table compares the advantages that training used (logged) with the replayed ones:
   mean |diff|   mean of |replayed - logged|
-  turned        responses whose advantage changes its sign: what was reinforced is discouraged, or the reverse
-  zero          responses that teach nothing, because their advantage is 0
-  std           standard deviation of the advantages: two estimators may differ in scale alone
+  turned        responses whose advantage changes its sign
+  zero          responses whose advantage is 0
+  std           standard deviation of the advantages: two estimators may differ only in scale
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         *("--estimator", registry.FLAG),
         type=registry.known,
         metavar="NAME",
-        help=f"default: the one that ran. {registry.described()}; or your own, MODULE:NAME",
+        help=f"default: the one that ran. Others: {', '.join(registry.ESTIMATORS)} (`openrlhf-ebpo train --help` describes "
+        "them), or your own as MODULE:NAME",
     )
     parser.add_argument(
         "--output",
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def heading(ran: LoggedRun, estimator: Estimator) -> str:
-    more = ", still at work" if ran.running else ""
+    more = ", still training" if ran.running else ""
     more += f" (steps up to {ran.dropped:,} were dropped: --logger.keep_rollouts)" if ran.dropped else ""
     entry = registry.ESTIMATORS.get(estimator.name)
     preset = f", preset {estimator.config.preset}" if estimator.name == "ebpo" else ""

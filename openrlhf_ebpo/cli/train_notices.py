@@ -130,8 +130,8 @@ def add_flag(group) -> None:
         nargs="?",
         const=UNKNOWN,
         metavar="GB",
-        help="with --dry_run: check the command for a machine with GPUs, each of GB memory, on one without (a login node): what "
-        "this machine could not run is let pass, and nothing is changed for it",
+        help="with --dry_run, on a machine without a GPU such as a login node: check the command as for a machine whose GPUs "
+        "have GB of memory each",
     )
 
 

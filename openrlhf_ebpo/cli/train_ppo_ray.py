@@ -222,7 +222,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def describe_cause(error: BaseException) -> str:
-    """Why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
+    """Return why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.generation.cluster import reason
@@ -260,7 +260,8 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     estimator.type = functools.partial(registry.known, of_openrlhf=estimator.choices)
     estimator.choices, estimator.metavar = None, "NAME"
     estimator.help = (
-        f"What is taken from each reward. {registry.described()}; or your own, MODULE:NAME (docs/estimator.md)"
+        "Advantage estimator; for each, what is subtracted from the rewards, and what follows (docs/estimator.md has the "
+        f"formulas). {registry.described()}; or your own, as MODULE:NAME"
     )
     estimator.option_strings.append("--advantage_estimator")
     parser._option_string_actions["--advantage_estimator"] = estimator
@@ -285,7 +286,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="go on from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
+        help="resume from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
         "(docs/runs.md). For one time: take it out of the command before you repeat it",
     )
     group.add_argument(
@@ -293,7 +294,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=str,
         default=None,
         metavar="DIR",
-        help="where the run is recorded; if not given, in <ckpt.output_dir>/run",
+        help="directory in which the run is recorded (default: <ckpt.output_dir>/run)",
     )
     group.add_argument(
         "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
@@ -303,13 +304,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="of these, keep the newest N steps, and remove older ones while training; without it all are kept",
+        help="keep only the newest N of these steps, and remove older ones while training (default: keep all)",
     )
     group.add_argument(
         "--logger.no_policy_metrics",
         action="store_true",
         default=False,
-        help="do not measure policy/entropy and policy/kl_per_step (some forward passes more a step)",
+        help="do not measure policy/entropy and policy/kl_per_step, which take extra forward passes in every step",
     )
     group.add_argument(
         "--logger.metrics",
@@ -323,7 +324,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--force",
         action="store_true",
-        help="move another run out of the run directory, and its checkpoints out of --ckpt.path, aside",
+        help="move an existing run directory aside and, without --ckpt.load_enable, the checkpoints in --ckpt.path too",
     )
     group.add_argument(
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"

@@ -1,20 +1,20 @@
-"""Is a run what it says it is? Reads all of a run directory and of its checkpoints, and writes nothing.
+"""Check a run: read all of its run directory and its checkpoints, and write nothing.
 
   run          run.json says what ran
-  metrics      no step is missing in metrics.jsonl, none is there twice
-  rollouts     no step is missing in rollouts/
+  metrics      every step is in metrics.jsonl, once
+  rollouts     every step is in rollouts/
   advantages   recomputed from the logged rewards, as by `openrlhf-ebpo replay`
   prior        prior.json is the state that the rollouts lead to, here, in checkpoints and in exported models
-  checkpoints  every file is there, with the size and the checksum that the manifest lists
+  checkpoints  every file has the size and the checksum that the manifest lists
   models       every exported model is complete, without links and pickles, and has the prior of its step
-  list         checkpoints.jsonl lists what is complete
+  list         checkpoints.jsonl lists the complete checkpoints and models
 
   openrlhf-ebpo verify out/run                        check a run
   openrlhf-ebpo verify out/run --ckpt.path elsewhere  its checkpoints are not where the run left them
 
-Status 0: nothing is wrong; notes are not problems. Status 1: something is, and is named. Status 2: a mistake on the command
-line. A run from elsewhere may be checked: no code of it is run. Check a run that is still at work once more when it has
-ended: what was saved a moment ago may look incomplete.
+Exit status 0: no problem (notes are not problems). 1: problems, which are named. 2: a mistake on the command line.
+No code of the run is executed, so a run from elsewhere can be checked. Check a run that is still training again when it
+has ended: a step that is being saved may look incomplete.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def check_run(checked: Checked, report: Report) -> None:
     name, ended = ascii(ran.json.get("name"))[:80], ascii(ran.json.get("status"))[:40]
     report.found("run", f"{ran.folder}: {name}, {ran.estimator}, {ended}")
     if ran.running:
-        report.note("a training is at work here, or was killed")
+        report.note("a training is running here, or was killed")
 
 
 def check_metrics(checked: Checked, report: Report) -> None:

@@ -54,7 +54,7 @@ class Groups:
 
     @property
     def totals(self) -> PerGroup:
-        """How much each group counts among the others: its responses' mean weight, relative to the batch's."""
+        """Weight of each group among the others: its responses' mean weight, relative to the batch's."""
         weight = self.weights.sum(-1, keepdims=True) / self.sizes
         return weight / weight[self.alive].mean()
 

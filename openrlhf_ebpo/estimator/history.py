@@ -1,4 +1,4 @@
-"""How much of the past the prior remembers: every history, and the one that finds out by itself.
+"""Histories: how much of the past the prior remembers, also the one that finds out by itself.
 
 A history is a state, an `update` of it by a batch, and what it `read`s from it: the `Prior` that the other parts use.
 """
@@ -161,7 +161,7 @@ def normal_logs(priors: Sequence[Prior], means: np.ndarray, sizes: np.ndarray, c
 
 @dataclass(frozen=True)
 class History:
-    """How a state takes a batch in, and what is read from it.
+    """A history: how a state adds a batch, and what is read from it.
 
     update: (state, this batch's prior, its groups, config) -> the next state. factor: what the update to this state
     multiplied older groups with. read: the prior for these groups. mean: μ_glob of what was read. detailed: it reads the

@@ -114,7 +114,7 @@ def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Esti
 
 @dataclass(frozen=True)
 class Difference:
-    """How the advantages of one step, or of several, differ, over valid responses.
+    """Differences between the advantages of one step, or of several, over valid responses.
 
     was, now: (N,) logged and replayed advantages. unequal: (N,) bool, the advantage or the (known) baseline has other bits.
     """

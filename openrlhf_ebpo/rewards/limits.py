@@ -33,15 +33,15 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
         type=float,
         default=None,
         metavar="SECONDS",
-        help="for one call of reward_func, of an agent's reset or step, or of a reward server with all its tries; one that "
-        f"takes longer is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged rewards limit themselves",
+        help="limit for one call of reward_func, of an agent's reset or step, or of a reward server with all its tries; a "
+        f"longer one is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged rewards limit themselves",
     )
     add(
         f"--{prefix}memory",
         type=int,
         default=MEMORY_MB,
         metavar="MB",
-        help="that each process of a reward_func may take beyond its imports; a call that needs more is a failed reward; "
+        help="memory that each process of a reward_func may take beyond its imports; a call that needs more is a failed reward; "
         "0: no limit",
     )
     add(
@@ -49,9 +49,8 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="processes in which each engine calls reward_func, one call at a time in each: further ones start when calls wait, "
-        "up to N. Each imports the file, and has its own state of it. Default: the cores and 4 more, at most 32; 1 for files "
-        "that load a model onto a GPU",
+        help="most processes in which each engine calls reward_func, one call at a time in each. Each imports the file and has its "
+        "own module state. Default: cores + 4, at most 32; 1 for files that load a model onto a GPU",
     )
 
 

@@ -170,7 +170,7 @@ def is_unfinished(checkpoint: Path) -> bool:
 
 
 def damage(checkpoint: Path, contents: bool = False) -> str | None:
-    """Why a checkpoint cannot be loaded; None if sizes and, with `contents`, checksums are those that were saved."""
+    """Return why a checkpoint cannot be loaded; None if sizes and, with `contents`, checksums are those that were saved."""
     if not checkpoint.is_dir():
         return "the folder is missing"
     if is_unfinished(checkpoint):

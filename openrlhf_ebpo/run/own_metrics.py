@@ -60,7 +60,7 @@ def read_entries(path: str | Path | None) -> list[dict]:
 
 
 def problem(entry: object) -> str | None:
-    """Why an entry cannot be used; None if it can."""
+    """Return why an entry cannot be used; None if it can."""
     if not isinstance(entry, dict):
         return f"an object with {' and '.join(REQUIRED)} is needed, not {_shorten(entry)}"
     if missing := [field for field in REQUIRED if field not in entry]:

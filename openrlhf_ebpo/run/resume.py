@@ -41,7 +41,7 @@ def tags_of(folders: Sequence[Path]) -> list[str]:
 
 
 def damage_of(folders: Sequence[Path], tag: str, contents: bool = False) -> str | None:
-    """Why `tag` cannot be loaded in all folders, None if it can."""
+    """Return why `tag` cannot be loaded in all folders, None if it can."""
     for folder in folders:
         if why := damage(folder / tag, contents):
             return why if len(folders) == 1 else f"{folder.name}: {why}"

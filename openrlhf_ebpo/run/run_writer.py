@@ -92,7 +92,7 @@ class RunLog:
 
 
 def spare_files(keep: int) -> int:
-    """How many more files than `keep` there may be: a state per prompt is large, and each removal needs one."""
+    """Return how many more files than `keep` there may be: a state per prompt is large, and each removal needs one."""
     return max(1, keep // 10)
 
 

@@ -1,4 +1,4 @@
-"""Whether the installed OpenRLHF is one that the rows are written for: by every target's source, not by its number."""
+"""Check that the installed OpenRLHF is one that the rows are written for: by the source of every target, not by version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRIVERS_VERSION = "OPENRLHF_EBPO_DRIVERS_VERSION"
 
 
 def check_release(seams: tuple[Seam, ...]) -> None:
-    """What a command asks before anything else: `check_unchanged`, and a warning where nobody tested this release."""
+    """Run `check_unchanged`, before anything else in a command; return a warning about an untested release."""
     check_unchanged(seams)
     if warning := untested():
         print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -85,7 +85,7 @@ def untested() -> str | None:
 
 
 def changed(seam: Seam) -> str | None:
-    """How the row's target differs from what the row was written for; None where it does not."""
+    """Describe how the row's target differs from the source that the row was written for; None if it does not."""
     found = source_fingerprint(seam.module, seam.name) if seam.sources else None
     if not seam.sources or found in seam.sources:
         return None

@@ -110,7 +110,7 @@ def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
     shards = Counter(match.groups() for match in map(SHARD.fullmatch, tensors) if match)
     for (stem, count), there in shards.items() if not indexes else ():
         if there < int(count):
-            yield f"{printable(stem)}: {there} of {int(count)} files of weights are there, and no index"
+            yield f"{printable(stem)}: {there} of {int(count)} files of weights are there, without an index"
 
 
 def _index_problems(path: Path, tensors: dict[str, set[str] | None]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the stack loads natively: which library is missing, and which package brings it."""
+"""Find missing native libraries of the stack, and the packages that bring them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IMPORTS = {
 
 
 def missing_libraries() -> list[str]:
-    """What the dynamic loader says of each system library of the CPU stack that it does not find."""
+    """Return the dynamic loader's message for each system library of the CPU stack that it does not find."""
     causes = []
     for library in CPU_LIBRARIES:
         try:
@@ -41,7 +41,7 @@ def missing_libraries() -> list[str]:
 
 
 def failing_import(code: str) -> str | None:
-    """Why `code` does not run in a fresh Python, on one line; None where it does."""
+    """Return why `code` does not run in a fresh Python, on one line; None if it runs."""
     try:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=IMPORT_SECONDS
@@ -56,7 +56,7 @@ def failing_import(code: str) -> str | None:
 
 
 def remedy(cause: str) -> str | None:
-    """What to install where `cause`, a message of the dynamic loader, names a library that is not there."""
+    """Return what to install if `cause`, a message of the dynamic loader, names a missing library."""
     found = re.search(r"(\S+\.so[.\d]*): cannot open shared object file", cause)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What OpenRLHF and this project call in vLLM and transformers without a row of their own, held against the installed source.
+"""Calls of OpenRLHF and this project into vLLM and transformers that have no row, checked against the installed source.
 
 OpenRLHF pins one version of each; beside another torch they are others (releases.BESIDE_TORCH). A name that has moved, or a
 parameter that is gone, would show hours later, inside an engine.
@@ -86,7 +86,7 @@ RELIED = (
 
 
 def problem(relied: Relied) -> str | None:
-    """What the installed source lacks; None where it has everything."""
+    """Return what the installed source lacks; None if it has everything."""
     found = definition(relied.module, relied.name)
     if found is None:
         return "is gone"
@@ -96,7 +96,7 @@ def problem(relied: Relied) -> str | None:
 
 
 def definition(module: str, name: str) -> tuple[str, ast.AST] | None:
-    """Where a name is defined, and how, through the modules that only pass it on; a member may be a base class's."""
+    """Find where and how a name is defined, through the modules that only pass it on; a member may be a base class's."""
     if importlib.util.find_spec(module.partition(".")[0]) is None or not (path := module_path(module)).is_file():
         return None
     first, _, member = name.partition(".")
@@ -116,7 +116,7 @@ def definition(module: str, name: str) -> tuple[str, ast.AST] | None:
 
 
 def parameters(module: str, node: ast.AST) -> set[str] | None:
-    """What a function, or a class, is called with; None where it takes, or may take, anything."""
+    """Return the parameters of a function or class; None if it takes, or may take, anything."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         arguments = node.args
         named = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}

@@ -11,9 +11,9 @@ import functools
 
 FLAG = "--trust_remote_code"
 HELP = (
-    "run the code that a model brings along (auto_map in its config.json or tokenizer_config.json), also from other "
-    "repositories that it names, and load weights that are only there as pickles; without this flag such a model is "
-    "refused. Read that code first"
+    "run Python code that a model comes with (auto_map in its config.json or tokenizer_config.json), also from other "
+    "repositories that it names, and load weights that exist only as pickles; without this flag such a model is refused. "
+    "Read that code first"
 )
 
 
@@ -39,7 +39,7 @@ trusted.answer = False
 
 
 def hook() -> str:
-    """What Ray calls in each worker first, by name."""
+    """Hook that Ray calls first in each worker, by name."""
     return f"{__name__}.install_and_trust" if trusted() else "openrlhf_ebpo.seams.install.install"
 
 

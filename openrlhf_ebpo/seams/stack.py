@@ -1,4 +1,4 @@
-"""What is installed, found without importing it."""
+"""Find the installed packages without importing them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def torch_version() -> dict[str, str | None]:
 
 
 def is_cpu_stack() -> bool:
-    """Whether the installed torch is a build without CUDA or ROCm. Raises SeamError: it is not installed."""
+    """Return True if the installed torch is a build without CUDA or ROCm. Raises SeamError: it is not installed."""
     return torch_version().get("cuda") is None and torch_version().get("hip") is None
 
 

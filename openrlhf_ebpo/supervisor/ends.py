@@ -1,4 +1,4 @@
-"""How a training ends: why its driver died, and the processes that it leaves.
+"""The end of a training: the cause of its driver's death, and the processes that it leaves.
 
 The driver begins a session, in which all stay that it starts, also those whose parents have died: Ray, its workers, vLLM.
 """

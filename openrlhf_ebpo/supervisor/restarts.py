@@ -30,7 +30,7 @@ class Start(NamedTuple):
 
 
 def find_start(ckpt_path: str, args: dict, attempts: Collection[str]) -> Start:
-    """Where a driver begins that is started now: --ckpt.load_step counts until this command has saved something.
+    """Return where a driver begins that is started now: --ckpt.load_step counts until this command has saved something.
 
     Args:
         attempts: what the checkpoints of this command's drivers are marked with.
@@ -56,13 +56,13 @@ def how_to_continue(
     if found.tag is None:
         return False, f"no checkpoint was complete in {ckpt_path} (--ckpt.save_steps is {save_steps})"
     without = "" if load_step is None else " and without --ckpt.load_step"
-    repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable{without} to go on from it"
+    repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable{without} to resume from it"
     return True, "\n".join([*found.warnings(), repeat])
 
 
 @dataclass
 class Restarts:
-    """How many there were since the last progress, which is a checkpoint that was saved since the restart before."""
+    """Count restarts since the last progress, which is a checkpoint that was saved since the restart before."""
 
     allowed: int
     last: Start
@@ -101,15 +101,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=10.0,
         metavar="MINUTES",
-        help="without a step, after which the training says what it waits for, on the screen and in run.json; never "
-        "before five of this run's usual steps",
+        help="without a finished step for so long, print what the training waits for and record it in run.json; never "
+        "before five times the usual duration of a step",
     )
     group.add_argument(
         f"--{STALL_LIMIT}",
         type=float,
         default=120.0,
         metavar="MINUTES",
-        help="without any change of step, phase or what is outstanding, after which the run is ended as failed; 0: never",
+        help="without any change of step, phase or outstanding work for so long, end the run as failed; 0: never",
     )
     group.add_argument(
         f"--{MAX_RESTARTS}",
@@ -117,9 +117,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="resume from the newest complete checkpoint after a failure that is not yours, with growing pauses, N times in a "
-        "row without a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that must not be "
-        "repeated, or a signal",
+        help="after a failure, resume from the newest complete checkpoint, with growing pauses, at most N times in a row without "
+        "a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that is not finite, or a signal",
     )
 
 

@@ -222,7 +222,7 @@ def checkpoint_to_load(strategy, folder: Path) -> resume.Search:
 
 
 def unreadable_state(checkpoint: Path) -> str | None:
-    """Why upstream's trainer cannot resume from the client state in this checkpoint of a policy. Weights stay on the disk."""
+    """Return why upstream's trainer cannot resume from the client state in this checkpoint of a policy. Weights stay on the disk."""
     import torch
 
     path = min(checkpoint.glob("*model_states.pt"), default=None)

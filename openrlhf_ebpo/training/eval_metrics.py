@@ -36,7 +36,7 @@ class EvalMetric(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What its name in metrics.jsonl ends with."""
+        """Return the end of its name in metrics.jsonl."""
         return f"_{self.kind}{self.k}"
 
 
@@ -47,8 +47,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=str,
         default=None,
         metavar="A,B,…",
-        help="beside OpenRLHF's own, pass@1 and pass@n: pass@K or maj@K, such as maj@16,pass@8, with K up to "
-        f"--eval.n_samples_per_prompt; maj@K with the rewards {', '.join(READINGS)}. Each may be {BEST}",
+        help="further metrics than OpenRLHF's pass@1 and pass@n: pass@K or maj@K, such as maj@16,pass@8, with K up to "
+        f"--eval.n_samples_per_prompt; maj@K needs one of the rewards {', '.join(READINGS)}. {BEST} accepts each",
     )
     add(
         "--logger.no_eval_answers",
@@ -62,7 +62,7 @@ def parse(text: str | None) -> list[EvalMetric]:
     """The metrics that are asked for, each once.
 
     Raises:
-        UsageError: one is no metric.
+        UsageError: one is not a metric.
     """
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     if wrong := [name for name in names if not NAME.fullmatch(name)]:
@@ -76,7 +76,7 @@ def _metric(name: str) -> EvalMetric:
 
 
 def check_flags(values: dict) -> None:
-    """Whether these metrics can be had with the other flags, and the best checkpoint be chosen as asked.
+    """Check that these metrics can be computed with the other flags, and that the best checkpoint can be chosen as asked.
 
     Raises:
         UsageError: all that is wrong, one problem per line.
@@ -133,7 +133,7 @@ def _best_problems(asked: Iterable[EvalMetric], values: dict) -> list[str]:
 
 
 def data_sources(dataset: str) -> Collection[str] | None:
-    """What upstream will call the parts of the evaluation; None where the data would have to be loaded to know."""
+    """Return upstream's names for the parts of the evaluation; None if the data would have to be loaded to know."""
     found: set[str] = set()
     for name in dataset.split(","):
         try:
@@ -164,5 +164,5 @@ def _source_of(row) -> str:
 
 
 def in_short(name: str, key: str) -> bool:
-    """Whether `name`, such as maj@16, stands for this key of an evaluation's metrics."""
+    """Return True if `name`, such as maj@16, stands for this key of an evaluation's metrics."""
     return bool(NAME.fullmatch(name)) and key.endswith(_metric(name).suffix)

@@ -154,7 +154,7 @@ class EBPOExperienceMaker:
         experience.advantages = experience.returns.clone()
 
     def _observe(self, experiences, rollouts: Rollouts) -> Estimate:
-        """What OpenRLHF's estimator gave, in the same form: a response's advantage is the mean over its tokens."""
+        """Return the result of OpenRLHF's estimator in the same form: a response's advantage is the mean over its tokens."""
 
         def in_order(values):
             values = torch.cat([v.reshape(-1).double() for v in values])[rollouts.order]

@@ -28,9 +28,9 @@ LOSSES = ("policy_loss", "critic_loss", "gpt_loss", "loss_mean", "entropy_loss",
 NAMED = 3  # parameters, and ranks, in a message
 SMALLEST_SCALE = "loss scale already at minimum"  # DeepSpeed's, in fp16
 WHAT_HELPS = (
-    "What mostly helps: a lower --actor.adam.lr (--critic.adam.lr), a smaller --actor.max_norm, advantages that are not "
-    "extreme, bf16 in place of fp16. A resumed run goes on with the learning rate of its checkpoint: for another one "
-    "begin a run from the model exported beside it (--ckpt.save_hf)."
+    "Common remedies: a lower --actor.adam.lr (--critic.adam.lr), a smaller --actor.max_norm, advantages that are not "
+    "extreme, bf16 instead of fp16. A resumed run takes the learning rate from its checkpoint: for another one start a "
+    "new run from the model that was exported with it (--ckpt.save_hf)."
 )
 
 
@@ -162,7 +162,7 @@ def measured(result: dict, kl_is_loss: bool) -> dict[str, float]:
 
 
 def problems_of(metrics: dict, left_out: bool, scaled: bool) -> list[str]:
-    """What is wrong with one optimizer step or one of its micro-batches.
+    """Findings about one optimizer step or one of its micro-batches.
 
     Args:
         left_out: DeepSpeed has left the optimizer step out, as it found a gradient that is not finite.
@@ -221,7 +221,7 @@ def readable(value: float) -> float | str:
 
 
 def described(report: list[dict]) -> str:
-    """What the ranks have found, in words; those with a loss that is not finite first, for the others got theirs from it."""
+    """Describe the findings of the ranks; those with a loss that is not finite first, for the others got theirs from it."""
     ordered = sorted(report, key=lambda finding: not losses_of(finding))
     more = [f"and {len(report) - NAMED} more ranks"] if len(report) > NAMED else []
     return "; ".join([*map(one_rank, ordered[:NAMED]), *more])
@@ -261,7 +261,7 @@ def batch_kept(trainer, step: int) -> Iterator[None]:
         except OSError as problem:  # a full disk must not hide what has happened
             kept = f"Its batch could not be kept in {folder} ({problem})"
         raise HealthError(
-            f"step {step}: {cause}.\n{kept}. Its weights went nowhere, and no checkpoint was touched.\n{WHAT_HELPS}"
+            f"step {step}: {cause}.\n{kept}. Its weights were not synced, and no checkpoint was changed.\n{WHAT_HELPS}"
         ) from None
 
 

@@ -130,6 +130,6 @@ class SamplesInFlight:
 
 
 def prompts_of(samples: list, size: int) -> Counter[str]:
-    """How often each prompt_id is among samples, with `size` of them to a prompt."""
+    """Count how often each prompt_id is among samples, with `size` of them to a prompt."""
     counts = Counter(prompt_id(sample.prompts[0], sample.labels[0]) for sample in samples)
     return Counter({name: -(-count // size) for name, count in counts.items()})

@@ -1,4 +1,4 @@
-"""What a token weighs in the policy loss: as much as every other of the optimizer step, or of its micro-batch.
+"""Weight of a token in the policy loss: the same for all tokens of the optimizer step, or of its micro-batch.
 
 OpenRLHF 0.11.2 takes one mean over all response tokens of an optimizer step, over all ranks. verl, with which EBPO's authors
 trained, takes the mean of each micro-batch and then the mean of these, so a token of short responses weighs more. With
@@ -19,20 +19,20 @@ STEP, MICRO_BATCH = "step", "micro_batch"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the mean of the loss", "For every estimator and policy loss (docs/train.md).")
+    group = parser.add_argument_group("loss mean", "For every estimator and policy loss (docs/train.md).")
     group.add_argument(
         "--actor.loss_mean",
         choices=(STEP, MICRO_BATCH),
         default=STEP,
         help="step: one mean over all response tokens of an optimizer step, as OpenRLHF does since 0.11. micro_batch: the "
         "mean of each micro-batch, then the mean of these, as verl does; the result then depends on "
-        "--train.micro_batch_size. With --train.dynamic_batch_enable a micro-batch weighs its share of the GPU's responses. "
+        "--train.micro_batch_size. With --train.dynamic_batch_enable micro-batches are weighted by their number of responses. "
         "--actor.loss_agg_mode chooses tokens or responses inside either",
     )
 
 
 def within_micro_batch(action_mask: torch.Tensor, share: float = 1.0) -> dict:
-    """What upstream's `aggregate_loss` divides by, so that the loss is this micro-batch's own mean.
+    """Return the divisor of upstream's `aggregate_loss`, such that the loss is this micro-batch's own mean.
 
     action_mask: (B, T). share: what the mean is multiplied by. Without a token the loss is 0, and still one of the means.
     """

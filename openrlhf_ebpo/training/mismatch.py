@@ -1,4 +1,4 @@
-"""How far the rollout engine's probabilities are from the trainer's, for the same weights and the same tokens.
+"""Measure how far the rollout engine's probabilities are from the trainer's, for the same weights and the same tokens.
 
 Two programs compute them: vLLM, which samples, and the trainer, whose log-probabilities make the loss. They differ by their
 kernels and their rounding, and by far more where vLLM does not have the trainer's weights. Measured where both are there before
@@ -172,6 +172,6 @@ def distance(kl: float | None, otherwise: float) -> float:
 
 
 def age_by_design(args) -> int:
-    """How many steps the weights of a rollout may be older than those that it is trained with."""
+    """Return how many steps older the weights of a rollout may be than those that it is trained with."""
     batches = -(-(args.rollout.vllm_generate_batch_size or 0) // args.rollout.batch_size)
     return args.train.async_enable * args.train.async_queue_size + max(batches - 1, 0)

@@ -142,7 +142,7 @@ class CovarianceLoss:
 
 
 def with_covariance(loss, args):
-    """What the actor is trained with: upstream's own loss, untouched, unless the arguments ask for a type of ours.
+    """Return the loss of the actor: upstream's own, untouched, unless the arguments ask for a type of ours.
 
     The random choice of Clip-Cov has a generator of its own, seeded with --train.seed: it leaves the order of the
     data alone, and ranks that see the same tokens (ring attention, tensor parallelism) choose the same ones. It is
@@ -193,7 +193,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=2e-4,
         metavar="R",
-        help="share of all tokens that is taken out of the policy gradient",
+        help="share of all tokens that get no policy gradient",
     )
     group.add_argument(
         "--actor.clip_cov.bounds",
@@ -201,15 +201,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         default=(1.0, 5.0),
         metavar=("LOW", "HIGH"),
-        help="they are drawn among tokens whose covariance lies in between",
+        help="these tokens are drawn from those with a covariance between LOW and HIGH",
     )
     group.add_argument(
         "--actor.kl_cov.ratio",
         type=float,
         default=2e-3,
         metavar="K",
-        help="share of all tokens, those of highest covariance, that pays a KL penalty; the paper has 2e-3 for a 7B "
-        "model and 2e-4 for 32B. kl_cov does not clip: --actor.eps_clip does nothing",
+        help="share of all tokens, those of highest covariance, that get a KL penalty; the paper has 2e-3 for a 7B "
+        "model and 2e-4 for 32B. kl_cov does not clip: --actor.eps_clip has no effect",
     )
     group.add_argument(
         "--actor.kl_cov.coef", type=float, default=1.0, metavar="BETA", help="coefficient of that KL penalty"

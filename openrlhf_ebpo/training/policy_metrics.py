@@ -1,4 +1,4 @@
-"""What the policy actors measure: entropy, how far one step moves the policy; and the guards of steps without a token.
+"""Metrics of the policy actors: entropy, and how far one step moves the policy; and the guards of steps without a token.
 
 Entropy is computed without gradient, a few rows of logits at a time, from the training forward pass's own
 logits: nothing the size of the logit tensor is allocated a second time.
@@ -96,7 +96,7 @@ class PolicyMetrics:
 
 
 def kl_responses(responses: int, micro_batch_size: int) -> int:
-    """How many of a rank's responses policy/kl_per_step is estimated on."""
+    """Return the number of a rank's responses on which policy/kl_per_step is estimated."""
     wanted = max(int(responses * KL_SHARE), KL_RESPONSES)
     return min(wanted, KL_MICRO_BATCHES * micro_batch_size, responses)
 

@@ -24,21 +24,21 @@ INFO_KEY = "ebpo_cluster"  # in Experience.info: a list of one string or None
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("order of the data", "see `openrlhf-ebpo data order`")
+    group = parser.add_argument_group("data order", "see `openrlhf-ebpo data order`")
     group.add_argument(
         "--data.order",
         type=str,
         default="shuffle",
         choices=["shuffle", "as_is"],
-        help="shuffle: a random order by --train.seed; as_is: the rows of --data.prompt_dataset one after the "
-        "other, for a curriculum. Resuming goes on at the next prompt",
+        help="shuffle: a random order from --train.seed; as_is: the rows of --data.prompt_dataset in their order, "
+        "for a curriculum. A resumed run continues with the next prompt",
     )
     group.add_argument(
         "--data.cluster_key",
         type=str,
         default=None,
         metavar="COLUMN",
-        help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}' where "
+        help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}', if "
         "the data set has it",
     )
 
@@ -90,7 +90,7 @@ class TrainableBatches:
 
 
 def trainable(responses: int, args) -> int:
-    """How many of a batch's responses make whole groups and whole optimizer steps.
+    """Return how many of a batch's responses fill complete groups and complete optimizer steps.
 
     Without them, several ranks get unequal numbers of micro-batches and wait for each other forever, fewer responses
     than ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A single

@@ -21,8 +21,8 @@ def add_flag(group) -> None:
         type=float,
         default=0.0,
         metavar="MINUTES",
-        help="save after the first step that ends so long after the last save (or the start), besides every --ckpt.save_steps, to "
-        "resume from; models are exported every --ckpt.save_steps alone. 0: by steps alone",
+        help="also save a checkpoint after the first step that ends MINUTES after the last save (or the start); models are "
+        "exported only every --ckpt.save_steps. 0: off",
     )
 
 

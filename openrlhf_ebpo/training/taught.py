@@ -1,4 +1,4 @@
-"""Steps that teach nothing, because no response has an advantage: said on the screen, with why, and counted."""
+"""Report and count steps that teach nothing, because no response has an advantage."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NO_ADVANTAGE = 1e-6  # what rounding leaves of none
 
 
 def taught_nothing(result: Estimate) -> bool:
-    """Whether the valid responses have no advantage. Where all earned the same, some estimators give them one all the same
+    """Return True if no valid response has an advantage. Where all earned the same, some estimators give them one all the same
     (ngrpo; without normalisation, a history that expected more)."""
     return bool(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)
 
 
 def reason(result: Estimate, metrics: Mapping[str, float], passes: float) -> str:
-    """Why, in words; passes: a reward from here on is a success."""
+    """Return the reason, in words; passes: a reward from here on is a success."""
     shares = [f"{100 * metrics[name]:.0f} % {words}" for name, words in SHARES.items() if metrics.get(name)]
     return "; ".join([_rewards(result.rewards[result.valid], passes), *shares])
 
@@ -47,7 +47,7 @@ class Told:
         self.count = 0
 
     def line(self, step: int, result: Estimate, metrics: Mapping[str, float], passes: float) -> str | None:
-        """What to say of a step; None for nothing."""
+        """Return the line to print for a step; None for nothing."""
         if not metrics[METRIC]:
             return None
         self.count += 1

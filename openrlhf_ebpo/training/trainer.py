@@ -43,7 +43,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
         self.save_times = SaveTimes(self.args.ckpt)
 
     def init_checkpoint_states(self):
-        """Where training starts: upstream's states, our prior, and a run log without what came after."""
+        """Restore the state to start from: upstream's states, our prior, and a run log without later steps."""
         states = super().init_checkpoint_states()
         if not states:  # an interrupted first save leaves a folder from which DeepSpeed loads nothing
             print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")

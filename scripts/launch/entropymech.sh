@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What both losses of EntropyMech share in their authors' own scripts for 7B (PRIME-RL/Entropy-Mechanism-of-RL).
+# Settings that both losses of EntropyMech share in their authors' own scripts for 7B (PRIME-RL/Entropy-Mechanism-of-RL).
 prompts=256
 mini_batch=32 # eight optimizer steps a rollout batch
 prompt_len=2048

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What every run of the paper track shares: the paper's text (arXiv 2602.05165, section 4 and its appendix).
+# Settings of every run of the paper track: the paper's text (arXiv 2602.05165, section 4 and its appendix).
 # Sourced by run.sh after model, order and G are known; a method file may replace any of these.
 
 questions=16900  # of DAPO-Math-17K, less those held out; a data file that is there is counted

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains one row of the paper's table on a Ray cluster that is up: `ray job submit` of run.sh.
+# Trains one row of the paper's table on a running Ray cluster: `ray job submit` of run.sh.
 #
 #   on the first node    ray start --head --dashboard-host 0.0.0.0
 #   on every other       ray start --address FIRST_NODE:6379
 #   from anywhere        RAY_ADDRESS=http://FIRST_NODE:8265 bash scripts/launch/ray_job.sh MODEL METHOD G [flags]
-#   only show it         bash scripts/launch/ray_job.sh --print MODEL METHOD G [flags]
+#   only print it        bash scripts/launch/ray_job.sh --print MODEL METHOD G [flags]
 #
 # PROJECT is the project's folder as the first node sees it (default: this one), with the package installed on every
 # node and DATA_DIR and RUN_DIR on storage that all of them share. The variables of run.sh travel with the job.
@@ -28,7 +28,7 @@ for name in NODES GPUS_PER_NODE GPU_GB DATA_DIR RUN_DIR MODEL_PATH CHAT_TEMPLATE
     [ -z "${!name-}" ] || entrypoint+=("$name=${!name}")
 done
 entrypoint+=(bash scripts/launch/run.sh "$@")
-for word in "${entrypoint[@]}"; do # Ray hands the words to a shell without quoting them as one would need
+for word in "${entrypoint[@]}"; do # Ray passes the words to a shell without quoting them
     [[ $word =~ ^[A-Za-z0-9_./:,=+@%~-]+$ ]] || fail "'$word' cannot pass through \`ray job submit\`: use letters, digits and _./:,=+@%~- only"
 done
 submit=(ray job submit -- "${entrypoint[@]}")

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What every run of the released track shares: the scripts in recipe/ebpo of Tonyzhou98/verl, as far as they take effect.
-# docs/paper.md has the table. Those for four nodes are the basis (EBPO, REINFORCE++, RLOO, and all of them easy to
-# hard); one_node changes to those for one node.
+# Settings of every run of the released track: the scripts in recipe/ebpo of Tonyzhou98/verl, as far as they take effect.
+# docs/paper.md has the table. The basis are those for four nodes (EBPO, REINFORCE++, RLOO, and every --order difficulty);
+# one_node changes to those for one node.
 # shellcheck source-path=SCRIPTDIR source=paper.sh
 . "$here/paper.sh"
 

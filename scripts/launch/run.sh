@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains one row of the paper's table: a model, a method, a group size.
+# Trains one row of the paper's table: a model, a method, a group size (G responses per prompt).
 #
 #   bash scripts/launch/run.sh MODEL METHOD G [--track TRACK] [--order ORDER] [flags]
 #   bash scripts/launch/run.sh qwen3_8b ebpo 4 --order topic --dry_run   check everything, start nothing
@@ -12,7 +12,7 @@
 # flags  any flag of `openrlhf-ebpo train`; a later one wins
 #
 # Starts Ray on this machine, or joins the cluster that is up (slurm.sh and ray_job.sh use it for several nodes).
-# Repeat the command to go on from the last checkpoint.
+# Repeat the command to resume from the last checkpoint.
 #
 # Variables, with their defaults:
 #   NODES=4 GPUS_PER_NODE=8   the authors' 32 GPUs; NODES=1 for one machine
@@ -49,7 +49,7 @@ describe() {
 
 teach() {
     sed -n '2,/^# shellcheck/{/^# shellcheck/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    printf '\nmodels:\n%s\n\nmethods (what each does in the two tracks: its file in scripts/launch/methods):\n%s\n\n' \
+    printf '\nmodels:\n%s\n\nmethods (the files in scripts/launch/methods describe both tracks):\n%s\n\n' \
         "$(describe models)" "$(describe methods)"
     printf 'data, in DATA_DIR (docs/paper.md walks through it):\n'
     printf '  %s\n' 'train.parquet, validation.parquet     every run' \
@@ -71,7 +71,7 @@ check_number() { # NAME VALUE LEAST
     fi
 }
 
-take_axes() { # the caller's words: --track and --order are ours, all others are flags of the training
+take_axes() { # the user's words: --track and --order are ours, all others are flags of the training
     while (($#)); do
         case $1 in
             --track=* | --order=*)
@@ -88,7 +88,7 @@ take_axes() { # the caller's words: --track and --order are ours, all others are
     done
 }
 
-given() { # FLAG DEFAULT: the caller's last value of a flag of the training
+given() { # FLAG DEFAULT: the user's last value of a flag of the training
     local value=$2 i
     for ((i = 0; i < ${#flags[@]}; i++)); do
         case ${flags[i]} in
@@ -116,12 +116,12 @@ how_to_make() { # a data file of ours
     esac
 }
 
-check_data() { # FLAG FILE, unless the caller's own flags name another
+check_data() { # FLAG FILE, unless the user's flags name another
     [ -z "$(given "$1" '')" ] || return 0
     [ -f "$2" ] || fail "$2 is missing ($1). Make it with:"$'\n'"$(how_to_make "$2" | sed 's/^/  /;s/  *$//')"
 }
 
-count_rows() { # of a data file; nothing where it is not there, or none of ours
+count_rows() { # of a data file; prints nothing if it is missing or not ours
     python -c 'import sys; from openrlhf_ebpo.data.table import count_rows; print(count_rows(sys.argv[1]))' "$1" 2>/dev/null || true
 }
 
@@ -171,11 +171,11 @@ scripts='' own=''
 . "$here/$track.sh"
 # shellcheck source=methods/ebpo.sh
 . "$here/methods/$method_name.sh"
-[ -z "$own" ] || [ "$track" = paper ] || fail "$method_name is the recipe of the method's own authors, and EBPO's authors released no script of it: leave --track $track away"
+[ -z "$own" ] || [ "$track" = paper ] || fail "$method_name is the recipe of the method's own authors, and EBPO's authors released no script for it: leave out --track $track"
 ((own < 2 || own == G)) || notice "the recipe of $method_name has G = $own, not $G"
 if [ "$track" = released ]; then
-    [[ $model_name == qwen3_* ]] || notice "the authors released no script for $model_name: composed from those of the others"
-    [[ " $scripts " == *" $order "* ]] || notice "the authors released no script for $method_name --order $order: composed from those that there are"
+    [[ $model_name == qwen3_* ]] || notice "the authors released no script for $model_name: composed from the scripts for other models"
+    [[ " $scripts " == *" $order "* ]] || notice "the authors released no script for $method_name --order $order: composed from their other scripts"
 fi
 ((gpus % tensor_parallel == 0)) || fail "$gpus GPUs cannot be split into vLLM engines of $tensor_parallel"
 ((mini_batch * G % gpus == 0)) || fail "an optimizer step's $((mini_batch * G)) responses cannot be split over $gpus GPUs; choose NODES and GPUS_PER_NODE so that they can"
@@ -184,7 +184,7 @@ weights=${MODEL_PATH:-$model}
 case $order in
     shuffle) data=train ordering=() ;;
     topic) data=$topic_order ordering=(--data.order as_is --data.cluster_key cluster) ;;
-    difficulty) # what is easy for this very model before training, so each has an order of its own
+    difficulty) # each model has its own order: what is easy for it before training
         data=difficulty_order_$model_name ordering=(--data.order as_is)
         case ${weights,,} in *-base | *-base/) data+=_base ;; esac
         ;;

@@ -12,15 +12,15 @@
 #
 #   sbatch scripts/launch/slurm.sh MODEL METHOD G [flags]                   from the project's root, environment active
 #   sbatch --nodes=1 --time=96:00:00 scripts/launch/slurm.sh MODEL METHOD G [flags]   sbatch's options win over the file's
-#   bash scripts/launch/slurm.sh --print MODEL METHOD G [flags]             the commands of the job, nothing is run
+#   bash scripts/launch/slurm.sh --print MODEL METHOD G [flags]             print the commands of the job, run nothing
 #
 # Nodes and GPUs are those of the allocation; the other variables are run.sh's (`bash scripts/launch/run.sh --help`).
-#   HEAD_IP     the first node's address that the others reach; default: the first of `hostname -I`
+#   HEAD_IP     address at which the other nodes reach the first one; default: the first of `hostname -I`
 #   RAY_PORT    6379
-#   RAY_WAIT=300   seconds for the nodes to come together
+#   RAY_WAIT=300   seconds to wait for all nodes to join
 # 1,200 seconds before its time limit the job gets USR1: the training saves after its current step and ends (status 75).
-# Submit the job again to resume it. Where a step takes longer, ask for more: sbatch --signal=B:USR1@SECONDS.
-# To do so at any time: scancel --batch --signal=USR1 JOB.
+# Submit the job again to resume it. If a step takes longer, ask for more time: sbatch --signal=B:USR1@SECONDS.
+# To save and end at any time: scancel --batch --signal=USR1 JOB.
 set -euo pipefail
 
 fail() {
@@ -32,7 +32,7 @@ teach() {
     sed -n '/^# Trains/,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "$0"
 }
 
-run() { # or only show it
+run() { # or, with --print, show it
     if [ "$show" ]; then
         printf '%q ' "$@" && echo
     else
@@ -40,7 +40,7 @@ run() { # or only show it
     fi
 }
 
-start() { # beside what follows
+start() { # in the background
     if [ "$show" ]; then run "$@"; else "$@" & fi
 }
 
@@ -84,7 +84,7 @@ step=(--nodes=$((NODES - 1)) --ntasks=$((NODES - 1)) --ntasks-per-node=1 --gpus-
 step+=(${SLURM_CPUS_ON_NODE:+"--cpus-per-task=$SLURM_CPUS_ON_NODE"}) # all of a node, which the job has to itself
 trap end_ray EXIT
 
-run bash scripts/launch/run.sh "$@" --dry_run # what it finds wrong is said before Ray starts
+run bash scripts/launch/run.sh "$@" --dry_run # mistakes are reported before Ray starts
 start ray start --head --node-ip-address "${address%:*}" --port "${address##*:}" --num-gpus "$GPUS_PER_NODE" --block
 if ((NODES > 1)); then
     start srun "${step[@]}" ray start --address "$address" --num-gpus "$GPUS_PER_NODE" --block

@@ -1,4 +1,4 @@
-"""wait_for_gpus.py ADDRESS COUNT SECONDS: wait until the Ray cluster has that many GPUs, or fail."""
+"""Wait until a Ray cluster has enough GPUs, or fail: wait_for_gpus.py ADDRESS COUNT SECONDS."""
 
 from __future__ import annotations
 

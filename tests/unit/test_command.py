@@ -179,7 +179,7 @@ def test_a_package_that_no_extra_brings_keeps_its_traceback():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [((), "repeat the command to go on"), (("3 of 4 are kept",), "3 of 4 are kept")]
+    ("words", "said"), [((), "repeat the command to resume"), (("3 of 4 are kept",), "3 of 4 are kept")]
 )
 def test_ctrl_c_is_status_130_and_a_line(words, said, capsys):
     def run(args):
@@ -208,7 +208,7 @@ def test_a_signal_ends_a_process_with_that_status():
         assert process.stdout.readline() == "waiting\n"
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (130, "interrupted; repeat the command to go on\n")
+    assert (process.returncode, said) == (130, "interrupted; repeat the command to resume\n")
 
 
 PRINTS = "from openrlhf_ebpo.command import error_exit\n@error_exit()\ndef main():\n{}\nmain()"

@@ -57,7 +57,11 @@ def test_beside_torch_2_11_other_versions_are_needed_than_those_that_openrlhf_pi
             "2.13.0+cpu",
             "FIX  torch 2.13.0+cu130\n     -> 2.13.0+cpu is needed: pip install 'torch==2.13.0+cpu'",
         ),
-        (None, "2.13.0", "FIX  torch is not installed\n     -> torch==2.13.0 is needed: see the README's two ways"),
+        (
+            None,
+            "2.13.0",
+            "FIX  torch is not installed\n     -> torch==2.13.0 is needed: see docs/start.md, or docs/gpus.md",
+        ),
     ],
 )
 def test_a_version_that_does_not_match_is_named_with_the_right_one(found, wanted, line):

@@ -158,7 +158,7 @@ def test_a_missing_shard_with_and_without_an_index(model):
     (model / SHARDS[2]).unlink()
     assert problems(model) == [f"{INDEX} names {SHARDS[2]}, which is missing"]
     (model / INDEX).unlink()
-    assert problems(model) == ["model: 1 of 2 files of weights are there, and no index"]
+    assert problems(model) == ["model: 1 of 2 files of weights are there, without an index"]
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json"])

@@ -181,7 +181,10 @@ def test_every_way_to_define_the_reward_function_is_seen(good, source):
 def test_a_model_folder_without_a_model_is_named(good, tmp_path):
     (tmp_path / "model" / "config.json").unlink()
     (problem,) = refused(good)
-    assert problem == f"--actor.model_name_or_path {tmp_path / 'model'}: the folder has no config.json, so no model"
+    assert (
+        problem
+        == f"--actor.model_name_or_path {tmp_path / 'model'}: the folder has no config.json, so it is not a model"
+    )
 
 
 def test_all_problems_are_reported_together(good, tmp_path):

@@ -419,7 +419,7 @@ def test_the_help_teaches(capsys):
     with pytest.raises(SystemExit):
         main(["replay", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    for words in ("bit for bit", "--estimator", "--preset", f"{EBPO}.init_prior", "turned", "score_weighted ="):
+    for words in ("bit for bit", "--estimator", "--preset", f"{EBPO}.init_prior", "turned", "score_weighted,"):
         assert words.lower() in said.lower(), words
     assert "reset_prior" not in said.split("EBPO estimator:")[1].split(f"{EBPO}.preset")[1]
 

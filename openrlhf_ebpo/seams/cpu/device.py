@@ -1,4 +1,4 @@
-"""What upstream asks of torch.cuda and DeepSpeed, answered for the CPU."""
+"""Answer for the CPU what upstream asks of torch.cuda and DeepSpeed."""
 
 from __future__ import annotations
 

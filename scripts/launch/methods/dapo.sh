@@ -3,7 +3,7 @@
 # paper: as DAPO's authors train (arXiv 2503.14476 and their script run_dapo_qwen2.5_32b.sh), but for lengths and G. Prompts
 # that are filtered out are used up all the same, hence twice the passes. Their penalty of 1 is for rewards of 1 and -1; for
 # 1 and 0 it is half of that, and the advantages are the same. The buffer is their 4,096 tokens.
-# released: what the scripts come to is Dr. GRPO with clip-higher and KL. They start verl's main_ppo, which reads neither
+# released: in effect the scripts train Dr. GRPO with clip-higher and KL. They start verl's main_ppo, which reads neither
 # filter_groups nor overlong_buffer.
 scripts="shuffle difficulty"
 if [ "$track" = released ]; then
