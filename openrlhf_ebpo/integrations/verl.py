@@ -83,17 +83,10 @@ def advantages(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, i
     """
     if _running is None:
         raise UsageError(f"this advantage estimator keeps a state: add {CALLBACK}")
-    _, rows, counts = np.unique(np.asarray(index).astype(str), return_inverse=True, return_counts=True)
-    if counts.max() > _running.group:
-        raise UsageError(f"a prompt has {counts.max()} responses, and actor_rollout_ref.rollout.n is {_running.group}")
-    order = np.argsort(rows, kind="stable")
-    place = np.empty_like(rows)
-    place[order] = np.concatenate([np.arange(count) for count in counts])
-    mask = response_mask.double()
-    rewards = torch.where(mask.sum(-1) > 0, token_level_rewards.double().sum(-1), torch.nan)
-    table, lengths = np.full((2, len(counts), _running.group), np.nan)
-    table[rows, place], lengths[rows, place] = rewards.cpu().numpy(), mask.sum(-1).cpu().numpy()
-    found = _running.step(table.ravel(), lengths=np.nan_to_num(lengths).ravel()).advantages[rows, place]
+    groups = np.unique(np.asarray(index).astype(str), return_inverse=True)[1]
+    lengths = response_mask.double().sum(-1)
+    rewards = torch.where(lengths > 0, token_level_rewards.double().sum(-1), torch.nan)
+    found = _running.step_rows(rewards.cpu().numpy(), groups, lengths=lengths.cpu().numpy())
     spread = torch.as_tensor(found).to(token_level_rewards)[:, None] * response_mask
     return spread, spread
 
