@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import runpy
+from unittest.mock import patch
 
 import ray
 import torch
@@ -25,6 +26,7 @@ from openrlhf_ebpo.integrations.running import PRIOR, RunningEstimator, prompt_i
 
 FLAG = "--algo.advantage.estimator"
 MOLTS = sorted(advantage.ADVANTAGE_ESTIMATORS)  # before any of ours is registered
+NOT_OURS = [*MOLTS, *(name for name, entry in registry.ESTIMATORS.items() if entry.upstream and name not in MOLTS)]
 
 
 def running_estimator(args) -> RunningEstimator:
@@ -82,8 +84,8 @@ class PriorExperienceMaker(rl_trainer.RemoteExperienceMaker):
         return [each.clone() for each in returns], returns
 
 
-class PriorTrainingActor(rl_trainer.TrainingActor.__ray_metadata__.modified_class.__ray_actor_class__):
-    """Keeps the estimator's state with Molt's checkpoints, and logs its metrics. Ray imports this module where it runs."""
+class PriorTraining:
+    """Keeps the estimator's state with the checkpoints of Molt's TrainingActor, and logs its metrics."""
 
     def __init__(self, *args, **kwargs):
         rl_trainer.RemoteExperienceMaker = PriorExperienceMaker
@@ -122,7 +124,7 @@ def main() -> None:
     def add(parser, *names, **options):
         if FLAG in names:
             del options["choices"]
-            options["type"] = functools.partial(registry.known, of_openrlhf=MOLTS)
+            options["type"] = functools.partial(registry.known, of_openrlhf=NOT_OURS)
             flags.add_flags(parser)
         return add_argument(parser, *names, **options)
 
@@ -130,11 +132,13 @@ def main() -> None:
         args = hierarchize(args)
         if args.algo.advantage.estimator not in MOLTS:
             running_estimator(args)
-            rl_trainer.TrainingActor = ray.remote(PriorTrainingActor)
+            actor = rl_trainer.TrainingActor.__ray_metadata__.modified_class.__ray_actor_class__
+            # a class of no module: Ray sends it and Molt's by value, and imports PriorTraining where it runs
+            rl_trainer.TrainingActor = ray.remote(type("PriorTrainingActor", (PriorTraining, actor), {}))
         return args
 
-    argparse.ArgumentParser.add_argument, config.hierarchize = add, checked
-    runpy.run_module("molt.cli.train_rl_ray", run_name="__main__", alter_sys=True)
+    with patch.object(argparse.ArgumentParser, "add_argument", add), patch.object(config, "hierarchize", checked):
+        runpy.run_module("molt.cli.train_rl_ray", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
