@@ -14,7 +14,7 @@ MAX_TEST_SECONDS = {
     "integration": 300,
     "browser": 300,
     "faults": 300,
-    "integrations": 300,
+    "integrations": 900,
 }
 
 

@@ -11,6 +11,7 @@ of the checkpoint which verl resumes from; without it the estimator is refused, 
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -58,9 +59,25 @@ class PriorCheckpoint(CheckpointCallback):
         if folder is not None:
             running.restore(folder)
         self.running = _running = running
+        from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # what makes this callback; not needed to import verl
+
+        if not hasattr(PPOTrainer._compute_advantage, "__wrapped__"):
+            PPOTrainer._compute_advantage = with_metrics(PPOTrainer._compute_advantage)
 
     def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
         self.running.save(checkpoint_dir)
+
+
+def with_metrics(compute_advantage):
+    """Wrap PPOTrainer._compute_advantage: the estimator's metrics join those of the step."""
+
+    @functools.wraps(compute_advantage)
+    def computed(self, batch, metrics):
+        batch = compute_advantage(self, batch, metrics)
+        metrics.update(self.checkpoint_callback.running.metrics)
+        return batch
+
+    return computed
 
 
 def resumed_from(trainer) -> str | None:

@@ -131,7 +131,9 @@ def main() -> None:
     args = parsed(*argv, "--ckpt.path", str(output), "--ckpt.save_steps", "2", "--ckpt.load_enable")
     args.logger.tensorboard_dir = str(output / "logs")
     words = Tokenizer(models.WordLevel({"<pad>": 0}, unk_token="<pad>"))
-    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<pad>").save_pretrained(output / "words")
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<pad>").save_pretrained(
+        output / "words"
+    )
     rl_trainer.GenerateSamplesActor = Generator
     ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     policy = Policy(output, int(die_at), os.getpid())

@@ -23,7 +23,10 @@ sys.path[:0] = PATHS
 from molt.trainer.algorithm import advantage
 from molt.trainer.algorithm.kl_controller import FixedKLController
 from molt_training import GROUP, STEPS, parsed, rollouts
+from patience import seconds
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.integrations import molt as integration
 from openrlhf_ebpo.integrations.running import RunningEstimator
 
@@ -116,7 +119,7 @@ def train(output: Path, *flags: str, die_at: int = 0) -> subprocess.CompletedPro
     output.mkdir(exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "RAY_USAGE_STATS_ENABLED": "0"}
     command = [sys.executable, str(HERE / "molt_training.py"), str(output), str(die_at), *named("ebpo"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds(240), env=environment)
 
 
 def batches(output: Path) -> list:
@@ -124,37 +127,44 @@ def batches(output: Path) -> list:
 
 
 def test_killed_and_resumed_it_is_the_run_that_was_not_killed(tmp_path):
-    """Through Molt's controller: the state travels in client_states, and Ray's processes find the estimator."""
-    done = train(tmp_path / "unbroken")
+    """Through Molt's controller: the state travels in client_states, Ray's processes find the estimator, Molt logs its metrics."""
+    unbroken, cut = tmp_path / "unbroken", tmp_path / "cut"
+    done = train(unbroken)
     assert done.returncode == 0, done.stderr[-3000:]
-    running, unbroken = RunningEstimator("ebpo", GROUP), batches(tmp_path / "unbroken")
-    for batch in unbroken:
-        expected = running.step([reward for _, reward, _ in batch]).advantages.ravel()
-        assert [row[0][0] for *_, row in batch] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    running, expected = RunningEstimator("ebpo", GROUP), batches(unbroken)
+    for batch in expected:
+        advantages = running.step([reward for _, reward, _ in batch]).advantages.ravel()
+        assert [row[0][0] for *_, row in batch] == pytest.approx(advantages, rel=1e-6, abs=1e-6)
+    (logs,) = {path.parent for path in unbroken.rglob("events.*")}
+    assert len(EventAccumulator(str(logs)).Reload().Scalars("train/ebpo/shrinkage")) == len(expected) == STEPS
 
-    cut = tmp_path / "cut"
     assert train(cut, die_at=4).returncode == -signal.SIGKILL  # in the fourth step, after the checkpoint of the second
     (cut / "batches.jsonl").unlink()
     done = train(cut)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert batches(cut) == unbroken[2:] and len(unbroken) == STEPS
-    last = [torch.load(folder / "_actor" / f"global_step{STEPS}", weights_only=False) for folder in (cut, tmp_path / "unbroken")]
+    assert batches(cut) == expected[2:]
+    last = [torch.load(run / "_actor" / f"global_step{STEPS}", weights_only=False) for run in (unbroken, cut)]
     assert last[0]["prior.json"] == last[1]["prior.json"] == running.pack()
 
-    other = train(cut, "--algo.advantage.ebpo.preset", "corrected")
-    assert other.returncode and "belongs to another estimator" in other.stderr
-    states = last[0]
-    del states["prior.json"]
-    torch.save(states, cut / "_actor" / f"global_step{STEPS}")
-    assert "prior.json in the client states" in train(cut).stderr
-    assert train(cut, "--algo.advantage.ebpo.reset_prior").returncode == 0
 
+def test_a_checkpoint_without_its_prior_or_with_anothers_is_refused():
+    class Trainer:
+        args = SimpleNamespace(ckpt=SimpleNamespace(path="checkpoints"))
 
-def test_metrics_reach_molts_log(tmp_path):
-    done = train(tmp_path)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        def load_checkpoint_states_or_default(self):
+            return self.states
 
-    assert done.returncode == 0, done.stderr[-3000:]
-    (folder,) = {path.parent for path in tmp_path.rglob("events.*")}
-    log = EventAccumulator(str(folder)).Reload()
-    assert len(log.Scalars("train/ebpo/shrinkage")) == STEPS
+    class Resumed(integration.PriorTraining, Trainer):
+        def __init__(self, states, **settings):
+            self.states, self.running = states, RunningEstimator("ebpo", GROUP, settings)
+
+    packed = {"global_step": 2, "prior.json": RunningEstimator("ebpo", GROUP).pack()}
+    assert Resumed(packed).load_checkpoint_states_or_default() is packed
+    for message, states, settings in (
+        ("prior.json in the client states of checkpoints", {"global_step": 2}, {}),
+        ("belongs to another estimator", packed, {"preset": "corrected"}),
+    ):
+        with pytest.raises(ReportedError, match=message):
+            Resumed(states, **settings).load_checkpoint_states_or_default()
+        Resumed(states, reset_prior=True, **settings).load_checkpoint_states_or_default()
+    Resumed({"global_step": 0}).load_checkpoint_states_or_default()  # a run that has not begun

@@ -14,6 +14,7 @@ pytest.importorskip(
     "trl", reason="runs in the environment of requirements/trl.txt: bash scripts/test_integrations.sh trl"
 )
 import torch
+from patience import seconds
 from trl_training import Recorded, has_an_a, model, tokenizer
 
 from openrlhf_ebpo.errors import UsageError
@@ -27,7 +28,7 @@ SCRIPT = Path(__file__).with_name("trl_training.py")
 def train(output: Path, *arguments: str, processes: int = 1, status: int = 0, **trl) -> str:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     command = [sys.executable, *(launch if processes > 1 else []), str(SCRIPT), "--output", str(output), *arguments]
-    done = subprocess.run([*command, "--trl", json.dumps(trl)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, "--trl", json.dumps(trl)], capture_output=True, text=True, timeout=seconds(240))
     assert done.returncode == status, done.stderr[-3000:]
     return done.stdout + done.stderr
 
