@@ -17,7 +17,7 @@ import torch
 from trl import GRPOTrainer
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.integrations.running import RunningEstimator, metrics, prompt_id
+from openrlhf_ebpo.integrations.running import RunningEstimator, prompt_id
 
 LOGGED = "advantages"  # in TRL's table of completions
 
@@ -73,7 +73,7 @@ class EBPOMixin:
         for _ in advantages:
             self._logs[LOGGED].pop()
         self._logs[LOGGED].extend(advantages.tolist())
-        for name, value in metrics(found).items():
+        for name, value in self.running.metrics.items():
             self._metrics["train"][name].append(value)
         return output
 

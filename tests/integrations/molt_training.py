@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import molt
 import numpy as np
 import ray
 import torch
@@ -20,7 +21,6 @@ from molt.trainer.algorithm.experience import Experience
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-import molt
 from openrlhf_ebpo.integrations import molt as integration
 
 GROUP, PROMPTS, TOKENS, STEPS = 4, 3, 5, 6

@@ -16,9 +16,7 @@ pytest.importorskip(
 )
 import torch
 
-HERE = Path(__file__).parent
-PATHS = [str(HERE / "molt_stub"), str(HERE), str(HERE.parents[1])]
-sys.path[:0] = PATHS
+sys.path.insert(0, str(Path(__file__).with_name("molt_stub")))
 
 from molt.trainer.algorithm import advantage
 from molt.trainer.algorithm.kl_controller import FixedKLController
@@ -30,6 +28,8 @@ from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.integrations import molt as integration
 from openrlhf_ebpo.integrations.running import RunningEstimator
 
+HERE = Path(__file__).parent
+PATHS = [str(HERE / "molt_stub"), str(HERE), str(HERE.parents[1])]
 GOLDEN = json.loads((HERE.parent / "data" / "golden_advantages.json").read_text())
 OURS = [name for name in GOLDEN["advantages"] if name not in integration.MOLTS]
 
