@@ -104,7 +104,11 @@ class Policy:
     def async_run_method_batch(self, method_name: str, experience):
         if method_name == "forward":
             return [ray.put([each.action_log_probs for each in experience])]
-        batch = sorted((each.index[0], each.rewards.item(), each.advantages.tolist()) for each in experience)
+        rows = [int(each.rollout_ids[0].partition("-")[2]) for each in experience]  # Molt's order is by length
+        rewards, advantages = (
+            [getattr(each, name).tolist() for each in experience] for name in ("rewards", "advantages")
+        )
+        batch = sorted(zip(rows, rewards, advantages, strict=True))
         with (self.output / "batches.jsonl").open("a") as lines:
             lines.write(json.dumps(batch) + "\n")
         return [ray.put(None)]

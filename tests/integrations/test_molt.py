@@ -133,8 +133,8 @@ def test_killed_and_resumed_it_is_the_run_that_was_not_killed(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     running, expected = RunningEstimator("ebpo", GROUP), batches(unbroken)
     for batch in expected:
-        advantages = running.step([reward for _, reward, _ in batch]).advantages.ravel()
-        assert [row[0][0] for *_, row in batch] == pytest.approx(advantages, rel=1e-6, abs=1e-6)
+        advantages = running.step([reward for _, (reward,), _ in batch]).advantages.ravel()
+        assert [tokens[0] for *_, (tokens,) in batch] == pytest.approx(advantages, rel=1e-6, abs=1e-6)
     (logs,) = {path.parent for path in unbroken.rglob("events.*")}
     assert len(EventAccumulator(str(logs)).Reload().Scalars("train/ebpo/shrinkage")) == len(expected) == STEPS
 
