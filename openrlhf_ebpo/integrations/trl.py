@@ -33,11 +33,11 @@ class EBPOMixin:
     """
 
     def __init__(self, *args, estimator: str = "ebpo", estimator_settings: dict | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
         if not isinstance(self, GRPOTrainer):
             raise UsageError(
                 "EBPOMixin goes before trl.GRPOTrainer; AsyncGRPOTrainer computes advantages in its worker"
             )
+        super().__init__(*args, **kwargs)
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise UsageError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r} normalises each reward by itself; "
