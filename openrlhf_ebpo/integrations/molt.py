@@ -103,7 +103,7 @@ class PriorTraining:
         super().save_best_checkpoint(eval_metrics, global_step, self._with_prior(client_states))
 
     def _with_prior(self, client_states: dict | None) -> dict:
-        """The same dictionary, which Molt goes on to change."""
+        """Add the state to this dictionary, which Molt changes afterwards."""
         client_states = {} if client_states is None else client_states
         client_states[PRIOR] = self.running.pack()
         return client_states

@@ -5,7 +5,7 @@
     EBPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(num_generations=2, ...), train_dataset=...,
                 estimator="ebpo", estimator_settings={"preset": "robust"})
 
-A trainer of your own takes EBPOMixin before GRPOTrainer. `scale_rewards` has no effect: the estimator scales. The state is prior.json in
+A subclass of GRPOTrainer takes EBPOMixin first. `scale_rewards` has no effect: the estimator scales. The state is prior.json in
 every checkpoint and in the output directory; `train(resume_from_checkpoint=...)` brings it back.
 """
 

@@ -31,7 +31,7 @@ class Parsed(BaseException):
 
 
 def parsed(*argv: str) -> SimpleNamespace:
-    """What Molt's command makes of these flags, by way of integrations/molt.py."""
+    """Parse these flags with Molt's command, run by integrations/molt.py."""
 
     def stop(args):
         raise Parsed(args)

@@ -36,7 +36,7 @@ OURS = [name for name in GOLDEN["advantages"] if name not in integration.MOLTS]
 
 @pytest.fixture(autouse=True)
 def molt_as_it_was(monkeypatch):
-    """What a process of a run changes for good, every test changes for itself."""
+    """Undo after each test what a run changes in its process."""
     monkeypatch.setattr(integration.rl_trainer, "TrainingActor", integration.rl_trainer.TrainingActor)
     monkeypatch.setattr(advantage, "ADVANTAGE_ESTIMATORS", dict(advantage.ADVANTAGE_ESTIMATORS))
 
@@ -48,7 +48,7 @@ def make_maker(*flags: str) -> integration.PriorExperienceMaker:
 
 
 def computed(maker, experiences) -> torch.Tensor:
-    """One advantage a response, which stands on its tokens and nowhere else."""
+    """Each response's advantage, after checking that its tokens have it and no others."""
     found = []
     for each in maker.compute_advantages_and_returns(experiences):
         assert torch.equal(each.advantages, each.returns)

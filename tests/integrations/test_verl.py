@@ -67,7 +67,7 @@ def batch(seed: int, prompts: int = 6) -> tuple[DataProto, np.ndarray]:
 
 
 def computed(data: DataProto, name: str) -> torch.Tensor:
-    """One advantage a response, which stands on its tokens and nowhere else."""
+    """Each response's advantage, after checking that its tokens have it and no others."""
     found = compute_advantage(data, adv_estimator=name, config=None).batch
     assert (
         torch.equal(found["advantages"], found["returns"])
@@ -153,7 +153,7 @@ def test_what_verl_cannot_give_is_refused_by_name(tmp_path, named, changes):
 
 
 def test_metrics_join_those_of_verls_step(tmp_path, monkeypatch):
-    """What the v1 trainer does around it, through its transfer queue, is left out."""
+    """Without the v1 trainer's transfer queue around it."""
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
     monkeypatch.setattr(PPOTrainer, "_compute_advantage", lambda self, data, metrics: computed(data, "ebpo"))
