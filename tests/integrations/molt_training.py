@@ -139,7 +139,7 @@ def main() -> None:
         output / "words"
     )
     rl_trainer.GenerateSamplesActor = Generator
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.init(os.environ["RAY_ADDRESS"], log_to_driver=False)
     policy = Policy(output, int(die_at), os.getpid())
     trainer = rl_trainer.RLTrainer.remote(str(output / "words"), SimpleNamespace(args=args), policy, None, [])
     ray.get(trainer.fit.remote())

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip(
     "molt", reason="runs in the environment of requirements/molt.txt: bash scripts/test_integrations.sh molt"
 )
+import ray
 import torch
 
 sys.path.insert(0, str(Path(__file__).with_name("molt_stub")))
@@ -115,18 +116,27 @@ def test_what_molt_cannot_give_is_refused_by_name_before_anything_starts(capsys,
     assert message in f"{ended.value}{capsys.readouterr().err}"
 
 
-def train(output: Path, *flags: str, die_at: int = 0) -> subprocess.CompletedProcess:
-    output.mkdir(exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, str(HERE / "molt_training.py"), str(output), str(die_at), *named("ebpo"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds(240), env=environment)
+@pytest.fixture
+def train(monkeypatch):
+    """Run molt_training.py on a cluster of this process, which outlives a killed run."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PATHS))  # of the workers, too
+    address = ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False).address_info["gcs_address"]
+    environment = {**os.environ, "RAY_ADDRESS": address}
+
+    def run(output: Path, die_at: int = 0) -> subprocess.CompletedProcess:
+        output.mkdir(exist_ok=True)
+        command = [sys.executable, str(HERE / "molt_training.py"), str(output), str(die_at), *named("ebpo")]
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds(240), env=environment)
+
+    yield run
+    ray.shutdown()
 
 
 def batches(output: Path) -> list:
     return [json.loads(line) for line in (output / "batches.jsonl").read_text().splitlines()]
 
 
-def test_killed_and_resumed_it_is_the_run_that_was_not_killed(tmp_path):
+def test_killed_and_resumed_it_is_the_run_that_was_not_killed(tmp_path, train):
     """Through Molt's controller: the state travels in client_states, Ray's processes find the estimator, Molt logs its metrics."""
     unbroken, cut = tmp_path / "unbroken", tmp_path / "cut"
     done = train(unbroken)
