@@ -54,7 +54,9 @@ class PriorExperienceMaker(rl_trainer.RemoteExperienceMaker):
 
     def compute_advantages_and_returns(self, experiences):
         self._experiences = experiences
-        return super().compute_advantages_and_returns(experiences)
+        experiences = super().compute_advantages_and_returns(experiences)
+        del self._experiences  # or their tensors would stay in Ray's memory for a step
+        return experiences
 
     def _advantages(self, rewards, groups, ctx):
         """Molt's contract: rewards (R,) of the rollouts and their rows by prompt; advantages and returns, a (B, L) per experience."""
