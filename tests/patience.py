@@ -8,7 +8,15 @@ import time
 from collections.abc import Callable, Iterable
 
 SLOW = float(os.environ.get("OPENRLHF_EBPO_TEST_SLOW", "1"))
-MAX_TEST_SECONDS = {"unit": 120, "contract": 120, "gpu": 600, "integration": 300, "browser": 300, "faults": 300}
+MAX_TEST_SECONDS = {
+    "unit": 120,
+    "contract": 120,
+    "gpu": 600,
+    "integration": 300,
+    "browser": 300,
+    "faults": 300,
+    "integrations": 900,
+}
 
 
 def seconds(limit: float) -> float:

@@ -45,7 +45,7 @@ def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
     """One step of an estimator computed here.
 
     Raises:
-        EstimatorError: what it gave is not what the contract says.
+        EstimatorError: the step breaks the contract.
     """
     given = batch.rewards.copy(), batch.valid.copy()
     step = estimator.step(batch, state)
@@ -83,7 +83,7 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
     """Hold a step against the contract of estimators.
 
     Raises:
-        EstimatorError: it gave no Step; something that is no array of floats, or of another shape; an advantage of a valid
+        EstimatorError: the result is not a Step; an array is not of floats, or has another shape; an advantage of a valid
             response that is not finite in float32, as which it is trained on; a metric that is not a number.
     """
     if not isinstance(step, Step):
@@ -98,7 +98,7 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape not in shapes:
             shape = f" of shape {tuple(value.shape)}, {value.dtype}" if hasattr(value, "shape") else ""
             raise EstimatorError(
-                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; wanted is a numpy array of floats of shape "
+                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; expected a numpy array of floats of shape "
                 f"{' or '.join(map(str, shapes))}"
             )
     with np.errstate(over="ignore"):

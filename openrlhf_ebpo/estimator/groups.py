@@ -42,8 +42,8 @@ def weighted_mean(values: PerResponse, weights: PerResponse, valid: PerResponse)
 
 
 def others_in_group(rewards: PerResponse, valid: PerResponse) -> PerResponse:
-    """Mean reward of the group's other valid responses, (M, G); the response's own where there is no other, so that nothing
-    comes of it."""
+    """Mean reward of the group's other valid responses, (M, G); the response's own reward if it is alone, so that its
+    advantage is 0."""
     others = valid.sum(-1, keepdims=True) - 1
     total = (rewards * valid).sum(-1, keepdims=True)
     return np.where(others > 0, (total - rewards) / np.maximum(others, 1), rewards)

@@ -1,6 +1,6 @@
 """Every advantage estimator by name: what --advantage_estimator takes, and what cards, plots and pages call it.
 
-One of ours is a class after contract.py, in a file of its own, and an entry here. A user's own needs no entry:
+One of ours is a class after contract.py, in its own file, and an entry here. A user's class needs no entry:
 --advantage_estimator my_package.my_module:MyEstimator. Standard library only, so that whoever shows runs can read it.
 """
 
@@ -196,7 +196,7 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
     except Exception as error:
         if name in ESTIMATORS and isinstance(error, ValueError):
             raise UsageError(str(error)) from error
-        raise UsageError(f"{FLAG} {name}: {type(error).__name__}: {error}") from error  # somebody's code
+        raise UsageError(f"{FLAG} {name}: {type(error).__name__}: {error}") from error  # a user's code
     return estimator
 
 
@@ -218,7 +218,7 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     if not hint and is_import_path(own := ":".join(name.rsplit(".", 1))):
         hint = f"Did you mean {own}? "
     raise argparse.ArgumentTypeError(
-        f"there is no estimator {name!r}. {hint}Choose from {', '.join(names)}, or give your own as MODULE:NAME, for example "
+        f"there is no estimator {name!r}. {hint}Choose from {', '.join(names)}, or give a class as MODULE:NAME, for example "
         "my_package.my_module:MyEstimator"
     )
 

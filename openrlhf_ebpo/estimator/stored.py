@@ -107,7 +107,7 @@ def rehearse(estimator: Estimator) -> None:
         state = estimator.initial()
         for _ in range(2):
             state = unpack(estimator, pack(estimator, estimate(estimator, batch, state).state))
-    except Exception as error:  # somebody's code
+    except Exception as error:  # a user's code
         raise UsageError(
             f"{FLAG} {estimator.name} fails on made-up rewards: {type(error).__name__}: {error}"
         ) from error

@@ -78,7 +78,7 @@ def visit(
 ) -> tuple[np.ndarray, np.ndarray, Tracker]:
     """One batch: of each prompt that has a response, the counts so far are discounted once, and those of the batch added.
 
-    Groups of the same prompt are one visit, for they are the same policy's. Without ids each group is a prompt of its own, and
+    Groups of the same prompt are one visit, for they are the same policy's. Without ids each group counts as another prompt, and
     nothing is kept.
 
     Args:

@@ -28,6 +28,7 @@ class RunningEstimator:
 
     Attributes:
         state: after the latest batch; before: as it was before that.
+        metrics: of the latest batch, for the trainer's log.
 
     Args:
         name: of the registry, or MODULE:NAME; OpenRLHF's own (group_norm, rloo ...) too.
@@ -55,6 +56,7 @@ class RunningEstimator:
         self.estimator, self.config, self.group = estimator, config, group
         init = config.init_prior
         self.state = self.before = stored.read(estimator, init) if init else estimator.initial()
+        self.metrics: dict[str, float] = {}
 
     def step(
         self,
@@ -89,8 +91,44 @@ class RunningEstimator:
             (lambda: grouped(score_weights())) if score_weights else self._refuse_weights,
         )
         found = estimate(self.estimator, batch, self.state)
-        self.before, self.state = self.state, found.state
+        self.before, self.state, self.metrics = self.state, found.state, metrics(found)
         return found
+
+    def step_rows(
+        self,
+        rewards: ArrayLike,
+        groups: ArrayLike,
+        prompt_ids: Sequence[str] = (),
+        lengths: ArrayLike | None = None,
+        score_weights: Callable[[], ArrayLike] | None = None,
+    ) -> np.ndarray:
+        """Advantages (N,) of responses in any order, some of which may be missing; otherwise as `step`.
+
+        Args:
+            rewards: (N,). groups: (N,) the number of each response's prompt, 0 to M − 1. lengths, score_weights: (N,).
+
+        Raises:
+            UsageError: a prompt has more than `group` responses.
+        """
+        groups = np.asarray(groups)
+        counts = np.bincount(groups)
+        if counts.max() > self.group:
+            raise UsageError(f"a prompt has {counts.max()} responses, more than the {self.group} that were set")
+        place = np.empty_like(groups)
+        place[np.argsort(groups, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
+
+        def spread(values: ArrayLike, missing: float = 0.0) -> np.ndarray:
+            table = np.full((len(counts), self.group), missing)
+            table[groups, place] = values
+            return table.ravel()
+
+        found = self.step(
+            spread(rewards, np.nan),
+            prompt_ids,
+            None if lengths is None else spread(lengths),
+            score_weights and (lambda: spread(score_weights())),
+        )
+        return found.advantages[groups, place]
 
     def rehearse_without_log_probabilities(self) -> None:
         """For trainers that hand over none.
@@ -109,7 +147,11 @@ class RunningEstimator:
 
     def save(self, folder: str | Path, before: bool = False) -> None:
         """Write prior.json. before: the state before the latest batch, for a checkpoint after which the trainer draws it again."""
-        write_json(Path(folder, PRIOR), stored.pack(self.estimator, self.before if before else self.state))
+        write_json(Path(folder, PRIOR), self.pack(before))
+
+    def pack(self, before: bool = False) -> dict:
+        """The state as `save` writes it, for a trainer that keeps states itself."""
+        return stored.pack(self.estimator, self.before if before else self.state)
 
     def restore(self, folder: str | Path) -> None:
         """Read the prior.json of a checkpoint, unless the setting reset_prior leaves it out.
@@ -119,6 +161,11 @@ class RunningEstimator:
         """
         if not self.config.reset_prior:
             self.state = self.before = stored.read(self.estimator, Path(folder, PRIOR))
+
+    def unpack(self, packed: Any, source: str) -> None:
+        """Take what `pack` gave, under the conditions of `restore`; `source` names it in messages."""
+        if not self.config.reset_prior:
+            self.state = self.before = stored.unpack(self.estimator, packed, source)
 
 
 def metrics(found: Estimate) -> dict[str, float]:

@@ -5,7 +5,7 @@
     EBPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(num_generations=2, ...), train_dataset=...,
                 estimator="ebpo", estimator_settings={"preset": "robust"})
 
-A trainer of your own takes EBPOMixin before GRPOTrainer. `scale_rewards` has no effect: the estimator scales. The state is prior.json in
+A subclass of GRPOTrainer takes EBPOMixin first. `scale_rewards` has no effect: the estimator scales. The state is prior.json in
 every checkpoint and in the output directory; `train(resume_from_checkpoint=...)` brings it back.
 """
 
@@ -17,7 +17,7 @@ import torch
 from trl import GRPOTrainer
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.integrations.running import RunningEstimator, metrics, prompt_id
+from openrlhf_ebpo.integrations.running import RunningEstimator, prompt_id
 
 LOGGED = "advantages"  # in TRL's table of completions
 
@@ -33,11 +33,11 @@ class EBPOMixin:
     """
 
     def __init__(self, *args, estimator: str = "ebpo", estimator_settings: dict | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
         if not isinstance(self, GRPOTrainer):
             raise UsageError(
                 "EBPOMixin goes before trl.GRPOTrainer; AsyncGRPOTrainer computes advantages in its worker"
             )
+        super().__init__(*args, **kwargs)
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise UsageError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r} normalises each reward by itself; "
@@ -73,7 +73,7 @@ class EBPOMixin:
         for _ in advantages:
             self._logs[LOGGED].pop()
         self._logs[LOGGED].extend(advantages.tolist())
-        for name, value in metrics(found).items():
+        for name, value in self.running.metrics.items():
             self._metrics["train"][name].append(value)
         return output
 

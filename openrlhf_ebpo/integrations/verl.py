@@ -11,6 +11,7 @@ of the checkpoint which verl resumes from; without it the estimator is refused, 
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -58,9 +59,25 @@ class PriorCheckpoint(CheckpointCallback):
         if folder is not None:
             running.restore(folder)
         self.running = _running = running
+        from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # what makes this callback; not needed to import verl
+
+        if not hasattr(PPOTrainer._compute_advantage, "__wrapped__"):
+            PPOTrainer._compute_advantage = with_metrics(PPOTrainer._compute_advantage)
 
     def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
         self.running.save(checkpoint_dir)
+
+
+def with_metrics(compute_advantage):
+    """Wrap PPOTrainer._compute_advantage: the estimator's metrics join those of the step."""
+
+    @functools.wraps(compute_advantage)
+    def computed(self, batch, metrics):
+        batch = compute_advantage(self, batch, metrics)
+        metrics.update(self.checkpoint_callback.running.metrics)
+        return batch
+
+    return computed
 
 
 def resumed_from(trainer) -> str | None:
@@ -83,17 +100,10 @@ def advantages(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, i
     """
     if _running is None:
         raise UsageError(f"this advantage estimator keeps a state: add {CALLBACK}")
-    _, rows, counts = np.unique(np.asarray(index).astype(str), return_inverse=True, return_counts=True)
-    if counts.max() > _running.group:
-        raise UsageError(f"a prompt has {counts.max()} responses, and actor_rollout_ref.rollout.n is {_running.group}")
-    order = np.argsort(rows, kind="stable")
-    place = np.empty_like(rows)
-    place[order] = np.concatenate([np.arange(count) for count in counts])
-    mask = response_mask.double()
-    rewards = torch.where(mask.sum(-1) > 0, token_level_rewards.double().sum(-1), torch.nan)
-    table, lengths = np.full((2, len(counts), _running.group), np.nan)
-    table[rows, place], lengths[rows, place] = rewards.cpu().numpy(), mask.sum(-1).cpu().numpy()
-    found = _running.step(table.ravel(), lengths=np.nan_to_num(lengths).ravel()).advantages[rows, place]
+    groups = np.unique(np.asarray(index).astype(str), return_inverse=True)[1]
+    lengths = response_mask.double().sum(-1)
+    rewards = torch.where(lengths > 0, token_level_rewards.double().sum(-1), torch.nan)
+    found = _running.step_rows(rewards.cpu().numpy(), groups, lengths=lengths.cpu().numpy())
     spread = torch.as_tensor(found).to(token_level_rewards)[:, None] * response_mask
     return spread, spread
 

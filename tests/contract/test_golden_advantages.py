@@ -1,4 +1,4 @@
-"""What OpenRLHF's trainer gets for the rewards of tests/data/golden_advantages.json: the numbers that every other trainer must get too.
+"""OpenRLHF's advantages for the rewards of tests/data/golden_advantages.json: every other trainer must get the same.
 
 A new estimator needs an entry with the value []; the failing test then prints its numbers.
 """

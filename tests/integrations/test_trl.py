@@ -14,10 +14,12 @@ pytest.importorskip(
     "trl", reason="runs in the environment of requirements/trl.txt: bash scripts/test_integrations.sh trl"
 )
 import torch
+from patience import seconds
 from trl_training import Recorded, has_an_a, model, tokenizer
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.integrations.running import RunningEstimator, prompt_id
+from openrlhf_ebpo.integrations.trl import EBPOMixin
 
 TABLE = Path(__file__).parents[1] / "data" / "golden_advantages.json"
 GOLDEN = json.loads(TABLE.read_text())
@@ -27,7 +29,7 @@ SCRIPT = Path(__file__).with_name("trl_training.py")
 def train(output: Path, *arguments: str, processes: int = 1, status: int = 0, **trl) -> str:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     command = [sys.executable, *(launch if processes > 1 else []), str(SCRIPT), "--output", str(output), *arguments]
-    done = subprocess.run([*command, "--trl", json.dumps(trl)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, "--trl", json.dumps(trl)], capture_output=True, text=True, timeout=seconds(240))
     assert done.returncode == status, done.stderr[-3000:]
     return done.stdout + done.stderr
 
@@ -157,6 +159,15 @@ def built(tmp_path, estimator="ebpo", settings=None, **trl):
 def test_what_cannot_be_is_refused_by_name(tmp_path, named, wrong):
     with pytest.raises(UsageError, match=named):
         built(tmp_path, **wrong)
+
+
+def test_trls_asynchronous_trainer_is_refused_before_it_is_made():
+    from trl.experimental.async_grpo import AsyncGRPOTrainer
+
+    class Mixed(EBPOMixin, AsyncGRPOTrainer): ...
+
+    with pytest.raises(UsageError, match="AsyncGRPOTrainer computes advantages in its worker"):
+        Mixed()
 
 
 def test_a_checkpoint_without_its_prior_or_with_anothers_is_refused(tmp_path, unbroken):

@@ -108,6 +108,7 @@ def main() -> None:
     torch.save(weights, args.output / f"weights-{rank}.pt")
     (args.output / f"batches-{rank}.json").write_text(json.dumps(trainer.batches))
     (args.output / "log.json").write_text(json.dumps(trainer.state.log_history))
+    trainer.accelerator.end_training()  # gloo's threads, which abort a process that ends before them
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an installation holds."""
+"""The contents of an installation."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ else:
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_package_is_installed_and_what_lies_beside_it_below_ours():
+def test_every_package_is_installed_and_eval_and_space_are_below_ours():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     places = {"openrlhf_ebpo": "openrlhf_ebpo", **settings["package-dir"]}
     found = {
@@ -41,7 +41,7 @@ def test_the_environment_lacks_only_what_the_cpu_stack_does_not_use():
 
 @pytest.mark.nightly  # daily: unit/test_hub_space.py installs the package; unit/test_packaging.py has its parts
 def test_a_source_archive_makes_a_wheel_that_works_elsewhere(tmp_path):
-    """Built and installed as `pip install` does, beside nothing but other people's packages (-S leaves the checkout out)."""
+    """Built and installed as `pip install` does, with third-party packages alone (-S leaves the checkout out)."""
     checkout, site = tmp_path / "checkout", tmp_path / "site"
     for place in ("openrlhf_ebpo", "eval", "space"):
         shutil.copytree(ROOT / place, checkout / place, ignore=shutil.ignore_patterns("__pycache__"))

@@ -132,19 +132,19 @@ OK = np.zeros((2, 2))
         ((OK, OK), "step() gave tuple"),
         (
             Step(OK, np.zeros(4), {}),
-            "advantages is a ndarray of shape (4,), float64; wanted is a numpy array of",
+            "advantages is a ndarray of shape (4,), float64; expected a numpy array of",
         ),
-        (Step(np.zeros(2), OK, {}), "baselines is a ndarray of shape (2,), float64; wanted"),
-        (Step(0.5, OK, {}), "baselines is a float; wanted is a numpy array of floats of shape (2, 1) or (2, 2)"),
+        (Step(np.zeros(2), OK, {}), "baselines is a ndarray of shape (2,), float64; expected"),
+        (Step(0.5, OK, {}), "baselines is a float; expected a numpy array of floats of shape (2, 1) or (2, 2)"),
         (
             Step(OK, torch.zeros(2, 2), {}),
-            "advantages is a Tensor of shape (2, 2), torch.float32; wanted is a numpy array",
+            "advantages is a Tensor of shape (2, 2), torch.float32; expected a numpy array",
         ),
         (
             Step(OK, OK > 0, {}),
-            "advantages is a ndarray of shape (2, 2), bool; wanted is a numpy array of floats",
+            "advantages is a ndarray of shape (2, 2), bool; expected a numpy array of floats",
         ),
-        (Step(OK, OK, {}, shrinkage=OK), "shrinkage is a ndarray of shape (2, 2), float64; wanted"),
+        (Step(OK, OK, {}, shrinkage=OK), "shrinkage is a ndarray of shape (2, 2), float64; expected"),
         (Step(OK, np.full((2, 2), np.nan), {}), "the advantages of 3 valid responses are not finite"),
         (
             Step(OK, np.full((2, 2), 1e300), {}),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.integrations.running import RunningEstimator, metrics, prompt_id
+from openrlhf_ebpo.integrations.running import RunningEstimator, prompt_id
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_advantages.json").read_text())
 
@@ -44,9 +44,23 @@ def test_the_state_before_the_latest_batch_can_be_saved(tmp_path):
 
 
 def test_a_reward_that_is_nan_is_excluded():
-    found = RunningEstimator("ebpo", 2).step([1, 0, np.nan, 1, 0, 0])
+    running = RunningEstimator("ebpo", 2)
+    found, metrics = running.step([1, 0, np.nan, 1, 0, 0]), running.metrics
     assert not found.valid[1, 0] and found.advantages[1, 0] == 0 and found.advantages[0].all()
-    assert metrics(found)["ebpo/all_fail_fraction"] == pytest.approx(1 / 3) and 0 < metrics(found)["ebpo/shrinkage"] < 1
+    assert metrics["ebpo/all_fail_fraction"] == pytest.approx(1 / 3) and 0 < metrics["ebpo/shrinkage"] < 1
+
+
+def test_responses_in_any_order_and_groups_that_lack_some():
+    """As grouped, with NaN for what is missing: what is said of a response goes with it."""
+    grouped, ids, lengths = [1, 0, 1, np.nan, 0, 1, np.nan, np.nan], ["a", "b"], [1, 2, 3, 0, 4, 5, 0, 0]
+    present = np.array([5, 0, 4, 2, 1])
+    for name in ("ebpo", "opo", "spo"):
+        one, other = RunningEstimator(name, 4), RunningEstimator(name, 4)
+        expected = one.step(grouped, ids, lengths).advantages.ravel()[present]
+        rows = np.array(grouped)[present], present // 4, ids, np.array(lengths)[present]
+        assert np.array_equal(other.step_rows(*rows), expected) and one.pack() == other.pack() and one.metrics
+    with pytest.raises(UsageError, match="5 responses, more than the 4"):
+        RunningEstimator("ebpo", 4).step_rows([1] * 5, [0] * 5)
 
 
 def test_a_run_starts_from_a_prior_that_is_named(tmp_path):

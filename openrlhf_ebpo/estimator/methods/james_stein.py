@@ -27,7 +27,7 @@ class JamesStein(GroupEstimator):
     of it that agree.
 
     Chosen here: n counts the prompts with a valid response. Prompts with one response tell nothing about v; their own baseline is
-    μ_{−i}. λ = 0 where v and s both vanish, and where there is no other prompt.
+    μ_{−i}. λ = 0 if v and s both vanish, or without another prompt.
     """
 
     def step(self, batch: Batch, state: dict) -> Step:
@@ -38,7 +38,7 @@ class JamesStein(GroupEstimator):
 
 
 def other_prompts(rewards: PerResponse, valid: PerResponse) -> PerGroup:
-    """μ_{−i}, (M, 1); 0 where there is no other prompt."""
+    """μ_{−i}, (M, 1); 0 without another prompt."""
     means, alive = group_mean(rewards, valid), valid.any(-1, keepdims=True)
     return _without_own(means, alive)
 
