@@ -19,6 +19,7 @@ An interrupted call resumes where it stopped.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ import numpy as np
 
 from lab.learner import build
 from lab.measured import Job, measure, recorded
-from lab.real import EVALUATIONS, RealLearning, Sums
+from lab.real import EVALUATIONS, SAMPLINGS, RealLearning, Sums
 from lab.statistics import interval
 from lab.summaries import title
 from lab.tables import table
@@ -52,6 +53,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="default: 1 2 3")
     add("--steps", type=int, help=f"default: {DEFAULT_STEPS}; of words at most {STEPS}")
     add("--groups", nargs="+", type=int, default=[2, 4], metavar="G", help="of sums: responses per prompt (2 4)")
+    add("--sampling", nargs="+", choices=[*SAMPLINGS], default=["sync"], metavar="NAME", help=f"of words: {[*SAMPLINGS]}")
     add("--minutes", type=float, default=math.inf, metavar="N", help="begin no further seed after so many")
     add("--tiny", action="store_true", help="of sums: a tiny model, four steps")
     add("--table", action="store_true", help="train nothing; --output may be a file of --export")
@@ -62,7 +64,8 @@ def run(options: argparse.Namespace) -> None:
     if not options.table:
         jobs = jobs_of(options)
         check_steps(options.output, jobs[0].steps)
-        measure(jobs, list(dict.fromkeys(options.seeds)), options.output, minutes=options.minutes)
+        for _, together in itertools.groupby(jobs, lambda job: getattr(job, "sampling", "")):
+            measure(list(together), list(dict.fromkeys(options.seeds)), options.output, minutes=options.minutes)
     results = read_results(options.output)
     print(report(results))
     if options.export:
@@ -80,12 +83,10 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
         raise UsageError("--estimators gae learns with a critic, and none is trained here")
     for name in names:
         build(name, 2)
-        if options.task == "words" and name.startswith("ebpo."):
-            raise UsageError(f"--estimators {name}: presets of EBPO are compared with --task sums")
     if options.task == "words":
         if not 1 <= steps <= STEPS:
             raise UsageError(f"--steps {steps}: the quickstart's tasks are enough for 1 to {STEPS}")
-        return [RealLearning(name, steps) for name in names]
+        return [RealLearning(name, steps, sampling) for sampling in options.sampling for name in names]
     sizes = TINY if options.tiny else {"steps": steps}
     if steps < EVALUATIONS:
         raise UsageError(f"--steps {steps}: give {EVALUATIONS} or more")

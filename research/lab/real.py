@@ -25,24 +25,67 @@ from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.run.run_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
-METRICS = ("rollout/reward_mean", "actor_grad_norm", "policy/entropy", "policy/kl_per_step")
+METRICS = ("rollout/reward_mean", "actor_grad_norm", "policy/entropy", "policy/kl_per_step", "mismatch/k3_kl")
+
+QUEUE_1 = {"train.async_enable": True, "train.async_queue_size": 1, "reward.workers": 1}
+QUEUE_4 = QUEUE_1 | {"train.async_queue_size": 4}
+CLIP = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
+LARGE_STEPS = {"actor.adam.lr": 2.4e-3}  # three times the quickstart's
+AHEAD = QUEUE_4 | LARGE_STEPS | {"rollout.vllm_generate_batch_size": 4 * 128}
+SAMPLINGS = {  # flags that differ from the quickstart's
+    "sync": {},
+    "queue-4": QUEUE_4,
+    "ahead": AHEAD,  # four batches are generated at a time: older samples than the queue alone gives
+    "ahead-clip": AHEAD | CLIP,
+    "queue-4-clip": QUEUE_4 | CLIP,
+    "queue-4-partial": QUEUE_4 | {"train.partial_rollout_enable": True},
+    "queue-1": QUEUE_1,
+    "sync-large-steps": LARGE_STEPS,
+}
+
+# Grades as `--reward.remote_url reasoning_gym` does, and logs how many steps were trained when a response was finished. The
+# engine's weights are at least as new, for the run log is written after the weights are sent.
+AGED_REWARD = """
+from pathlib import Path
+import torch
+from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards.math import response_of
+
+METRICS = Path({metrics!r})
+
+def reward_func(queries, prompts, labels, **_kwargs):
+    trained = METRICS.read_bytes().count(b"rollout/reward_mean") if METRICS.exists() else 0
+    answers = [gym.answer_of(response_of(query, prompt)) for query, prompt in zip(queries, prompts)]
+    rewards = torch.tensor([float(gym.score(*each) >= 1) for each in zip(labels, answers)])
+    return {{"rewards": rewards, "scores": rewards, "extra_logs": {{"trained_steps": torch.full(rewards.shape, float(trained))}}}}
+"""
 
 
-def train(directory: Path, estimator: str, seed: int, steps: int) -> Path:
+def train(directory: Path, job: RealLearning, seed: int) -> Path:
     """Train on the quickstart's words, unless that is done; return the folder that has model/ and run/. An interrupted training
     resumes.
 
     Raises:
         StageFailed: a training failed.
     """
-    from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages, shuffled
+    from openrlhf_ebpo.quickstart.launch import launch
+    from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages, shuffled, training_flags
 
     directory = directory.absolute()
     run_stages(preparation(directory))
-    arm = directory / "arms" / f"seed-{seed}" / estimator.replace(":", ".")
-    _, done, stage = Training(directory, arm, estimator, steps, seed, shuffled(directory, seed)).stage
-    if not done():
-        stage()
+    estimator, _, preset = job.estimator.partition(".")
+    arm = directory / "arms" / job.sampling / f"seed-{seed}" / job.estimator.replace(":", ".")
+    training = Training(directory, arm, estimator, job.steps, seed, shuffled(directory, seed))
+    if training.stage[1]():
+        return arm
+    flags = training_flags(training) | SAMPLINGS[job.sampling]
+    if preset:
+        flags["algo.advantage.ebpo.preset"] = preset
+    if "train.async_enable" in flags:
+        arm.mkdir(parents=True, exist_ok=True)
+        flags["reward.remote_url"] = arm / "reward.py"
+        flags["reward.remote_url"].write_text(AGED_REWARD.format(metrics=str(arm / "run" / "metrics.jsonl")))
+    launch("train_ppo_ray", flags, directory / "logs" / f"{job.sampling}-{seed}-{arm.name}.log")
     return arm
 
 
@@ -55,22 +98,26 @@ def prompts_identity(run_dir: Path) -> str:
 
 @dataclass(frozen=True)
 class RealLearning(Job):
-    """Held-out success before and after a training on the quickstart's words, and curves of METRICS."""
+    """Held-out success before and after a training on the quickstart's words, and curves of METRICS.
+
+    estimator: NAME, or ebpo.PRESET. sampling: of SAMPLINGS.
+    """
 
     at_once: ClassVar[int] = 1
     estimator: str
     steps: int
+    sampling: str = "sync"
 
     @property
     def title(self) -> str:
-        return f"{self.estimator}, {self.steps} steps"
+        return f"{self.estimator}, {self.sampling}, {self.steps} steps"
 
     def one(self, seed: int, work: Path) -> Record:
         from openrlhf_ebpo.quickstart.evaluate import N_SAMPLES
         from openrlhf_ebpo.quickstart.stages import N_SAMPLES_PER_PROMPT, PROMPTS_PER_STEP, SIZES
 
         work = work.absolute()
-        arm = train(work, self.estimator, seed, self.steps)
+        arm = train(work, self, seed)
         return {
             "start": success(work, work / "warm_start"),
             "end": success(work, arm / "model", arm / "run", self.steps),
@@ -81,7 +128,14 @@ class RealLearning(Job):
             "warm_start": model_identity(str(work / "warm_start")),
             "prompts": prompts_identity(arm / "run"),
             **curves(arm / "run", self.steps),
+            "age": ages(arm / "run"),
         }
+
+
+def ages(run_dir: Path) -> list[float]:
+    """By step of asynchronous training: how many steps older than the trainer's the weights were that finished its responses,
+    at most."""
+    return [rounded(row["step"] - 1 - row["trained_steps"]) for row in read_metrics(run_dir) if "trained_steps" in row]
 
 
 def curves(run_dir: Path, steps: int) -> Record:
