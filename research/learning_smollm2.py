@@ -56,6 +56,11 @@ class Task(NamedTuple):
     def template(self) -> str:
         return "".join(f"{question}\n{answer}{END}" for question, answer in self.examples) + "{question}\n"
 
+    @property
+    def texts(self) -> list[str]:
+        """Of which the tiny model's vocabulary is made: a token for the beginning of each line."""
+        return [*self.template.splitlines(keepends=True), "0123456789"]
+
 
 SUM = "State the final answer to the following arithmetic problem:"
 TASKS = {
@@ -119,8 +124,7 @@ class SmolLM2(Job):
         if (work / "model" / "tokenizer.json").exists():
             return
         if self.tiny:
-            texts = [*task.template.splitlines(keepends=True), "0123456789"]
-            tiny_model.build(work / "model", texts, max_position_embeddings=1024)
+            tiny_model.build(work / "model", task.texts, max_position_embeddings=1024)
             (work / "reward.py").write_text(training.REWARD)
         else:
             fetch(work)
@@ -163,7 +167,7 @@ class SmolLM2(Job):
 
     def result(self, run_dir: Path) -> Record:
         rows = read_metrics(run_dir)
-        solved = {found[1]: value for name, value in rows[-1].items() if (found := PASS.fullmatch(name))}
+        solved = {found[1]: value for row in rows for name, value in row.items() if (found := PASS.fullmatch(name))}
         steps = [row for row in rows if "rollout/reward_mean" in row]
         return {
             "end": solved["1"],
@@ -225,7 +229,11 @@ def jobs_of(options: argparse.Namespace) -> list[SmolLM2]:
     sizes = {**TINY, "tiny": True} if options.tiny else sizes
     for name in options.estimators:
         build(name, 2)
-    return [SmolLM2(name, group=group, task=options.task, **sizes) for group in options.groups for name in options.estimators]
+    return [
+        SmolLM2(name, group=group, task=options.task, **sizes)
+        for group in options.groups
+        for name in options.estimators
+    ]
 
 
 main = command("python research/learning_smollm2.py", __doc__, add_flags, run)

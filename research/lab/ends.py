@@ -108,7 +108,7 @@ def of_setting(results: Sequence[dict]) -> list[str]:
     aged = any(result.get("age") for result in results)
     powers = sorted({k for result in results for k in result.get("pass", {})}, key=int)
     head = ["estimator", *(f"seed {seed}" for seed in seeds), "mean", "rise, in GRPO's", "minus GRPO's", "visible"]
-    head += ["steps old"] * aged + [f"pass@{k}" for k in powers]
+    head += [*(["steps old"] if aged else []), *(f"pass@{k}" for k in powers)]
     rows = []
     for name in sorted(ends, key=lambda name: (name != BASE, -np.mean(list(ends[name].values())))):
         own = ends[name]
@@ -117,7 +117,8 @@ def of_setting(results: Sequence[dict]) -> list[str]:
         pairs = np.array([(own[seed], base[seed]) for seed in seeds if seed in own and seed in base]).reshape(-1, 2)
         cells += ["1", "", ""] if name == BASE else compared(pairs, start)
         mine = list(runs[name].values())
-        cells += [f"{np.mean([np.mean(run['age']) for run in mine]):.1f}"] * aged
+        if aged:
+            cells.append(f"{np.mean([np.mean(run['age']) for run in mine]):.1f}")
         rows.append([*cells, *(f"{np.mean([run['pass'][k] for run in mine]):.3f}" for k in powers)])
     return [described(results[0]), table(head, rows)]
 
