@@ -74,6 +74,12 @@ TASKS = {
         ],
         48,
     ),
+    "short": Task(  # the walkthrough's (docs/start.md), which the model solves more often
+        "chain_sum",
+        {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+        [(f"{SUM} 2 + 5 =", "Answer: 7"), (f"{SUM} 9 - 3 =", "Answer: 6")],
+        12,
+    ),
 }
 
 

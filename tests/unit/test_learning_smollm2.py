@@ -6,11 +6,14 @@ import importlib
 import subprocess
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
-from lab import measured
+from lab import measured, model_scores
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line
+from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
 
@@ -126,3 +129,37 @@ def test_the_tiny_tokenizer_reads_the_prompts_as_they_are(bench):
     prompt = task.template.format(question=f"{bench.SUM} 7 - 8 + 6 =")
     tokenizer = build_tokenizer(task.texts)
     assert tokenizer.decode(tokenizer(prompt)["input_ids"]) == prompt
+
+
+# κ of a language model (kappa.py --model)
+
+
+@pytest.fixture(scope="module")
+def tiny(bench, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny_model.build(folder, bench.TASKS["short"].texts, max_position_embeddings=256)
+    return folder
+
+
+def test_scores_are_true_gradients_and_are_kept_task_by_task(tiny, tmp_path):
+    job = model_scores.ModelScores(str(tiny), "short", group=2)
+    found = measured.measure([job], range(2), tmp_path).of(job)
+    again = measured.measure([job], range(2), tmp_path).of(job)
+    assert again == found and len(found) == 2 and all(len(each["norms"]) == 2 for each in found)
+    policy, _ = model_scores.load(str(tiny))
+    prompt, response = torch.arange(4, 12), torch.tensor([5, 9, 4])
+    norm, proxy = model_scores.score(policy, prompt, response)
+    log_probs = policy(torch.cat([prompt, response])[None]).logits[0, 7:10].log_softmax(-1)[torch.arange(3), response]
+    gradients = torch.autograd.grad(log_probs.sum(), [*policy.parameters()])
+    assert norm == pytest.approx(sum(float((each**2).sum()) for each in gradients), rel=1e-4)
+    assert proxy == pytest.approx(float(((1 - log_probs.exp()) ** 2).sum()), rel=1e-4)
+
+
+def test_kappa_is_pooled_and_within_tasks_with_an_interval_over_tasks():
+    passed = np.array([[1, 0], [1, 0], [0, 0], [1, 1]] * 5, float)
+    sizes = np.array([[1, 3], [2, 4], [9, 9], [1, 1]] * 5, float)
+    assert model_scores.pooled(passed, sizes) == pytest.approx((3 + 4 + 9 + 9) / 4 / ((1 + 2 + 1 + 1) / 4))
+    assert model_scores.within(passed, sizes) == pytest.approx((3 + 4) / (1 + 2))
+    found = model_scores.with_interval(model_scores.within, passed, sizes)
+    assert found.value == pytest.approx(7 / 3) and found.low < found.value < found.high
+    assert np.isnan(model_scores.with_interval(model_scores.pooled, np.zeros((3, 2)), np.ones((3, 2))).value)
