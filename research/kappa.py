@@ -125,7 +125,7 @@ def of_seed(cell: Cell, seed: int, weights: torch.Tensor, responses: int) -> dic
         "p": p,
         "spread": rates.std(),
         "kappa": kappa,
-        "kappa_within": within(norms, passed),
+        "kappa_within": model_scores.within(passed, norms),
         "proxy": proxy[~passed].mean() / proxy[passed].mean(),
         "gradient": gradient / unit,
         "shared": shared / unit,
@@ -162,13 +162,6 @@ def scores(shape, weights, prompts, rollouts: policy.Rollouts, passed: np.ndarra
     shared = float(own.sum() - found[right].sum()) / (count * group * (group - 1))
     gradient = float(total.square().sum() - own.sum()) / (count * (count - 1) * group**2)
     return found.view(count, group).numpy(), gradient, shared
-
-
-def within(norms: np.ndarray, passed: np.ndarray) -> float:
-    """κ among the responses of the same prompts, those that have both: each prompt counts once."""
-    both = passed.any(1) & ~passed.all(1)
-    pairs = [(row[~right].mean(), row[right].mean()) for row, right in zip(norms[both], passed[both], strict=True)]
-    return float(np.divide(*np.sum(pairs, 0))) if pairs else float("nan")
 
 
 def ebpo_shrinkage(cell: Cell, seed: int, weights: torch.Tensor, steps: int = 10) -> float:

@@ -103,8 +103,9 @@ def pooled(passed: np.ndarray, sizes: np.ndarray) -> float:
 
 def within(passed: np.ndarray, sizes: np.ndarray) -> float:
     """The same among responses to the same tasks, those that have both; each task counts once."""
-    both = (passed.max(1) == 1) & (passed.min(1) == 0)
-    pairs = [(row[~right].mean(), row[right].mean()) for row, right in zip(sizes[both], passed[both] == 1, strict=True)]
+    passed = passed.astype(bool)
+    both = passed.any(1) & ~passed.all(1)
+    pairs = [(row[~right].mean(), row[right].mean()) for row, right in zip(sizes[both], passed[both], strict=True)]
     return float(np.divide(*np.sum(pairs, 0))) if pairs else float("nan")
 
 
