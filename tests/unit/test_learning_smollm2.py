@@ -149,12 +149,11 @@ def test_scores_are_true_gradients_and_are_kept_task_by_task(tiny, tmp_path):
     policy, _ = model_scores.load(str(tiny))
     prompt, response = torch.arange(4, 12), torch.tensor([5, 9, 4])
     norm, proxy = model_scores.score(policy, prompt, response)
-    log_probs = (
-        policy(torch.cat([prompt, response])[None]).logits[0, 7:10].log_softmax(-1)[torch.arange(3), response].detach()
-    )
+    logits = policy(torch.cat([prompt, response])[None]).logits[0, 7:10]
+    log_probs = logits.log_softmax(-1)[torch.arange(3), response]
     gradients = torch.autograd.grad(log_probs.sum(), [*policy.parameters()])
     assert norm == pytest.approx(sum(float((each**2).sum()) for each in gradients), rel=1e-4)
-    assert proxy == pytest.approx(float(((1 - log_probs.exp()) ** 2).sum()), rel=1e-4)
+    assert proxy == pytest.approx(float(((1 - log_probs.detach().exp()) ** 2).sum()), rel=1e-4)
 
 
 def test_kappa_is_pooled_and_within_tasks_with_an_interval_over_tasks():
