@@ -6,23 +6,27 @@ gradient_variance.py measures: how many of Dr. GRPO's batches one batch of anoth
 
     python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
     python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions beside what was measured
+    python research/kappa.py --model runs/smollm2/model --tasks 60 --output runs/smollm2_kappa        a language model's κ
 
---compare reads measurements that `gradient_variance.py --export FILE` wrote (--measured FILE).
+--model samples 8 responses to each task, saves their scores task by task, and prints κ of all that are there; repeat to resume, or
+with more --tasks. --compare reads measurements that `gradient_variance.py --export FILE` wrote (--measured FILE).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from lab import policy, tasks
+from lab import model_scores, policy, tasks
 from lab.cells import CELLS, Cell
 from lab.learner import build, draws, examples
+from lab.measured import measure
 from lab.statistics import interval
 from lab.summaries import title
 from lab.tables import table
@@ -61,6 +65,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--export", type=Path, metavar="FILE", help="write what was measured and predicted")
     add("--compare", type=Path, metavar="FILE", help="measure nothing: read the predictions of --export")
     add("--measured", type=Path, metavar="FILE", default=MEASURED, help=f"for --compare ({MEASURED})")
+    add("--model", type=Path, metavar="DIR", help="a language model, in place of the cells")
+    add("--task", default="sums", help="of --model: one of learning_smollm2.py (sums)")
+    add("--tasks", type=int, default=60, help="of --model, 8 responses to each (60)")
+    add("--minutes", type=float, default=math.inf, help="of --model: begin no further task after so many")
     add("--plot", type=Path, metavar="FILE", help="of --compare: a PNG")
 
 
@@ -69,6 +77,9 @@ def run(args: argparse.Namespace) -> None:
         compare(json.loads(args.compare.read_text()), json.loads(args.measured.read_text()), args.plot)
         return
     torch.set_num_threads(args.threads)
+    if args.model:
+        of_model(args)
+        return
     found = []
     for name in args.cells:
         cell, start = CELLS[name], (CELLS[name].task, CELLS[name].examples, CELLS[name].start)
@@ -79,6 +90,16 @@ def run(args: argparse.Namespace) -> None:
     print(table(["cell", *map(title, PREDICTED)], [predicted_row(each) for each in found]))
     if args.export:
         write_text(args.export, "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+
+
+def of_model(args: argparse.Namespace) -> None:
+    job = model_scores.ModelScores(str(args.model.absolute()), args.task)
+    records = measure([job], range(args.tasks), args.output, minutes=args.minutes).of(job)
+    passed = np.array([record["passed"] for record in records])
+    found = {"tasks": len(passed), "p": passed.mean(), "its deviation over tasks": passed.mean(1).std()}
+    print(", ".join(f"{name} {value:.3g}" for name, value in found.items()))
+    print(f"threshold {law.threshold(float(passed.mean())):.2f}\n")
+    print(table(["κ by", "pooled", "within tasks"], model_scores.rows(records)))
 
 
 def of_cell(cell: Cell, weights: torch.Tensor, responses: int) -> dict:
@@ -104,7 +125,7 @@ def of_seed(cell: Cell, seed: int, weights: torch.Tensor, responses: int) -> dic
         "p": p,
         "spread": rates.std(),
         "kappa": kappa,
-        "kappa_within": within(norms, passed),
+        "kappa_within": model_scores.within(passed, norms),
         "proxy": proxy[~passed].mean() / proxy[passed].mean(),
         "gradient": gradient / unit,
         "shared": shared / unit,
@@ -141,13 +162,6 @@ def scores(shape, weights, prompts, rollouts: policy.Rollouts, passed: np.ndarra
     shared = float(own.sum() - found[right].sum()) / (count * group * (group - 1))
     gradient = float(total.square().sum() - own.sum()) / (count * (count - 1) * group**2)
     return found.view(count, group).numpy(), gradient, shared
-
-
-def within(norms: np.ndarray, passed: np.ndarray) -> float:
-    """κ among the responses of the same prompts, those that have both: each prompt counts once."""
-    both = passed.any(1) & ~passed.all(1)
-    pairs = [(row[~right].mean(), row[right].mean()) for row, right in zip(norms[both], passed[both], strict=True)]
-    return float(np.divide(*np.sum(pairs, 0))) if pairs else float("nan")
 
 
 def ebpo_shrinkage(cell: Cell, seed: int, weights: torch.Tensor, steps: int = 10) -> float:

@@ -30,8 +30,8 @@ PASSED = re.compile(
 )
 NOT_PASSED = {"NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_API_KEY"}  # of a node; a secret
 START_TIMED_OUT = "The current node timed out during startup"
-# Ray's GCS would keep a record of every task, for `ray timeline` and the dashboard: 14 MB in 100 small steps
-# (research/growth.py). Workers have the setting from the GCS; a cluster of `ray start` keeps its own.
+# Ray's GCS would keep a record of every task, for `ray timeline` and the dashboard: 14 MB in 100 small steps.
+# Workers have the setting from the GCS; a cluster of `ray start` keeps its own.
 OWN_CLUSTER = {"include_dashboard": False, "_system_config": {"task_events_report_interval_ms": 0}}
 FEWER_IN_TRAINING = (
     "ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, or share them with "

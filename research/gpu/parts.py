@@ -25,10 +25,10 @@ from pathlib import Path
 from openrlhf_ebpo.quickstart.stages import preparation, run_stages
 run_stages(preparation(Path(sys.argv[1])))
 """
-SUMS = ("learning_real.py", "--task", "sums", "--seeds")
+SMOLLM2 = ("learning_smollm2.py", "--responses", "128", "--steps", "20", "--groups", "2", "4", "--seeds")
 LARGE = {  # script with its flags, the same for a rehearsal, seconds
     "share": (("overhead.py", "--large", "--pairs", "2"), ("overhead.py", "--pairs", "1", "--steps", "8"), 900),
-    "smollm2": ((*SUMS, *map(str, range(1, 11)), "--minutes", "25"), (*SUMS, "1", "--tiny"), 1900),
+    "smollm2": ((*SMOLLM2, *map(str, range(1, 11)), "--minutes", "25"), (*SMOLLM2, "1", "--tiny"), 1900),
 }
 
 

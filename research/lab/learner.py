@@ -26,6 +26,7 @@ from openrlhf_ebpo.estimator.contract import Batch, Estimator
 BETAS, MAX_NORM, CLIP, WARMUP = (0.9, 0.95), 1.0, 0.2, 0.03
 EVALUATIONS = 15
 PASS_AT = (1, 4, 16, 64)
+TOKEN_BASELINE = "otb"  # has one advantage a token, and so is a row of this bench alone
 
 Batches = Iterator[
     tuple[list[list[str]], torch.Tensor]
@@ -46,7 +47,7 @@ def train(
         spec: the estimator, as `build` reads it.
     """
     estimator, entropy = build(spec, cell.group)
-    states = [estimator.initial() for _ in weights]
+    states = [] if estimator is TOKEN_BASELINE else [estimator.initial() for _ in weights]
     weights, sampler = weights.clone().requires_grad_(), Sampler(cell, shape)
     adam = torch.optim.AdamW([weights], lr=lr, betas=BETAS, weight_decay=0.0)
     heldout = examples(cell.task, [tasks.words()[0]] * len(weights))
@@ -57,7 +58,10 @@ def train(
         prompts, answers = examples(cell.task, words)
         rollouts, corrections = sampler.draw(weights, prompts, uniforms)
         rewards = ((rollouts.tokens == answers[:, :, None]).all(-1)).double()
-        advantages, states = estimated(estimator, states, words, rollouts, rewards)
+        if estimator is TOKEN_BASELINE:
+            advantages = token_advantages(shape, weights, prompts, rollouts, rewards.float())
+        else:
+            advantages, states = estimated(estimator, states, words, rollouts, rewards)
         since.append(of_batch(rewards, advantages))
         for part in range(cell.mini_batches):
             chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
@@ -78,17 +82,20 @@ def of_batch(rewards: torch.Tensor, advantages: torch.Tensor) -> dict[str, torch
     return {
         "all_fail": (rewards == 0).all(-1).double().mean(-1),
         "reward": rewards.mean((1, 2)),
-        "advantage_rms": advantages.square().mean((1, 2)).sqrt(),
+        "advantage_rms": advantages.square().flatten(1).mean(1).sqrt(),
     }
 
 
-def build(spec: str, group: int) -> tuple[Estimator, float]:
-    """The estimator, and the weight of the entropy in the loss, of NAME[.PRESET][+PART=CHOICE …][+entropy=WEIGHT].
+def build(spec: str, group: int) -> tuple[Estimator | str, float]:
+    """The estimator, and the weight of the entropy in the loss, of NAME[.PRESET][+PART=CHOICE …][+entropy=WEIGHT]; or
+    TOKEN_BASELINE.
 
     Raises:
         UsageError: there is no such estimator or part, or nothing but training itself computes it.
     """
     name, preset, options = parsed(spec)
+    if name == TOKEN_BASELINE:
+        return TOKEN_BASELINE, 0.0
     try:
         entropy = float(options.pop("entropy", 0))
         config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)
@@ -134,6 +141,21 @@ def estimated(estimator, states: list, words, rollouts: policy.Rollouts, rewards
     return torch.tensor(np.stack([step.advantages for step in steps]), dtype=torch.float32), [s.state for s in steps]
 
 
+@torch.no_grad()
+def token_advantages(shape, weights, prompts, rollouts: policy.Rollouts, rewards) -> torch.Tensor:
+    """OTB's advantages (S, M, G, T): each token's baseline is the group's mean reward, weighted by the squared norm of the
+    score of each response up to this token, 1 − 2π + Σπ² a token (arXiv 2602.07078; verl's optimal_token_baseline). Divided
+    by their root mean square, which OTB leaves to the optimizer.
+    """
+    log_probs, distributions = policy.log_probs(shape, weights, prompts, rollouts.tokens)
+    norms = (1 - 2 * log_probs.exp() + distributions.exp().square().sum(-1)) * rollouts.mask
+    norms = norms.cumsum(-1) * rollouts.mask
+    baselines = (norms * rewards[..., None]).sum(2, keepdim=True) / norms.sum(2, keepdim=True).clamp(min=1e-8)
+    advantages = (rewards[..., None] - baselines) * rollouts.mask
+    scale = (advantages.square().sum((1, 2, 3)) / rollouts.mask.sum((1, 2, 3))).sqrt()
+    return advantages / (scale + 1e-6)[:, None, None, None]
+
+
 def update(
     shape, weights, adam, prompts, rollouts: policy.Rollouts, advantages, entropy_weight: float, correction=1.0
 ) -> dict:
@@ -142,7 +164,8 @@ def update(
     log_probs, distributions = policy.log_probs(shape, weights, prompts, rollouts.tokens)
     count = rollouts.mask.sum((1, 2, 3))
     ratio = (log_probs - rollouts.log_probs).exp()
-    advantages = advantages[..., None]
+    if advantages.ndim < rollouts.mask.ndim:
+        advantages = advantages[..., None]
     surrogate = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
     loss = -(correction * surrogate * rollouts.mask).sum((1, 2, 3)) / count
     with torch.set_grad_enabled(entropy_weight > 0):

