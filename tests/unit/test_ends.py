@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import LOCK
@@ -54,7 +55,7 @@ def test_a_process_is_found_whatever_it_calls_itself_and_until_it_has_ended(othe
 def test_what_a_killed_supervisor_has_left_is_ended_by_the_next_command(tmp_path, other, capsys):
     record(tmp_path, other.pid)
     end_leftovers(tmp_path)
-    assert other.wait(5) < 0
+    assert other.wait(seconds(5)) < 0
     said = capsys.readouterr().err
     assert str(other.pid) in said and str(tmp_path) in said
     end_leftovers(tmp_path)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers, number_from
@@ -59,7 +60,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.time() + 60
+    deadline = time.time() + seconds(60)
     while alive := [pid for pid in pids if is_alive(pid)]:
         assert time.time() < deadline, f"still there: {alive}"
         time.sleep(0.05)
@@ -74,7 +75,7 @@ def grade_in_thread(pool: Pool, gold: str, answer: str):
 
 def kill_at_work(pool: Pool) -> None:
     """Kill the grading process once it has spent time on its answer."""
-    deadline = time.time() + 30
+    deadline = time.time() + seconds(30)
     while time.time() < deadline:
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in processes_of(pool)[1:]:

@@ -218,7 +218,7 @@ def wait_until_gone(processes: list[int]) -> None:
         except psutil.NoSuchProcess:
             return False
 
-    deadline = time.time() + 60
+    deadline = time.time() + seconds(60)
     while left := [pid for pid in processes if alive(pid)]:
         assert time.time() < deadline, f"still there: {left}"
         time.sleep(0.05)

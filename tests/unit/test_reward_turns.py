@@ -3,12 +3,14 @@
 import asyncio
 import time
 
+from patience import seconds
+
 from openrlhf_ebpo.rewards.turns import await_turn, watch_turns
 
 
 def test_an_agent_that_blocks_is_named_with_its_line(caplog):
     async def blocks():
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + seconds(60)
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.01)
         return {"done": True}

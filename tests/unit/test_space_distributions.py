@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from patience import seconds
 from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.space import distributions
@@ -23,7 +24,7 @@ def learnt(tmp_path_factory):
 
 def whole(reader: Reader):
     """Once everything has been looked at."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + seconds(60)
     while not (seen := reader.read(wait=1.0)).whole:
         assert time.monotonic() < until
     return seen
