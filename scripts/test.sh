@@ -24,14 +24,12 @@ fi
 # The page's tests come late: a browser beside trainings is slow.
 groups=(
     "tests/integration"
-    "tests/unit/test_[hi]*"
-    "tests/unit/test_[a-d]*"
+    "tests/unit/test_[h-i]*"
+    "tests/unit/test_[a-g]*"
     "tests/contract"
     "tests/unit/test_s*"
-    "tests/unit/test_[e-g]*"
+    "tests/unit/test_[j-rt-z]* tests/faults tests/gpu"
     "tests/browser"
-    "tests/unit/test_[j-q]*"
-    "tests/unit/test_[rt-z]* tests/faults tests/gpu"
 )
 export LOGS=$(mktemp -d)
 trap 'rm -rf "$LOGS"' EXIT

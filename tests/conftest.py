@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -16,10 +15,6 @@ os.environ["HF_HUB_DISABLE_XET"] = "1"  # read when huggingface_hub is imported;
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; threads of so small tensors only wait
 os.environ.setdefault("OPENRLHF_EBPO_MATH_WORKERS", "1")  # each imports what it grades with: two seconds of a core
 gc.set_threshold(10_000, 20, 50)  # a tenth of the time went into walking through all that tests have imported
-hypothesis.settings.register_profile(
-    "tests", hypothesis.settings.default, deadline=None
-)  # its 200 ms fail on a busy machine
-hypothesis.settings.load_profile("tests")
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 

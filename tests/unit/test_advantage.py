@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from estimates import ebpo_step
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from properties import given, settings, st
 
 from lab.bandit import Bandit, train
 from openrlhf_ebpo.estimator.advantage import group_outcomes, grpo_advantages

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 
 from openrlhf_ebpo.data import passes
 from openrlhf_ebpo.training.prompts import trainable

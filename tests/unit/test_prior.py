@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from properties import assume, given, settings, st
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator import stored as storage

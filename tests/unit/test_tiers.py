@@ -51,3 +51,4 @@ def test_a_file_says_first_which_promise_it_guards_and_its_deadlines_scale(path)
     text = path.read_text()
     assert text.startswith('"""') and len(text.splitlines()[0].split()) >= 3, "line 1 is a docstring: the promise"
     assert not FIXED_DEADLINE.search(text), "patience.seconds scales a deadline to a busy machine"
+    assert not re.search("^from hypothesis", text, re.MULTILINE), "properties.py has hypothesis without its deadline"
