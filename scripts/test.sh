@@ -8,10 +8,6 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-3} # time limits of tests, times this: three groups keep two cores busy
-if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-    echo "Installing Debian's chromium for the tests of the page ..."
-    { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "chromium could not be installed: the tests of the page will skip"
-fi
 ruff check .
 ruff format --check .
 export TIER="not nightly"
@@ -19,9 +15,18 @@ if [ "${1:-}" = --all ]; then
     TIER=""
     shift
 fi
-[ $# -eq 0 ] || exec python -m pytest "$@"
+install_browser() {
+    if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        echo "Installing Debian's chromium for the tests of the page ..."
+        { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "chromium could not be installed: the tests of the page cannot run"
+    fi
+}
+if [ $# -gt 0 ]; then
+    install_browser
+    exec python -m pytest "$@"
+fi
 
-# The page's tests come late: a browser beside trainings is slow.
+# The page's tests come late: a browser beside trainings is slow, and is installed while others run.
 groups=(
     "tests/integration"
     "tests/unit/test_[h-i]*"
@@ -37,13 +42,14 @@ trap 'rm -rf "$LOGS"' EXIT
 run_group() { # its output in one piece, when it has ended
     local started=$SECONDS status=0 log
     log=$(mktemp -p "$LOGS")
+    [ "$1" != tests/browser ] || install_browser
     # shellcheck disable=SC2086
     python -m pytest --durations=10 -m "$TIER" $1 >"$log" 2>&1 || status=$?
     printf '%6d s  %s\n' $((SECONDS - started)) "$1" >>"$LOGS/times"
     flock "$LOGS" bash -c 'printf -- "--- %s\n" "$1"; cat "$2"' - "$1" "$log"
     return $status
 }
-export -f run_group
+export -f install_browser run_group
 failed=0
 printf '%s\0' "${groups[@]}" | xargs -0 -n 1 -P 3 bash -c 'run_group "$1"' - || failed=1
 echo "--- time"
