@@ -15,6 +15,7 @@ from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
 REWARD = """
+import time
 from pathlib import Path
 import torch
 HERE = Path(__file__).parent
