@@ -93,7 +93,7 @@ def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
 
 
 def test_an_answer_whose_process_is_killed_is_graded_again(start):
-    pool = start(workers=1, seconds=2)
+    pool = start(workers=1, seconds=seconds(1))
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
     kill_at_work(pool)
     thread.join()
