@@ -1,58 +1,58 @@
 #!/usr/bin/env bash
 # Sets up everything and passes the tests: style, unit, contract, browser, integration, faults.
 #
-#   bash scripts/test.sh                        the daily tests, in two rows side by side, for two cores
+#   bash scripts/test.sh                        the daily tests, in groups of which three run at a time, for two cores
 #   bash scripts/test.sh --all                  the nightly ones too: slow tests whose faults daily ones find as well
 #   bash scripts/test.sh [pytest arguments]     these, whether daily or nightly
-#
-# The page's tests come late: a browser beside trainings is slow.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
-export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-3} # time limits of tests, times this: two rows keep two cores busy
-if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-    echo "Installing Debian's chromium for the tests of the page ..."
-    { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "chromium could not be installed: the tests of the page will skip"
-fi
+export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-3} # time limits of tests, times this: three groups keep two cores busy
 ruff check .
 ruff format --check .
-tier=(-m "not nightly")
+export TIER="not nightly"
 if [ "${1:-}" = --all ]; then
-    tier=()
+    TIER=""
     shift
 fi
-[ $# -eq 0 ] || exec python -m pytest "$@"
+install_browser() {
+    if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        echo "Installing Debian's chromium for the tests of the page ..."
+        { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "chromium could not be installed: the tests of the page cannot run"
+    fi
+}
+if [ $# -gt 0 ]; then
+    install_browser
+    exec python -m pytest "$@"
+fi
 
-others=$(mktemp) times=$(mktemp)
-note() {  # BEGINNING FOLDERS: how long their tests took
-    printf '%6d s  %s\n' $((SECONDS - $1)) "$2" >>"$times"
+# The page's tests come late: a browser beside trainings is slow, and is installed while others run.
+groups=(
+    "tests/integration"
+    "tests/unit/test_[h-i]*"
+    "tests/unit/test_[a-g]*"
+    "tests/contract"
+    "tests/unit/test_s*"
+    "tests/unit/test_[j-rt-z]* tests/faults tests/gpu"
+    "tests/browser"
+)
+export LOGS=$(mktemp -d)
+trap 'rm -rf "$LOGS"' EXIT
+
+run_group() { # its output in one piece, when it has ended
+    local started=$SECONDS status=0 log
+    log=$(mktemp -p "$LOGS")
+    [ "$1" != tests/browser ] || install_browser
+    # shellcheck disable=SC2086
+    python -m pytest --durations=10 -m "$TIER" $1 >"$log" 2>&1 || status=$?
+    printf '%6d s  %s\n' $((SECONDS - started)) "$1" >>"$LOGS/times"
+    flock "$LOGS" bash -c 'printf -- "--- %s\n" "$1"; cat "$2"' - "$1" "$log"
+    return $status
 }
-beside() {
-    local failed=0 folders started
-    trap 'kill $! 2>/dev/null || true; exit 1' TERM
-    for folders in tests/unit "tests/faults tests/gpu"; do
-        started=$SECONDS
-        # shellcheck disable=SC2086
-        python -m pytest --durations=15 "${tier[@]}" $folders &
-        wait $! || failed=1
-        note "$started" "$folders"
-    done
-    return $failed
-}
-beside >"$others" 2>&1 &
-pid=$!
-trap 'kill $pid 2>/dev/null || true; rm -f "$others" "$times"' EXIT
+export -f install_browser run_group
 failed=0
-for folder in tests/integration tests/contract tests/browser; do
-    started=$SECONDS
-    python -m pytest --durations=15 "${tier[@]}" $folder || failed=1
-    note "$started" "$folder"
-done
-wait $pid || failed=1
-trap 'rm -f "$others" "$times"' EXIT
-echo "--- unit tests, faults"
-cat "$others"
+printf '%s\0' "${groups[@]}" | xargs -0 -n 1 -P 3 bash -c 'run_group "$1"' - || failed=1
 echo "--- time"
-cat "$times"
+cat "$LOGS/times"
 printf '%6d s  %s\n' "$SECONDS" "all of it"
 exit $failed

@@ -62,7 +62,7 @@ def bash(script: str, *words: object, **env: object) -> subprocess.CompletedProc
     """Runs in the project's root."""
     command = ["bash", str(LAUNCH / script), *map(str, words)]
     environment = {**CLEAN, **{name: str(value) for name, value in env.items()}}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
 
 
 def composed(*words: object, **env: object) -> list[str]:

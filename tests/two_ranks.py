@@ -34,7 +34,7 @@ def outcomes_of(script: Path, folder: Path) -> list[dict]:
         for each in commands
     ]
     try:
-        said = [rank.communicate(timeout=300)[0] for rank in ranks]
+        said = [rank.communicate()[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

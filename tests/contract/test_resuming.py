@@ -29,7 +29,6 @@ def resumed(tmp_path_factory):
         [sys.executable, SCRIPT, folder],
         capture_output=True,
         text=True,
-        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-4000:]

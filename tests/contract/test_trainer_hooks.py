@@ -3,13 +3,13 @@
 import ast
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from network import unreachable
 
 HOOKS = json.loads((Path(__file__).parents[1] / "data" / "trainer_hooks.json").read_text())
 
@@ -18,11 +18,9 @@ HOOKS = json.loads((Path(__file__).parents[1] / "data" / "trainer_hooks.json").r
 def wheel(request, tmp_path_factory) -> tuple[str, zipfile.ZipFile]:
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(folder)]
-    done = subprocess.run([*pip, request.param], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*pip, request.param], capture_output=True, text=True)
     if done.returncode:
-        (pytest.fail if "CI" in os.environ else pytest.skip)(
-            f"pip cannot download {request.param}: {done.stderr[-300:]}"
-        )
+        unreachable(f"pip cannot download {request.param}: {done.stderr[-300:]}")
     return request.param, zipfile.ZipFile(next(folder.glob("*.whl")))
 
 

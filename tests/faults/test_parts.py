@@ -19,6 +19,7 @@ import table
 import workshop
 from disk import Disk
 from moment import Moment, at_random
+from patience import seconds
 
 from openrlhf_ebpo.estimator.prior import Moments
 from openrlhf_ebpo.files import write_json
@@ -182,7 +183,7 @@ while orphan.is_running() and kinds.lives(orphan): pass
 assert kinds.descendants() == [] and orphan.pid not in {child.pid for child in kinds.psutil.Process().children()}
 """
     folder = os.path.dirname(kinds.__file__)
-    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -230,7 +231,7 @@ def test_the_training_is_one_that_the_checks_can_follow():
 def test_the_training_passes_its_own_checks(mode, tmp_path):
     workshop.build(tmp_path)
     command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *workshop.flags(tmp_path, tmp_path, mode, 1)]
-    done = subprocess.run([*command, "--dry_run"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command, "--dry_run"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -282,7 +283,7 @@ assert kinds.descendants() == []
 def test_a_training_is_killed_repeated_and_given_up_where_it_does_not_start(tmp_path):
     """Of a stand-in, which makes a step every 0.2 s; real trainings are killed in test_kills.py."""
     command = [sys.executable, "-c", STORY, os.path.dirname(kinds.__file__), str(tmp_path), STAND_IN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -292,7 +293,7 @@ def test_a_campaign_that_is_told_to_stop_leaves_nothing_behind(tmp_path):
     command = [sys.executable, campaign.__file__, "--dir", str(tmp_path), "--modes", "sync", "--kinds", "driver"]
     process = subprocess.Popen([*command, "--command", f"{sys.executable} -c 'import time; time.sleep(600)'"])
     log = tmp_path / "sync-1" / "log-000.txt"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + seconds(120)
     started = []
     while not (log.exists() and started) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.1)

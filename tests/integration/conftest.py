@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -21,7 +23,7 @@ from patience import seconds
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
 TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
-KNOWN = {"RAY_ADDRESS", PAUSE, FORKED}  # other variables may be read by imports
+KNOWN = {"RAY_ADDRESS", "PYTHONPATH", PAUSE, FORKED}  # other variables may be read by imports
 REWARD = """
 def reward_func(queries, prompts, labels, **kwargs):
     # about a third pass, and some prompts fail every time: the first letters decide
@@ -189,17 +191,34 @@ class Training:
         assert self.process.returncode != 0, output[-3000:]
         return output
 
-    def wait_for_step(self, run_dir: Path, step: int, limit: float = 240) -> None:
+    def wait_until(self, happened, limit: float = 240):
+        """Wait for a true result of `happened()` and return it; fail when the training ends first."""
+        deadline = time.monotonic() + seconds(limit)
+        while not (found := happened()):
+            assert self.process.poll() is None, self.output[-6000:]
+            assert time.monotonic() < deadline, f"not after {seconds(limit):g} s:\n{self.output[-4000:]}"
+            time.sleep(0.1)
+        return found
+
+    def wait_for_step(self, run_dir: Path, step: int) -> None:
         from openrlhf_ebpo.run.run_log import read_metrics
 
-        deadline = time.time() + seconds(limit)
-        while time.time() < deadline:
-            rows = read_metrics(run_dir)
-            if rows and rows[-1]["step"] >= step:
-                return
-            assert self.process.poll() is None, self.output[-6000:]
-            time.sleep(0.1)
-        pytest.fail(f"no step {step} after {seconds(limit):g} s:\n{self.output[-4000:]}")
+        self.wait_until(lambda: (rows := read_metrics(run_dir)) and rows[-1]["step"] >= step)
+
+
+@pytest.fixture(scope="session")
+def engine_cores(cluster):
+    """Find the engines' processes of this cluster alone, by the address with which they were started."""
+
+    def find() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if "EngineCore" in process.name() and process.environ().get("RAY_ADDRESS") == cluster.address:
+                    found.append(process)
+        return found
+
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -65,5 +65,6 @@ def run(module: str, argv: list[str], log: str, environment: dict[str, str]) -> 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    sys.path.extend(filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))
     sys.argv = [module, *argv]
     importlib.import_module(module).main(argv)

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from openrlhf_ebpo.cli import train_ppo_ray
+
 
 def write(path, text: str) -> str:
     path.write_text(text)
@@ -52,8 +54,6 @@ def test_a_mistake_is_named_with_its_flag(run_in_process, command, tmp_path, cha
     ],
 )
 def test_a_mistyped_flag_or_estimator_is_answered(command, tmp_path, capsys, changes, expected):
-    from openrlhf_ebpo.cli import train_ppo_ray
-
     with pytest.raises(SystemExit) as stopped:
         train_ppo_ray.main(command(tmp_path, **changes))
     assert stopped.value.code == 2
@@ -71,37 +71,30 @@ def test_a_foreign_run_is_left_alone(run_in_process, command, tmp_path):
     assert json.loads((run_dir / "run.json").read_text()) == run
 
 
-def launcher(*argv: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def test_a_dry_run_prints_the_resolved_configuration_without_secrets_and_starts_nothing(command, tmp_path):
+def test_a_dry_run_prints_the_resolved_configuration_without_secrets_and_starts_nothing(command, tmp_path, capsys):
     argv = command(tmp_path, logger__wandb__key="sekret-key", algo__dynamic_filtering_enable=True)
-    result = launcher(*argv, "--dry_run")
-    assert result.returncode == 0, result.stderr
-    text = result.stdout
+    train_ppo_ray.main([*argv, "--dry_run"])
+    text, errors = capsys.readouterr()
     config = json.loads(text[text.index("{") : text.rindex("}") + 1])
     assert config["algo"]["advantage"]["estimator"] == "ebpo"
     assert config["logger"]["run_dir"] == str(tmp_path / "model" / "run")
-    assert config["logger"]["wandb"]["key"] == "<redacted>" and "sekret-key" not in text + result.stderr
+    assert config["logger"]["wandb"]["key"] == "<redacted>" and "sekret-key" not in text + errors
     assert "removes the groups" in text  # dynamic filtering stays possible, with a warning
     assert not (tmp_path / "model").exists()
 
 
-def test_a_dry_run_imports_the_reward_file_and_runs_upstreams_validation(command, tmp_path):
+def test_a_dry_run_imports_the_reward_file_and_runs_upstreams_validation(run_in_process, command, tmp_path):
     reward = write(tmp_path / "reward.py", "import no_such_module\ndef reward_func(q, p, l): return {}\n")
-    assert (
-        "fails when imported: ModuleNotFoundError"
-        in launcher(*command(tmp_path, reward__remote_url=reward), "--dry_run").stderr
-    )
-    result = launcher(*command(tmp_path, train__partial_rollout_enable=True), "--dry_run")
-    assert result.returncode != 0
-    assert "OpenRLHF refuses this combination of flags: --train.partial_rollout_enable requires" in result.stderr
+    said = run_in_process([*command(tmp_path, reward__remote_url=reward), "--dry_run"])
+    assert "fails when imported: ModuleNotFoundError" in said
+    said = run_in_process([*command(tmp_path, train__partial_rollout_enable=True), "--dry_run"])
+    assert "OpenRLHF refuses this combination of flags: --train.partial_rollout_enable requires" in said
 
 
-def test_help_teaches_our_flags_and_upstreams():
-    text = launcher("--help").stdout
+def test_help_teaches_our_flags_and_upstreams(capsys):
+    with pytest.raises(SystemExit):
+        train_ppo_ray.main(["--help"])
+    text = capsys.readouterr().out
     for part in ("--algo.advantage.ebpo.preset", "--logger.run_dir", "--dry_run", "--rollout.n_samples_per_prompt"):
         assert part in text
     assert "usage: openrlhf-ebpo train [flags]" in text and "example, for one machine" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,7 +37,7 @@ def story(train, command, run_in_process, tmp_path_factory):
         return command(output, **settings, **changes)
 
     first = train(argv())
-    wait_for(run_dir / "run.json", first)
+    first.wait_until((run_dir / "run.json").is_file)
     again = [argv(), [*argv(), "--force"], argv(logger__run_dir=output / "another_run")]
     refusals = [run_in_process(words) for words in again]
     first.succeed()
@@ -50,13 +49,6 @@ def story(train, command, run_in_process, tmp_path_factory):
     second = train(argv(ckpt__max_num=4, actor__adam__lr=5e-2))
     second.succeed()
     return SimpleNamespace(**locals())
-
-
-def wait_for(path: Path, training, seconds: int = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not path.is_file():
-        assert training.process.poll() is None and time.monotonic() < deadline, training.output[-4000:]
-        time.sleep(0.1)
 
 
 def flip(path: Path) -> None:

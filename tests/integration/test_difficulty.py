@@ -7,6 +7,7 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
+from patience import seconds
 
 pytestmark = (
     pytest.mark.nightly
@@ -45,7 +46,7 @@ def read_lines(path) -> list[dict]:
 def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path, workshop):
     progress = tmp_path / "out.progress.jsonl"
     process = start("first.log")
-    deadline = time.time() + 240
+    deadline = time.time() + seconds(240)
     while not progress.exists() or len(read_lines(progress)) < 20:
         assert process.poll() is None and time.time() < deadline, (tmp_path / "first.log").read_text()[-4000:]
         time.sleep(0.02)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from pathlib import Path
 
 import psutil
@@ -51,34 +49,15 @@ def stage(tmp_path) -> Path:
     return tmp_path
 
 
-def wait_until(happened, training, seconds: int = 240):
-    deadline = time.time() + seconds
-    while not (found := happened()):
-        assert training.process.poll() is None, training.output[-6000:]
-        assert time.time() < deadline, training.output[-4000:]
-        time.sleep(0.1)
-    return found
-
-
-def engine_cores(cluster) -> list[psutil.Process]:
-    """Those of this cluster alone, told by the address with which they were started: others may be on this machine."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if "EngineCore" in process.name() and process.environ().get("RAY_ADDRESS") == cluster.address:
-                found.append(process)
-    return found
-
-
-def held_core(letter: str, stage: Path, training, cluster) -> psutil.Process:
+def held_core(letter: str, stage: Path, training, engine_cores) -> psutil.Process:
     """An engine's core, while the rewards of that letter are held."""
-    wait_until((stage / f"held_{letter}").exists, training)
-    return wait_until(lambda: engine_cores(cluster), training)[0]
+    training.wait_until((stage / f"held_{letter}").exists)
+    return training.wait_until(engine_cores)[0]
 
 
 def wait_for_the_end(number: int, letter: str, stage: Path, training) -> None:
     """Let the rewards go when so many drivers have ended."""
-    wait_until(lambda: training.output.count("error: training stopped: ") == number, training, seconds=60)
+    training.wait_until(lambda: training.output.count("error: training stopped: ") == number, 60)
     (stage / f"hold_{letter}").unlink(missing_ok=True)
 
 
@@ -102,7 +81,7 @@ def check_run(run_dir: Path, training, *causes: str, age: int = 0) -> None:
 
 @pytest.mark.nightly  # daily: contract/test_health.py, unit/test_engine_deaths.py
 def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in_a_weight_sync_ends_the_run(
-    train, command, stage, cluster
+    train, command, stage, engine_cores
 ):
     changes = {
         **STEP,
@@ -128,11 +107,11 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in
     (stage / "hold_b").touch()
     resumed = [*argv, "--ckpt.load_enable", "--vllm.num_engines", "2", "--train.max_restarts", "1"]
     training = train(resumed, **SPAWN, **{PAUSE: "0.5"})
-    core = held_core("b", stage, training, cluster)
-    wait_until(lambda: (beat := read_beat(run_dir)) and beat.phase == REWARDS, training)  # all has been generated
+    core = held_core("b", stage, training, engine_cores)
+    training.wait_until(lambda: (beat := read_beat(run_dir)) and beat.phase == REWARDS)  # all has been generated
     core.suspend()  # vLLM then waits for it, and does not end this wait when it dies
     (stage / "hold_b").unlink()
-    wait_until(lambda: (beat := read_beat(run_dir)) and beat.phase == "syncing weights", training)
+    training.wait_until(lambda: (beat := read_beat(run_dir)) and beat.phase == "syncing weights")
     core.kill()
     wait_for_the_end(1, "b", stage, training)
     check_run(run_dir, training, "its EngineCore was ended by SIGKILL: mostly the machine")
@@ -140,17 +119,17 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in
 
 
 @pytest.mark.nightly  # daily: unit/test_engine_deaths.py; integration/test_eval.py loses an engine
-def test_in_async_training_the_death_of_an_engine_or_of_its_actor_ends_the_run_too(train, command, stage, cluster):
+def test_in_async_training_the_death_of_an_engine_or_of_its_actor_ends_the_run_too(train, command, stage, engine_cores):
     changes = {**STEP, **WATCHED, "reward__remote_url": stage / "reward.py", "data__max_samples": 48}
     argv = command(stage, **changes, train__async_enable=True, train__max_restarts=1)
     for letter in "cd":  # the trainer waits with the weights of the step before
         (stage / f"hold_{letter}").touch()
     training = train(argv, **SPAWN, **{PAUSE: "0.5"})
-    core = held_core("c", stage, training, cluster)
+    core = held_core("c", stage, training, engine_cores)
     training.wait_for_step(stage / "model" / "run", 1)
     core.kill()
     wait_for_the_end(1, "c", stage, training)
-    core = held_core("d", stage, training, cluster)
+    core = held_core("d", stage, training, engine_cores)
     training.wait_for_step(stage / "model" / "run", 2)
     core.parent().kill()
     core.wait(20)  # in a cluster that was joined nobody else ends it

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from patience import seconds
 
 N, FILE_QUESTIONS, AIME = 8, 120, 30
 ROOT = Path(__file__).parents[2]
@@ -68,7 +69,7 @@ def an_engine() -> list[psutil.Process]:
 
 def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_killed(start, run_dir, tmp_path):
     def wait_for(count: int, said: str = "") -> None:
-        deadline = time.time() + 240
+        deadline = time.time() + seconds(240)
         while len(lines(progress)) < count or said not in (tmp_path / "first.log").read_text():
             output = (tmp_path / "first.log").read_text()
             assert process.poll() is None and time.time() < deadline, output[-6000:]

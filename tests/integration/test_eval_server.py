@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from patience import seconds
 
 pytestmark = pytest.mark.nightly  # daily: unit/test_eval_endpoint.py, unit/test_eval_endpoint_command.py
 
@@ -81,7 +82,7 @@ def server(model, tmp_path):
 
 
 def wait_until_ready(process, address: str, log: Path) -> None:
-    deadline = time.time() + 300
+    deadline = time.time() + seconds(300)
     while time.time() < deadline:
         assert process.poll() is None, log.read_text()[-6000:]
         try:
@@ -120,7 +121,7 @@ def test_vllms_server_gives_what_the_engines_here_give_and_a_killed_command_goes
     wait_until_ready(process, address, log)
 
     slow = start("there", *greedy, *as_chat, *served, "--concurrency", 1)
-    deadline = time.time() + 120
+    deadline = time.time() + seconds(120)
     while len(kept := lines(tmp_path / "there")) < 6:
         assert slow.poll() is None and time.time() < deadline, (tmp_path / "there.log").read_text()[-6000:]
         time.sleep(0.02)

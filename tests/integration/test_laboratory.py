@@ -21,7 +21,7 @@ from openrlhf_ebpo.training.rollouts import prompt_id
 
 pytestmark = (
     pytest.mark.nightly
-)  # daily: integration/test_own_estimator.py is killed and resumed async; contract/test_methods_in_upstream.py
+)  # daily: integration/test_restarts.py is killed and resumed async; contract/test_methods_in_upstream.py
 
 HERE = str(Path(__file__).parent)
 NAME = "in_turn:InTurn"

@@ -9,6 +9,7 @@ import signal
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.run.catalogue import find
@@ -171,7 +172,7 @@ def test_without_a_cluster_ray_is_started_and_an_interrupt_leaves_no_process(tra
     assert tasks_on_record(family) == 0  # they would add up
     os.kill(training.process.pid, signal.SIGINT)
     output = training.fail()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=seconds(5))
     assert not [
         p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE
     ]  # where no init collects them

@@ -41,7 +41,7 @@ def environment(cluster) -> dict[str, str]:
 def run(environment, tmp_path):
     def done(*argv: str) -> str:
         command = [sys.executable, "-W", "ignore", *map(str, argv)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-6000:]
         return result.stdout
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from estimates import ebpo_step
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from properties import given, settings, st
 
 from lab.bandit import Bandit, train
 from openrlhf_ebpo.estimator.advantage import group_outcomes, grpo_advantages
@@ -116,7 +115,7 @@ def batches(draw):
 
 
 @given(batches())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
     (low, high), size, runs = drawn
     config = EstimatorConfig(n_samples_per_prompt=size, fail_reward=low, pass_reward=high)
@@ -144,7 +143,6 @@ def test_rewards_in_float32_are_taken_as_they_are():
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), min_size=2, max_size=6))
-@settings(deadline=None)
 def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows):
     rewards = torch.tensor(rows, dtype=torch.float64)
     prior = Prior.of([1.0] * 20 + [0.0] * 30, [0.2] * 5 + [0.9] * 3)

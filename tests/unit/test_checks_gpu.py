@@ -82,7 +82,6 @@ class Machine:
             [sys.executable, *words],
             capture_output=True,
             text=True,
-            timeout=100,
             env={**self.environment, **environment},
             cwd=self.folder,
         )
@@ -245,7 +244,6 @@ def gpu_check(machine: Machine, *words: str) -> subprocess.CompletedProcess:
         ["bash", scripts / "gpu_check.sh", *words],
         capture_output=True,
         text=True,
-        timeout=100,
         env={**machine.environment, "PYTHONPATH": str(machine.folder / "packages")},
     )
 

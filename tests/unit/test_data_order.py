@@ -6,8 +6,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from properties import given, settings, st
 
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data import order
@@ -21,7 +20,7 @@ def ids(count: int) -> list[str]:
     return [f"{i * 7919:016x}" for i in range(count)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows, st.integers(0, 5), st.one_of(st.none(), st.integers(1, 20)))
 def test_topic_order_is_a_permutation_of_contiguous_clusters(rows, seed, block):
     clusters = [cluster for cluster, _ in rows]
@@ -38,7 +37,7 @@ def test_topic_order_is_a_permutation_of_contiguous_clusters(rows, seed, block):
     assert all(rest.count(cluster) == clusters.count(cluster) % block for cluster in set(clusters))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows, st.integers(0, 5), st.booleans())
 def test_difficulty_order_is_a_monotone_permutation(rows, seed, reverse):
     rates = np.array([rate / 16 for _, rate in rows])
@@ -48,7 +47,7 @@ def test_difficulty_order_is_a_monotone_permutation(rows, seed, reverse):
     assert (steps >= 0).all() if reverse else (steps <= 0).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows, st.randoms(use_true_random=False))
 def test_the_order_depends_on_the_ids_not_on_the_rows_places(rows, random):
     names, clusters = ids(len(rows)), [cluster for cluster, _ in rows]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as Args
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from properties import given, st
 
 from openrlhf_ebpo.data import passes
 from openrlhf_ebpo.training.prompts import trainable
@@ -20,6 +21,20 @@ def test_steps_of_the_papers_batches(prompts, expected):
     assert passes.steps_a_pass(prompts, batch=512, group=4, train_batch=512) == expected
 
 
+def settings_of(train_batch: int, group: int, ranks: int = 2, dynamic: bool = True) -> Args:
+    return Args(
+        actor=Args(num_nodes=1, num_gpus_per_node=ranks),
+        ds=Args(ring_attn_size=1, tensor_parallel_size=1),
+        train=Args(dynamic_batch_enable=dynamic, batch_size=train_batch),
+        rollout=Args(n_samples_per_prompt=group),
+    )
+
+
+@pytest.mark.parametrize(("ranks", "dynamic", "kept"), [(2, False, 12), (2, True, 12), (1, True, 12), (1, False, 20)])
+def test_what_is_kept_is_whole_groups_in_whole_optimizer_steps(ranks, dynamic, kept):
+    assert trainable(20, settings_of(train_batch=6, group=4, ranks=ranks, dynamic=dynamic)) == kept
+
+
 @given(
     prompts=st.integers(0, 2000),
     batch=st.integers(1, 64),
@@ -27,16 +42,8 @@ def test_steps_of_the_papers_batches(prompts, expected):
     mini=st.integers(1, 64),
 )
 def test_as_many_steps_as_batches_with_something_to_train_on(prompts, batch, group, mini):
-    from types import SimpleNamespace as Args
-
-    args = Args(
-        actor=Args(num_nodes=1, num_gpus_per_node=2),
-        ds=Args(ring_attn_size=1, tensor_parallel_size=1),
-        train=Args(dynamic_batch_enable=True, batch_size=mini * group),
-        rollout=Args(n_samples_per_prompt=group),
-    )
     mini = min(mini, batch)  # a batch holds an optimizer step at least: the launcher refuses others
-    args.train.batch_size = mini * group
+    args = settings_of(mini * group, group)
     sizes = [min(batch, prompts - start) * group for start in range(0, prompts, batch)]
     kept = [trainable(size, args) for size in sizes]
     assert passes.steps_a_pass(prompts, batch, group, mini * group) == sum(size > 0 for size in kept)

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hub_repos import File
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from properties import given, settings, st
 
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data.clean import held_out
@@ -263,7 +262,7 @@ def test_text_of_a_data_set_cannot_write_to_the_terminal(tmp_path, capsys):
 numbers = st.lists(st.integers(0, 2**64 - 1), unique=True, min_size=2, max_size=80)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(numbers, numbers, st.one_of(st.integers(0, 20), st.floats(0, 0.99)), st.integers(0, 3))
 def test_a_growing_set_never_moves_a_question_from_training_to_validation(old, new, validation, seed):
     old = np.array(old, dtype=np.uint64)

@@ -6,11 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 import torch
+from patience import wait_until
 
 from openrlhf_ebpo.checks import machine
 from openrlhf_ebpo.cli import doctor
@@ -84,9 +84,7 @@ def test_an_engine_without_its_run_is_found_and_named(tmp_path):
     )
     pid = int(started.stdout)
     try:
-        deadline = time.time() + 10
-        while psutil.Process(pid).name() != "VLLM::EngineCor" and time.time() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: psutil.Process(pid).name() == "VLLM::EngineCor", 10)
         found = [finding for finding in machine.leftovers() if str(pid) in finding.found.split()]
         assert found and found[0].remedy.startswith("kill -9 ") and not found[0].fatal
     finally:

@@ -1,4 +1,4 @@
-"""The processes that a training leaves: which they are, and that a number which was given to others since is not theirs."""
+"""How a training ended, in words; and the processes that it leaves: a number that was given to others since is not theirs."""
 
 import contextlib
 import json
@@ -10,12 +10,14 @@ import time
 
 import psutil
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import LOCK
 from openrlhf_ebpo.supervisor import driver
 from openrlhf_ebpo.supervisor.driver import end_leftovers
-from openrlhf_ebpo.supervisor.ends import is_alive, list_session
+from openrlhf_ebpo.supervisor.ends import count_killed_for_memory, describe_death, is_alive, list_session
+from openrlhf_ebpo.supervisor.restarts import how_to_continue
 
 NAMES_ITSELF = (
     "import ctypes, time; ctypes.CDLL(None).prctl(15, b') S 1 1 1 (x', 0, 0, 0); print(flush=True); time.sleep(600)"
@@ -54,7 +56,7 @@ def test_a_process_is_found_whatever_it_calls_itself_and_until_it_has_ended(othe
 def test_what_a_killed_supervisor_has_left_is_ended_by_the_next_command(tmp_path, other, capsys):
     record(tmp_path, other.pid)
     end_leftovers(tmp_path)
-    assert other.wait(5) < 0
+    assert other.wait(seconds(5)) < 0
     said = capsys.readouterr().err
     assert str(other.pid) in said and str(tmp_path) in said
     end_leftovers(tmp_path)
@@ -84,3 +86,21 @@ def test_a_session_is_not_ended_while_its_supervisor_lives(tmp_path, other):
         with pytest.raises(ValueError, match="in use"):
             end_leftovers(tmp_path)
     assert other.poll() is None
+
+
+def test_a_death_names_its_signal_and_memory_where_it_may_be_that():
+    assert describe_death(-9, 0).endswith(
+        "killed by SIGKILL: by somebody, or because the machine or its container ran out of memory"
+    )
+    assert describe_death(-9, 2).endswith(
+        "killed by SIGKILL: the machine ran out of memory, and the kernel ended 2 of its processes"
+    )
+    assert describe_death(-11, 2) == "the driver was killed by SIGSEGV"
+    assert describe_death(-99, 0) == "the driver was killed by signal 99"
+    assert "status 1 and gave no reason" in describe_death(1, 0)
+    assert count_killed_for_memory() >= 0
+
+
+def test_how_to_continue_names_the_newest_whole_checkpoint(tmp_path):
+    none = (False, f"no checkpoint was complete in {tmp_path} (--ckpt.save_steps is 5)")
+    assert how_to_continue(str(tmp_path), "ebpo", 5) == none

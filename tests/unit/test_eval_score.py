@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.eval import score
@@ -75,7 +76,7 @@ def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path, capsys)
     flags = ["--input", source, "--output", output, "--seconds", "1", "--workers", "2"]
     command = [sys.executable, "-m", "eval.score", *map(str, flags)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
-    deadline = time.time() + 120
+    deadline = time.time() + seconds(120)
     while not progress.exists() or progress.read_bytes().count(b"\n") < 2:
         assert process.poll() is None and time.time() < deadline
         time.sleep(0.01)

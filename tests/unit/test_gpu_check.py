@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import seconds, wait_until
 
 import overhead
 from gpu import check, machine, modes, report, trainings, work
@@ -285,7 +286,7 @@ HANGS = [
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch, cut_off):
     monkeypatch.setattr(work, "GRACE", 5)
-    until = time.monotonic() + 2 if cut_off else float("inf")
+    until = time.monotonic() + seconds(2) if cut_off else float("inf")
     each = Work("a", tmp_path, 60 if cut_off else 2, until=until)
     error, words = (
         (TimeIsUp, "--minutes")
@@ -296,10 +297,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatc
         each.run(HANGS)
     child = int(each.log.read_text().splitlines()[-1])
     assert each.commands[0]["status"] == -15
-    deadline = time.time() + 10
-    while is_alive(child) and time.time() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(child)
+    wait_until(lambda: not is_alive(child), 10)
 
 
 def is_alive(pid: int) -> bool:
@@ -429,9 +427,7 @@ def test_the_peak_is_the_largest_that_was_seen(monkeypatch):
     monkeypatch.setattr(memory, "EVERY", 0.001)
     monkeypatch.setattr(memory, "used_mib", lambda: next(seen, None))
     with memory.peak() as found:
-        deadline = time.time() + 10
-        while next(seen, None) is not None and time.time() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: next(seen, None) is None, 10)
     assert found["peak_mib"] in (5, 7, 9)
 
 

@@ -343,7 +343,7 @@ def test_a_file_that_the_hub_claims_to_keep_in_git_is_not_read_as_a_whole(tmp_pa
 @pytest.mark.parametrize("files", [["../mine"], ["a/../../mine"], "/", [1], None, {"a": 1}])
 def test_a_record_of_anybodys_takes_nothing_away_outside_of_its_folder(tmp_path, files):
     folder = tmp_path / "model"
-    folder.mkdir()
+    (folder / "a").mkdir(parents=True)
     (tmp_path / "mine").write_text("mine")
     (folder / RECORD).write_text(json.dumps({"repo": REPO, "files": files}))
     remove_other_files(folder, "another commit", [])

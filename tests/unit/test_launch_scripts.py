@@ -6,12 +6,12 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from launching import CLEAN, LAUNCH, METHODS, MODELS, PUBLISHED, ROOT, bash, composed, dry_runs, furnish, value
+from patience import seconds, wait_until
 
 GROUPS = (4, 8, 16, 32)
 
@@ -321,7 +321,7 @@ def running(pids: Path) -> list[psutil.Process]:
     for pid in map(int, pids.read_text().split()):
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(pid))
-    left = psutil.wait_procs(found, timeout=5)[1]
+    left = psutil.wait_procs(found, timeout=seconds(5))[1]
     return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]  # where no init collects them
 
 
@@ -364,11 +364,8 @@ def test_a_slurm_job_passes_its_signals_on_and_waits_for_the_training(stand_ins,
     for number, note in ((None, "training"), (signal.SIGUSR1, "USR1"), (signal.SIGTERM, "TERM")):
         if number:
             process.send_signal(number)
-        until = time.monotonic() + 60
-        while not (notes.exists() and note in notes.read_text()):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-    assert process.wait(60) == 75
+        wait_until(lambda: notes.exists() and note in notes.read_text())  # noqa: B023  called here
+    assert process.wait(seconds(60)) == 75
     assert not running(tmp_path / "pids")  # Ray is ended after the training
 
 

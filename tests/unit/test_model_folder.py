@@ -299,7 +299,7 @@ def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
     rewrite(model / "config.json", lambda config: {**config, "auto_map": {"AutoModelForCausalLM": "modeling_qwen3.X"}})
     assert problems(model) == []
     argv = [sys.executable, "-c", LOADS, model, tmp_path / "whole"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     assert not (tmp_path / "has run").exists()
     pickle.loads((model / "optimizer.pt").read_bytes())

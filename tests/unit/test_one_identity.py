@@ -24,9 +24,7 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ("eval", "ebp
 
 def loaded(start: str) -> list[str]:
     """Modules under a name of the checkout; files that were loaded twice; files that were loaded at all."""
-    done = subprocess.run(
-        [sys.executable, "-c", AS_MAIN.format(start=start)], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", AS_MAIN.format(start=start)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().rsplit(" ", 2)
 
@@ -52,7 +50,7 @@ def test_an_error_of_one_is_an_error_of_the_other(tmp_path):
         "main = runpy.run_module('eval.run', run_name='not_main')\n"
         "assert main['StorageError'] is jobs.StorageError is run.StorageError"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -82,6 +80,5 @@ def test_the_app_runs_beside_the_package_alone(tmp_path):
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 0 and "EBPO_SPACE_RUNS" in done.stdout, done.stderr

@@ -115,7 +115,7 @@ def test_a_scorer_that_fails_is_a_failed_response_with_its_cause(hostile, respon
 def test_a_scorer_cannot_take_its_limits_off(hostile):
     """What it has started ends with it."""
     assert grade(hostile, "no alarm")["error"] == "timeout"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + seconds(60)
     while any(command[:1] == ["sleep"] for command in commands()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import wait_until, wait_until_gone
+from patience import seconds, wait_until, wait_until_gone
 
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers, number_from
@@ -80,7 +80,7 @@ def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
 
 
 def test_an_answer_whose_process_is_killed_is_graded_again(start):
-    pool = start(workers=1, seconds=1)
+    pool = start(workers=1, seconds=seconds(1))
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
     kill_at_work(pool)
     thread.join()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from properties import assume, given, settings, st
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator import stored as storage
@@ -268,7 +267,7 @@ def test_states_of_other_estimators_have_bounds_too(tmp_path, name, state, shown
     st.integers(0, 2**32),
     st.sampled_from([0.1, 1.0, 1e6]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_prior_that_clipped_rewards_lead_to_is_taken_back(choice, seed, high):
     """Rewards at both ends of the range and, being float32, a little beyond; groups of one response and of none."""
     rng, size = np.random.default_rng(seed), int(np.random.default_rng(seed).integers(2, 6))

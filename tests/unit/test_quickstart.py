@@ -13,6 +13,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.command import Parser
 from openrlhf_ebpo.files import append_json_line
@@ -317,7 +318,7 @@ def test_a_signal_ends_the_training_that_was_launched_too(tmp_path, number):
         tmp_path / "x" / "log",
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + seconds(60)
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.05)

@@ -70,6 +70,8 @@ def test_a_good_return_keeps_its_values_as_single_numbers(returned):
         ({"rewards": 1.0, "scores": math.nan}, "gave float nan as 'scores'"),
         ({"rewards": 1.0, "scores": [1, 2]}, "gave 2 values as 'scores'"),
         ({"rewards": 1.0, "extra_logs": [0.5]}, "extra_logs"),
+        ({"rewards": 1.0, "extra_logs": {"step": 1.0}}, "'extra_logs' has step"),
+        ({"rewards": 1.0, "extra_logs": {"time": 1.0}}, "'extra_logs' has time"),
     ],
     ids=lambda value: str(value)[:50],
 )

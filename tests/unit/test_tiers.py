@@ -1,4 +1,4 @@
-"""Each nightly test has a daily one that finds the same fault: the comment at its marker names one that is there."""
+"""Tests are honest: nightly ones name the daily test of the same fault, limits scale, each file says what it guards."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
+FILES = sorted(TESTS.glob("*/test_*.py"))
+FIXED_DEADLINE = re.compile(r"\b(?:time|monotonic)\(\) \+ \d")
 NIGHTLY = [
     (path, number)
-    for path in sorted(TESTS.glob("*/test_*.py"))
+    for path in FILES
     for number, line in enumerate(path.read_text().splitlines(), 1)
     if "mark.nightly" in line and path != Path(__file__)
 ]
@@ -34,9 +38,17 @@ def test_a_test_that_hangs_is_a_failure_with_a_name(tmp_path):
         "import pytest, time\n\n@pytest.mark.timeout(0.2)\ndef test_it():\n    time.sleep(1000)\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "FAILED test_hangs.py::test_it" in done.stdout
 
 
 def test_every_test_has_a_time_limit(request):
     assert request.node.get_closest_marker("timeout").args[0] >= 60
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_file_says_first_which_promise_it_guards_and_its_deadlines_scale(path):
+    text = path.read_text()
+    assert text.startswith('"""') and len(text.splitlines()[0].split()) >= 3, "line 1 is a docstring: the promise"
+    assert not FIXED_DEADLINE.search(text), "patience.seconds scales a deadline to a busy machine"
+    assert not re.search("^from hypothesis", text, re.MULTILINE), "properties.py has hypothesis without its deadline"
