@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from patience import seconds
 
 from openrlhf_ebpo.rewards.guard import GuardedTurns, watch_turns
 from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe
@@ -112,7 +113,7 @@ def test_a_message_of_several_lines_becomes_one():
 def test_an_agent_that_blocks_is_named_with_its_line(caplog):
     class Blocks:
         async def step(self, state):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + seconds(60)
             while not caplog.records and time.monotonic() < deadline:
                 time.sleep(0.01)
             return {"done": True}
