@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.estimator.history import History
-from openrlhf_ebpo.estimator.prior import Moments, Prior
+from openrlhf_ebpo.estimator.prior import Bounds, Moments, Prior
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
 REWARDS, MEANS, WITHIN = range(3)  # rows of COLUMNS
 KEYS = ("count", "mean", "m2")  # of Moments
-COUNT, M2 = 0, 2  # rows of KEYS
 MAX_CLUSTERS = 4096  # beyond it those that were seen longest ago are forgotten
 LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
 
@@ -51,21 +50,19 @@ class Table:
         return {"names": list(self.names), "moments": moments, "seen": self.seen.tolist()}
 
     @classmethod
-    def from_dict(cls, saved: dict) -> Table:
+    def from_dict(cls, saved: dict, bounds: Bounds) -> Table:
         """Raises:
-        KeyError, TypeError, ValueError: it is damaged.
+        KeyError, TypeError, ValueError: it is damaged, or out of bounds.
         """
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
         moments = np.array([[saved["moments"][name][key] for name in COLUMNS] for key in KEYS], np.float64)
         if moments.shape != (len(KEYS), len(COLUMNS), len(names)) or seen.shape != (len(names),):
             raise ValueError(f"every column of {len(names)} clusters holds as many numbers")
-        if (
-            not np.isfinite(moments).all()
-            or (moments[[COUNT, M2]] < 0).any()
-            or not all(isinstance(name, str) for name in names)
-        ):
-            raise ValueError("clusters have texts as names, finite numbers, and no negative count or m2")
-        return cls(names, moments, seen)
+        if not np.isfinite(moments).all() or not all(isinstance(name, str) for name in names):
+            raise ValueError("clusters have texts as names and finite numbers")
+        table = cls(names, moments, seen)
+        bounds.check({name: table.column(row) for row, name in enumerate(COLUMNS)})
+        return table
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,9 @@ def clustered(history: History) -> History:
         history,
         update=update,
         initial=lambda: Clustered(history.initial()),
-        restore=lambda saved: Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"])),
+        restore=lambda saved, bounds: Clustered(
+            history.restore(saved["run"], bounds), Table.from_dict(saved["clusters"], bounds)
+        ),
         read=lambda state, groups: pooled(state.table, history.read(state.run, groups), groups),
         metrics=lambda state: {**history.metrics(state.run), "ebpo/clusters": len(state.table.names)},
     )
