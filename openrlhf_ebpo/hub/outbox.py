@@ -37,7 +37,7 @@ from openrlhf_ebpo.seams import model_folder
 
 CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
 STATES = ("pushing", "pushed", "failed")
-FIELDS = {"step": int, "repo": str, "private": bool, "branch_per_step": bool, "token": str}  # of push.json
+FIELDS = {"step": int, "repo": str, "private": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
 
 
@@ -49,7 +49,6 @@ class Item:
     step: int
     repo: str
     private: bool
-    branch_per_step: bool
     token: str
     sizes: dict[str, int]  # of what was put into files/
     hashes: dict[str, str]  # SHA-256 of the same
@@ -108,7 +107,6 @@ def add(
     *,
     repo: str,
     private: bool = True,
-    branch_per_step: bool = False,
     full_state: Iterable[Path] = (),
     not_secret: Collection[str] = (),
 ) -> Item:
@@ -135,8 +133,7 @@ def add(
             put(content, temporary / "files" / name)
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
         hashes = _hashes(temporary / "files", sizes, step)
-        settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
-        settings["not_secret"] = sorted(not_secret)
+        settings = {"step": step, "repo": repo, "private": private, "not_secret": sorted(not_secret)}
         what = {"files": sizes, "sha256": hashes, "token": token, "time": timestamp()}
         write_json(temporary / "push.json", {**settings, **what})
         temporary.rename(target)

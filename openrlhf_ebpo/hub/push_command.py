@@ -49,7 +49,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--step", type=int, metavar="N", help="which saved step (with --repo); the last one if not given"
     )
     parser.add_argument("--public", action="store_true", help="a repo that is created is public; otherwise private")
-    parser.add_argument("--branch_per_step", action="store_true", help="give the step a branch too, checkpoint-000010")
     parser.add_argument("--full_state", action="store_true", help="push the optimizer's state too (pickles), to resume")
     parser.add_argument(
         "--attempts",
@@ -108,7 +107,7 @@ def check_flags(args: argparse.Namespace) -> None:
     if args.repo:
         args.repo = target(args.repo)
         return
-    needing = ("step", "public", "branch_per_step", "full_state", "folder", "not_secret")
+    needing = ("step", "public", "full_state", "folder", "not_secret")
     if given := [f"--{name}" for name in needing if getattr(args, name) not in (None, False, [])]:
         raise UsageError(f"{', '.join(given)}: say where to push, with --repo owner/name")
 
@@ -147,7 +146,7 @@ def check_targets(args: argparse.Namespace, run_dir: Path, api) -> None:
 def queue(args: argparse.Namespace, run_dir: Path) -> None:
     step, model, full_state = chosen_model(args, run_dir)
     check_waiting(args, run_dir, step)
-    how = {"private": not args.public, "branch_per_step": args.branch_per_step, "not_secret": args.not_secret}
+    how = {"private": not args.public, "not_secret": args.not_secret}
     outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
 
 
@@ -264,4 +263,5 @@ def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, li
     return step, model, [checkpoint] if args.full_state else []
 
 
-main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub")
+RETIRED = {"--branch_per_step": "every step has a tag, step-000010, which `hub pull` and loaders take as revision"}
+main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub", retired=RETIRED)

@@ -39,6 +39,7 @@ from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.hub.upload import head_of, read_file
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import checkpoints
@@ -51,15 +52,14 @@ from openrlhf_ebpo.run.run_log import DROPPED, LOCK, PRIOR_STARTS, read_metrics
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
 CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so a table beside checkpoints.jsonl
-CHECKPOINT_SCHEMA = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("tag", pa.string()),
-        ("checkpoint", pa.string()),
-        ("model", pa.string()),
-        ("complete", pa.bool_()),
-    ]
-)
+CHECKPOINT_COLUMNS = {  # name -> type, meaning
+    "step": (pa.int64(), "training step"),
+    "tag": (pa.string(), "name of the checkpoint"),
+    "checkpoint": (pa.string(), "folder of the DeepSpeed checkpoint (its last part only); null where none was kept"),
+    "model": (pa.string(), "folder of the exported model (its last part only); null where none was exported"),
+    "complete": (pa.bool_(), "true"),
+}
+CHECKPOINT_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in CHECKPOINT_COLUMNS.items()])
 RESULT = (SUMMARY, SAMPLES_FILE)
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", *(f"eval/*/*/step-*/{name}" for name in RESULT))
 IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what results in one place agree on
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
 def _push_run(args: argparse.Namespace, results: Mapping[str, Result], folder: Path) -> None:
     def make_files(api) -> dict[str, Content]:
         files = run_files(args.run_dir, args.repo, folder / "copies")
-        there = data_repo.looked_up(args, lambda: remote_run(api, args.repo, folder / "remote"), None)
+        there = data_repo.looked_up(args, lambda: remote_run(api, args.repo), None)
         check_same_run(there, json.loads(files["run.json"]), args.repo)
         return files
 
@@ -115,7 +115,7 @@ def _push_run(args: argparse.Namespace, results: Mapping[str, Result], folder: P
 
 def _push_results(args: argparse.Namespace, results: Mapping[str, Result], folder: Path) -> None:
     def make_files(api) -> dict[str, Content]:
-        before = data_repo.looked_up(args, lambda: remote_results(api, args.repo, folder / "remote"), [])
+        before = data_repo.looked_up(args, lambda: remote_results(api, args.repo), [])
         check_same_results(before, evaluations.rows_of(results.values()), args.repo)
         return results_files(args.run_dir, results, args.repo, folder / "copies")
 
@@ -157,28 +157,29 @@ def say_conditions(results: Iterable[Result], repo: str) -> None:
         )
 
 
-def remote_run(api, repo: str, scratch: Path) -> dict | None:
+def remote_run(api, repo: str) -> dict | None:
     """run.json of the repo, None if that is new.
 
     Raises:
         UsageError: it holds something else than a run.
     """
-    data_repo.check_ours(api, repo, "run", ["run.json"])
-    path = data_repo.remote_file(api, repo, "run.json", scratch)
-    return json.loads(path.read_text()) if path else None
+    commit = data_repo.check_ours(api, repo, "run", "run.json")
+    return json.loads(read_file(api, repo, data_repo.DATASET, commit, "run.json")) if commit else None
 
 
-def remote_results(api, repo: str, scratch: Path) -> list[dict]:
+def remote_results(api, repo: str) -> list[dict]:
     """The table of results that the repo has.
 
     Raises:
         UsageError: the repo holds a run, or something else.
     """
-    if data_repo.remote_file(api, repo, "run.json", scratch):
+    _, names = head_of(api, repo, data_repo.DATASET)
+    if "run.json" in names:
         raise UsageError(f"--repo {repo} holds a run, and its results with it; choose another repo")
-    data_repo.check_ours(api, repo, "table of results", [EVALUATIONS])
-    path = data_repo.remote_file(api, repo, EVALUATIONS, scratch)
-    return pq.read_table(path).to_pylist() if path else []
+    if not (commit := data_repo.check_ours(api, repo, "table of results", EVALUATIONS)):
+        return []
+    table = pa.BufferReader(read_file(api, repo, data_repo.DATASET, commit, EVALUATIONS))
+    return pq.read_table(table).to_pylist()
 
 
 def check_same_results(before: Sequence[dict], rows: Sequence[dict], repo: str) -> None:
@@ -382,7 +383,8 @@ def _tables(
         explained = data_repo.explained(read_schema(last), columns.ROLLOUTS)
         blocks.append([*words("rollouts", "One row per response."), explained])
     if "checkpoints" in names:
-        explained = data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS)
+        meanings = {name: Markdown(meaning) for name, (_, meaning) in CHECKPOINT_COLUMNS.items()}
+        explained = data_repo.explained(CHECKPOINT_SCHEMA, meanings)
         blocks.append([*words("checkpoints", "One row per saved checkpoint."), explained])
     if "evaluations" in names:
         explained = data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)

@@ -27,7 +27,7 @@ from openrlhf_ebpo.hub import published
 from openrlhf_ebpo.hub.content import Content, PublishableZip
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
 from openrlhf_ebpo.hub.places import check_write_access, target
-from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import head_of, plan, print_plan, publish
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 
 PACKAGE = "openrlhf_ebpo"
@@ -109,9 +109,7 @@ def check_ours(api, repo: str) -> None:
     Raises:
         UsageError: there is another app, which would be overwritten.
     """
-    with hub_errors(f"looking at {repo}"):
-        commit = commit_of(api, repo, "space", "main")
-        names = listing(api, repo, "space", commit) if commit else {}
+    _, names = head_of(api, repo, "space")
     if "app.py" in names and ARCHIVE not in names:
         raise UsageError(f"{repo} is a Space with another app, which would be overwritten: choose another name")
 

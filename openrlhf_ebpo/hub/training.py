@@ -29,7 +29,7 @@ def never_stops_training() -> Iterator[None]:
 def queue(args, step: int, model: Path, full_state: list[Path]) -> None:
     """Queue a step; a failure is printed, and counted with the failed pushes."""
     hub, run_dir = args.hub, Path(args.logger.run_dir)
-    how = {"repo": hub.repo, "private": hub.private, "branch_per_step": hub.branch_per_step}
+    how = {"repo": hub.repo, "private": hub.private}
     with never_stops_training():
         if full_state and not has_room(run_dir, full_state):
             full_state = []
@@ -164,7 +164,7 @@ def finish(args, keeper: Keeper | None = None) -> None:
 
 
 def wait(keeper: Keeper, seconds: float) -> None:
-    """Wait until everything is pushed, nobody pushes any more, or the time limit has passed."""
+    """Wait until everything is pushed, or the time limit has passed."""
     keeper.stop()  # from here on this thread checks
     run_dir, until, seen = keeper.run_dir, time.monotonic() + seconds, {}
     news(run_dir, seen)
@@ -173,8 +173,7 @@ def wait(keeper: Keeper, seconds: float) -> None:
         print(f"hub: {left} {words} still to be pushed; waiting up to {seconds:g} s (Ctrl-C: do not wait)", flush=True)
     while (left := until - time.monotonic()) > 0 and outbox.pending(run_dir):
         keeper.seconds = left
-        if not keeper.check():
-            break
+        keeper.check()
         print_news(run_dir, seen)
         time.sleep(0.5)
     print_news(run_dir, seen)

@@ -49,12 +49,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--hub.every", type=int, default=1, metavar="N", help="push every N-th saved model, and the final one"
     )
     group.add_argument(
-        "--hub.branch_per_step",
-        action="store_true",
-        default=False,
-        help="give every step a branch too, checkpoint-000010, to which results or a card can be added later",
-    )
-    group.add_argument(
         "--hub.full_state",
         action="store_true",
         default=False,
@@ -102,9 +96,8 @@ def check_flags(values: dict) -> None:
     if values["hub.resume_from"]:
         values["hub.resume_from"] = str(place(values["hub.resume_from"], "--hub.resume_from"))
     if not values["hub.repo"]:
-        for flag in ("hub.branch_per_step", "hub.full_state"):
-            if values[flag]:
-                problems.append(f"--{flag} needs --hub.repo owner/name, where to push")
+        if values["hub.full_state"]:
+            problems.append("--hub.full_state needs --hub.repo owner/name, where to push")
     else:
         values["hub.repo"] = target(values["hub.repo"], "--hub.repo")
         if values["ckpt.save_steps"] > 0 and not values["ckpt.save_hf"]:

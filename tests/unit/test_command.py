@@ -66,7 +66,6 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("hub", "status"): (["nowhere"], "nowhere"),
     ("hub", "pull"): (["no-name", "folder"], "no-name"),
     ("hub", "push-run"): (["nowhere", "--repo", "name"], "name"),
-    ("hub", "push-results"): (["nowhere", "--model", "me/run"], "nowhere"),
     ("hub", "deploy-space"): (["no-name", "--runs", "me/run"], "no-name"),
 }
 

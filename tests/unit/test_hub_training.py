@@ -76,7 +76,7 @@ def test_private_is_the_default_and_can_be_turned_off():
         (["--hub.repo", REPO], {"ckpt.save_hf": False}, "add --ckpt.save_hf"),
         (["--hub.repo", REPO, "--hub.every", "0"], {}, "--hub.every is 0"),
         (["--hub.repo", REPO, "--hub.wait", "-1"], {}, "--hub.wait is -1"),
-        (["--hub.branch_per_step"], {}, "--hub.branch_per_step needs --hub.repo"),
+        (["--hub.full_state"], {}, "--hub.full_state needs --hub.repo"),
         (["--hub.repo", REPO, "--hub.full_state"], {"ckpt.disable_ds": True}, "no optimizer state is saved"),
         (["--hub.trust_pickle"], {}, "belongs to --hub.resume_from"),
     ],
