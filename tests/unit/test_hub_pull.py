@@ -156,7 +156,7 @@ def test_a_corrupted_download_is_repeated_once_and_twice_is_an_error(hub, client
     assert files_in(tmp_path / "again")[name] == pushed[name]
 
 
-@pytest.mark.parametrize("how", [{"status": 500}, {"status": 503}, {"status": 429}, {"cut": True}, {"lost": True}])
+@pytest.mark.parametrize("how", [{"status": 503}, {"status": 429}, {"cut": True}, {"lost": True}])
 @pytest.mark.parametrize("where", [r"GET .*/revision/", r"GET .*/tree/", r"HEAD .*/resolve/", r"GET /lfs/"])
 def test_failures_that_may_pass_are_retried(hub, client, pushed, tmp_path, no_waiting, where, how):
     hub.fail(where, **how)

@@ -129,7 +129,7 @@ def test_an_evaluation_that_came_later_gets_into_the_models_card_by_another_push
     hub_cli.main(["push", str(run_dir), "--repo", MODEL])
     assert b"model-index" not in hub.repo(MODEL).files()["README.md"]
     save_result(run_dir / "eval", "aime24", GOOD, 3)
-    save_result(run_dir / "eval", "amc23", GOOD, 0, model="openai:http://host#name")  # whose weights nobody knows
+    save_result(run_dir / "eval", "amc23", GOOD, 3, model="openai:http://host#name")  # whose weights nobody knows
     hub_cli.main(["push", str(run_dir), "--repo", MODEL])
     assert "(1 of " in capsys.readouterr().out.splitlines()[-1]  # the card alone
     card = hub.repo(MODEL).files("step-000003")["README.md"]
