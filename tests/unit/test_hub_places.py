@@ -5,7 +5,7 @@ from hub_runs import refused
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.places import Place, place, target
+from openrlhf_ebpo.hub.places import Place, check_repo_id, place, target
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ from openrlhf_ebpo.hub.places import Place, place, target
         ("https://huggingface.co/datasets/owner/run/tree/v1", "dataset", ("owner/run", "v1")),
         ("https://huggingface.co/spaces/owner/app", "space", ("owner/app", None)),
         ("http://127.0.0.1:8080/owner/name/tree/x", "model", ("owner/name", "x")),
+        ("Org-1/Model_2.5-EBPO", "model", ("Org-1/Model_2.5-EBPO", None)),
     ],
 )
 def test_names_and_addresses(text, kind, expected, monkeypatch):
@@ -55,6 +56,12 @@ def test_what_names_no_repo_is_named_with_its_flag(text, kind, words):
     with pytest.raises(UsageError, match=words) as caught:
         place(text, "--repo", kind)
     assert str(caught.value).startswith(f"--repo {text}: ")
+
+
+@pytest.mark.parametrize("repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n"])
+def test_what_is_not_the_name_of_a_repo(repo):
+    with pytest.raises(UsageError, match="owner/name"):
+        check_repo_id(repo)
 
 
 @pytest.mark.parametrize("text", ["hf_" + "a1" * 17, "https://huggingface.co/owner/name?token=abcdef"])

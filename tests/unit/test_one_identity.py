@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 AS_MAIN = """
 import contextlib, io, runpy, sys
@@ -31,12 +29,15 @@ def loaded(start: str) -> list[str]:
     return done.stdout.strip().rsplit(" ", 2)
 
 
-@pytest.mark.parametrize("name", ["run", "report", "score"])
-def test_a_command_of_a_checkout_ends_in_the_installed_modules(name):
-    top, twice, all_files = loaded(
-        f"sys.argv = ['x', '--help']; runpy.run_module('eval.{name}', run_name='__main__', alter_sys=True)"
-    )
-    assert top == "['eval']"  # the package of `python -m eval.{name}` itself, which holds nothing but a docstring
+def test_the_commands_of_a_checkout_end_in_the_installed_modules():
+    start = "    with contextlib.suppress(SystemExit):\n        runpy.run_module('eval.{}', run_name='__main__', alter_sys=True)"
+    starts = ["sys.argv = ['x', '--help']", *map(start.format, ("run", "report", "score"))]
+    # python -m eval.run and a library user meet in the same classes
+    starts.append("    from openrlhf_ebpo.eval import jobs, run")
+    starts.append("    same = runpy.run_module('eval.run', run_name='not_main')['StorageError'] is jobs.StorageError")
+    starts.append("    assert same and jobs.StorageError is run.StorageError")
+    top, twice, all_files = loaded("\n".join(starts))
+    assert top == "['eval']"  # the package of `python -m eval.run` itself, which holds nothing but a docstring
     assert twice == "0" and int(all_files) > 5
 
 
@@ -45,20 +46,9 @@ def test_the_apps_script_ends_in_the_installed_modules():
     assert (top, twice) == ("[]", "0") and int(all_files) >= 2
 
 
-def test_an_error_of_one_is_an_error_of_the_other(tmp_path):
-    """python -m eval.run and a library user meet in the same classes."""
-    code = (
-        "import runpy; from openrlhf_ebpo.eval import jobs, run\n"
-        "main = runpy.run_module('eval.run', run_name='not_main')\n"
-        "assert main['StorageError'] is jobs.StorageError is run.StorageError"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
 def test_no_library_edits_the_search_path():
-    """A script may, and so may the process of a supervisor or of a reward function; who imports one must not find other modules afterwards. What a user brings along is looked for in the
-    current folder too, last (extension.py)."""
+    """A script may, and so may the process of a supervisor or of a reward function; who imports one must not find other
+    modules afterwards. What a user brings along is looked for in the current folder too, last (extension.py)."""
     found = [
         str(path.relative_to(ROOT))
         for folder in ("openrlhf_ebpo", "eval", "space")
