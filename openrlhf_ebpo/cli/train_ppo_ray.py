@@ -285,7 +285,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="go on from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
+        help="resume from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
         "(docs/runs.md). For one time: take it out of the command before you repeat it",
     )
     group.add_argument(

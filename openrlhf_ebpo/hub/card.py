@@ -74,7 +74,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     run = read(run_dir)
     metrics = [row for row in read_metrics(run_dir) if step is None or row["step"] <= step]
     at = step if step is not None else max([row["step"] for row in metrics], default=0)
-    # a server does not say which weights it has: its results are no statement about this model
+    # a server does not say which weights it has: they may be of another model
     rows = [row for row in evaluations.rows_of(evaluations.of_run(run_dir)) if not row["model"].startswith(SERVER)]
     own = [row for row in rows if row["step"] == at]
     base = card_metadata.base_model(run, run_dir)

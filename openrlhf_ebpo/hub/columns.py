@@ -1,4 +1,4 @@
-"""What the columns of a published run mean, for its data card. The tests hold these names against the writers."""
+"""Meanings of the columns of a published run, for its data card. The tests hold these names against the writers."""
 
 from __future__ import annotations
 

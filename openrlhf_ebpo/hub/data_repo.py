@@ -25,7 +25,9 @@ DATASET = "dataset"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repo", required=True, metavar="OWNER/NAME", help="data set repo; made where there is none")
+    parser.add_argument(
+        "--repo", required=True, metavar="OWNER/NAME", help="data set repo; created if it does not exist"
+    )
     parser.add_argument("--public", action="store_true", help="a repo that is made can be seen by everybody")
     parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
 
@@ -35,7 +37,7 @@ def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, C
 
     Raises:
         UsageError: the token may not write, or files that cannot go.
-        HubError: it failed; repeating the command goes on where it stopped.
+        HubError: it failed; the repeated command continues where it stopped.
     """
     api = hub_api()
     if not args.dry_run:
@@ -84,7 +86,7 @@ def check_ours(api, repo: str, what: str, mark: str) -> str | None:
 
 
 def looked_up(args: argparse.Namespace, look: Callable[[], T], unknown: T) -> T:
-    """What is on the Hub; a dry run goes on where the Hub cannot be asked, or not without a token."""
+    """`look()`; in a dry run `unknown` if the Hub cannot be asked, or not without a token."""
     try:
         return look()
     except HubError:

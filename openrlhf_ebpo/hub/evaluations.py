@@ -117,10 +117,10 @@ def headline(rows: Iterable[dict]) -> list[dict]:
 
 
 def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = None) -> list[dict]:
-    """What templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
+    """Collect what templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
 
     base: rows of the model before training; its pass@1 becomes a column where the protocol is the same.
-    step: the rows' own, if the heading shall name it.
+    step: the rows' own, to be named in the heading.
     """
     found = []
     for protocol, group in groupby(headline(rows), key=protocol_of):
@@ -139,7 +139,7 @@ def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = N
 
 
 def by_step(rows: Sequence[dict]) -> list[dict]:
-    """The same of the last step that each protocol has, with step 0 beside it."""
+    """`tables` of the last step of each protocol, compared with step 0."""
     found = []
     for protocol in dict.fromkeys(map(protocol_of, rows)):
         own = [row for row in rows if protocol_of(row) == protocol]

@@ -1,7 +1,7 @@
-"""What people write into a card by hand, between two lines, stays there when the next push brings a new card.
+"""Keep the notes that people write into a card by hand, between two lines, when the next push brings a new card.
 
-It is text of somebody else's, taken as it is and never read as a template, as metadata or as an end of the notes; secrets,
-the home folder of whoever pushes and signs that turn text around are left out. Whoever may write it could write the whole README.md as well.
+They are foreign text, taken as it is and never read as a template, as metadata or as the end of the notes; secrets, the
+home folder of whoever pushes and signs that reverse text are left out. Their author could write all of README.md as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def with_slot(render: Callable[[Markdown], str]) -> str:
 
 
 def notes_of(card: str) -> str | None:
-    """The text between the lines, "" where there is none; None where one of the lines is missing and the other not."""
+    """The text between the lines, "" without the lines; None if only one of the lines is there."""
     begins, ends = card.find(BEGIN), card.rfind(END)
     if begins < 0 and ends < 0:
         return ""
@@ -68,7 +68,7 @@ def keeping_notes(api, repo: str, card: bytes, report: Callable[[str], None], re
 
 
 def remote_card(api, repo: str, repo_type: str, report: Callable[[str], None]) -> str:
-    """README.md on main; "" where there is none, or one that no person has written."""
+    """README.md on main; "" if there is none, or it is too large."""
     commit, listed = head_of(api, repo, repo_type)
     if CARD not in listed:
         return ""

@@ -26,7 +26,7 @@ from openrlhf_ebpo.run.run_log import read_metrics
 POLL_SECONDS = 1.0
 ATTEMPT_SECONDS = 3600.0  # limit of an attempt, and in addition what its bytes take at MIN_BYTES_PER_SECOND
 MIN_BYTES_PER_SECOND = 50_000.0
-# Files of an earlier step that must not stay beside those of a later one.
+# Files of an earlier step that must not stay with those of a later one.
 STALE = (
     "*.safetensors",
     "*.safetensors.index.json",

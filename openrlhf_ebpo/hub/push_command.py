@@ -11,7 +11,7 @@ RUN_DIR/hub.json.
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --folder DIR       the files that would go, into a folder; nothing is sent
 
 Only files that make up a model go; others are named and stay. A file with a secret in it (a token in tokenizer_config.json)
-stops the push, and so does a model that is not whole: --dry_run says both, and what is taken out of records.
+stops the push, and so does an incomplete model: --dry_run says both, and what is taken out of records.
 
 The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logger.run_dir (<ckpt.output_dir>/run).
 """
@@ -28,7 +28,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.content import Content, size
-from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
+from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, print_skipped
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
@@ -214,7 +214,7 @@ def nothing_to_do(run_dir: Path) -> list[str]:
 def chosen_files(args: argparse.Namespace, run_dir: Path) -> tuple[int, dict[str, Content]]:
     """(step, path in the repo -> content) that --repo would get, card included."""
     step, model, full_state = chosen_model(args, run_dir)
-    say_what_stays(run_dir, model, full_state)
+    print_skipped(run_dir, model, full_state)
     return step, {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
 
 

@@ -134,7 +134,7 @@ class Clock:
         self.ended: float | None = None
 
     def over(self) -> bool:
-        """Whether the training has ended: its driver is gone, or run.json says so."""
+        """True once the training has ended: its driver is gone, or run.json says so."""
         if self.ended is None and not (_lives(self.driver) and _runs(self.run_dir)):
             self.ended = time.monotonic()
         return self.ended is not None

@@ -8,7 +8,7 @@ viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts",
   openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
   openrlhf-ebpo hub push-run results/base --repo me/base-results    evaluations that belong to no run
 
-A run that is still training can be pushed. Secrets, the folders of local paths and files that are no part of a run are left
+A run that is still training can be pushed. Secrets, the folders of local paths and unknown files are left
 out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
 """
 
@@ -33,7 +33,7 @@ from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
+from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
 from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
@@ -51,7 +51,7 @@ from openrlhf_ebpo.run.run_log import DROPPED, LOCK, PRIOR_STARTS, read_metrics
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
-CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so a table beside checkpoints.jsonl
+CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so checkpoints.jsonl gets a table
 CHECKPOINT_COLUMNS = {  # name -> type, meaning
     "step": (pa.int64(), "training step"),
     "tag": (pa.string(), "name of the checkpoint"),
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     """
     args.repo = target(args.repo, kind=data_repo.DATASET)
     results = results_of(args.run_dir)
-    say_conditions(results.values(), args.repo)
+    warn_of_gated_questions(results.values(), args.repo)
     publish = _push_run if is_run(args.run_dir) else _push_results
     with tempfile.TemporaryDirectory() as folder:
         publish(args, results, Path(folder))
@@ -107,7 +107,7 @@ def _push_run(args: argparse.Namespace, results: Mapping[str, Result], folder: P
         return files
 
     others = files_below(args.run_dir, skip=lambda path: named(path.parts[0], OWN))
-    say_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
+    print_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
     data_repo.push(args, make_files, message=f"run {public_text(args.run_dir.absolute().name)}", delete=OURS)
     if not args.dry_run:
         published.note(args.run_dir, "run", args.repo)
@@ -119,9 +119,9 @@ def _push_results(args: argparse.Namespace, results: Mapping[str, Result], folde
         check_same_results(before, evaluations.rows_of(results.values()), args.repo)
         return results_files(args.run_dir, results, args.repo, folder / "copies")
 
-    beside = [result.path / path for result in results.values() for path in files_below(result.path)]
-    strangers = [path.relative_to(args.run_dir) for path in beside if path.name not in RESULT]
-    say_left_out(strangers, "results")
+    found = [result.path / path for result in results.values() for path in files_below(result.path)]
+    strangers = [path.relative_to(args.run_dir) for path in found if path.name not in RESULT]
+    print_left_out(strangers, "results")
     data_repo.push(args, make_files, message=f"results of {len(results)} evaluations")
 
 
@@ -144,7 +144,7 @@ def _place(protocol: str, task: str, step: int) -> str:
     return f"eval/{public_name(protocol)}/{public_name(task)}/step-{step:06d}"
 
 
-def say_conditions(results: Iterable[Result], repo: str) -> None:
+def warn_of_gated_questions(results: Iterable[Result], repo: str) -> None:
     """Warn of questions whose publishers ask that they stay off the public web."""
     names = sorted({result.task for result in results if whole_name(result.task) in BENCHMARKS})
     held = [
@@ -199,7 +199,7 @@ def check_same_results(before: Sequence[dict], rows: Sequence[dict], repo: str) 
 
 
 def check_same_run(there: Mapping | None, here: Mapping, repo: str) -> None:
-    """That the run in the repo, if there is one, is this one, told by its start.
+    """Check that the run in the repo, if it has one, is this one, known by its start.
 
     Raises:
         UsageError: the repo holds another run, which this push would overwrite.
@@ -258,13 +258,13 @@ def _record(run_dir: Path, name: str) -> dict[str, Content]:
     try:
         stored = json.loads((run_dir / name).read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{run_dir / name} is damaged ({error}); mend it, or move it away") from error
+        raise UsageError(f"{run_dir / name} is damaged ({error}); repair it, or move it away") from error
     return {name: edited_json(stored, public(stored))}
 
 
 def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
-    """What is there, and what says which were dropped on purpose: a training may drop some of them meanwhile
-    (--logger.keep_rollouts), and says so before it does."""
+    """The files that are there, and dropped.json: a training may drop some of them meanwhile (--logger.keep_rollouts), and
+    says so before it does."""
     files: dict[str, Content] = {}
     for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
         if named(path.relative_to(run_dir), RUN):
@@ -288,7 +288,7 @@ def _evaluations(folder: Path, results: Mapping[str, Result], scratch: Path) -> 
 
 
 def results_files(folder: Path, results: Mapping[str, Result], repo: str, scratch: Path) -> dict[str, Content]:
-    """What goes of results that belong to no run, by path in the repo.
+    """Collect what is published of results outside a run, by path in the repo.
 
     Raises:
         UsageError: a file is damaged, or a link out of `folder`.
@@ -301,7 +301,7 @@ def results_files(folder: Path, results: Mapping[str, Result], repo: str, scratc
 
 
 def metrics_table(rows: list[dict]) -> pa.Table:
-    """One row per step; step is an integer, every other number a float, and what is no number text."""
+    """One row per step; step is an integer, every other number a float, anything else text."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
 

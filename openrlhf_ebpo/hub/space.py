@@ -51,7 +51,7 @@ if __name__ == "__main__":
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("repo", metavar="OWNER/NAME", help="the Space; made where there is none")
+    parser.add_argument("repo", metavar="OWNER/NAME", help="the Space; created if it does not exist")
     parser.add_argument(
         "--runs",
         nargs="+",
@@ -104,7 +104,7 @@ def repo_of(run: str) -> str:
 
 
 def check_ours(api, repo: str) -> None:
-    """That the Space is new, or one that this command has made.
+    """Check that the Space is new, or one that this command has made.
 
     Raises:
         UsageError: there is another app, which would be overwritten.
@@ -115,10 +115,10 @@ def check_ours(api, repo: str) -> None:
 
 
 def is_private(api, name: str) -> bool:
-    """Whether a run's data set is.
+    """True for a private data set of a run.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: the data set does not exist.
     """
     try:
         with hub_errors(f"looking at {name}"):

@@ -49,7 +49,7 @@ def _note(run_dir: Path, step: int, words: str) -> None:
 
 
 def has_room(run_dir: Path, full_state: list[Path]) -> bool:
-    """Whether the disk holds one more checkpoint that clean-up cannot delete while the Hub is away: a full disk would stop
+    """True if the disk holds one more checkpoint that clean-up cannot delete while the Hub is away: a full disk would stop
     the training. True while nothing waits."""
     need = sum(path.stat().st_size for folder in full_state for path in folder.rglob("*") if path.is_file())
     return not outbox.pending(run_dir) or shutil.disk_usage(run_dir).free > 2 * need

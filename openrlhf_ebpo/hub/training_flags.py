@@ -74,7 +74,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--hub.trust_pickle",
         action="store_true",
         default=False,
-        help="with --hub.resume_from of a run with --hub.full_state: go on with the optimizer's state and step count too. "
+        help="with --hub.resume_from of a run with --hub.full_state: continue with the optimizer's state and step count. "
         "These are pickles: they can run any code of whoever pushed them. --actor.model_name_or_path then names the "
         "reference policy",
     )
@@ -156,7 +156,7 @@ def resolve_resume(values: dict) -> list[str]:
     if (folder / "adapter_config.json").is_file() and not values["actor.model_name_or_path"]:
         raise UsageError(
             f"--hub.resume_from {wanted} is a LoRA adapter: merge {folder} into its base model and name the result with "
-            "--actor.model_name_or_path, or go on with the whole state (--hub.trust_pickle)"
+            "--actor.model_name_or_path, or continue with the optimizer's state (--hub.trust_pickle)"
         )
     values["actor.model_name_or_path"] = values["actor.model_name_or_path"] or str(folder)
     prefix = "algo.advantage.ebpo."
