@@ -51,7 +51,10 @@ class Publishable(Mapping[str, Content]):
             if not (isinstance(content, PublishableZip) and path.endswith(".zip")):
                 _check_path(path, allow_pickle)
         _check_contents({path: content for path, content in files.items() if not getattr(content, "cleared", False)})
-        self._files = {path: _cleared(content) for path, content in files.items()}
+        self._files = {
+            path: replace(content, cleared=True) if isinstance(content, LocalFile) else content
+            for path, content in files.items()
+        }
 
     def with_manifest(self, name: str, manifest: bytes) -> Publishable:
         """Add a list of these files' own names and hashes, which have been looked through already."""
@@ -66,10 +69,6 @@ class Publishable(Mapping[str, Content]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def _cleared(content: Content) -> Content:
-    return replace(content, cleared=True) if isinstance(content, LocalFile) else content
 
 
 class PublishableZip(bytes):

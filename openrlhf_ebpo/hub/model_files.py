@@ -63,14 +63,14 @@ def contents(
     files["run.json"] = edited_json(run, public_run(run))
     for checkpoint in full_state:  # .../_actor/global_step10
         group = f"{FULL_STATE}/{checkpoint.parent.name}"
-        for path in state_files(checkpoint):
+        for path in filter(is_state, files_below(checkpoint)):
             files[f"{group}/{checkpoint.name}/{path.as_posix()}"] = local_file(checkpoint / path, checkpoint)
         files[f"{group}/latest"] = checkpoint.name.encode()
     return Publishable(files, allow_pickle=True)  # of full_state, whose names are chosen
 
 
-def state_files(checkpoint: Path) -> list[PurePath]:
-    return [path for path in files_below(checkpoint) if named(path, STATE)]
+def is_state(path: PurePath) -> bool:
+    return named(path, STATE)
 
 
 def is_deep(path: PurePath) -> bool:
@@ -83,7 +83,7 @@ def print_skipped(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -
     others = [path for path in sorted(model.iterdir()) if path.absolute() != run_dir.absolute()]
     left = [path.name + "/" * path.is_dir() for path in others if not named(path.name, (*MODEL, TEMPLATES))]
     for checkpoint in full_state:
-        left += [f"{checkpoint.name}/{path}" for path in files_below(checkpoint) if not named(path, STATE)]
+        left += [f"{checkpoint.name}/{path}" for path in files_below(checkpoint) if not is_state(path)]
     print_left_out(left, "files of a model (`hf upload` takes any file)")
     if any(name.endswith(".py") for name in left):
         print("the model's own code stays here too: who loads the repo needs it, so upload it with `hf upload`")
