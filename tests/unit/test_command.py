@@ -190,8 +190,9 @@ def test_ctrl_c_is_status_130_and_a_line(words, said, capsys):
 
 
 WAITS = """
-import time
+import signal, time
 from openrlhf_ebpo.command import error_exit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
 @error_exit()
 def main():
     print("waiting", flush=True)
