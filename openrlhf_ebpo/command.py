@@ -158,14 +158,14 @@ def one_line(text: str, max_chars: int) -> str:
 
 
 def nobody_reads() -> bool:
-    """Whether stdout is a pipe whose other end is closed, as by `| head`."""
+    """True if stdout is a pipe whose other end is closed, as by `| head`."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def flush_or_discard() -> None:
-    """What stdout does not take goes nowhere: the interpreter's own last flush would print a traceback."""
+    """Flush stdout, or discard what it does not take: the interpreter's own last flush would print a traceback."""
     try:
         print(end="", flush=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a user brings along: an object named by its import path, my_package.my_module:Name."""
+"""Load what a user brings along: an object named by its import path, my_package.my_module:Name."""
 
 from __future__ import annotations
 

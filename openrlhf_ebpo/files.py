@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it is synced and takes the name, otherwise it is removed."""
+    """Yield a temporary path in the folder of `path`; on success it is synced and takes the name, otherwise it is removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -116,7 +116,7 @@ def append_json_line(path: str | Path, value) -> None:
 
 
 def read_json_lines(path: str | Path) -> list[dict]:
-    """All whole objects; a last line that is still being written, or was torn by a crash, is left out.
+    """All complete objects; a last line that is still being written, or was torn by a crash, is left out.
 
     Not pyarrow.dataset(format="json"): it refuses a torn line and a column of two types, takes text like a date for one,
     and gives every row the columns of all.

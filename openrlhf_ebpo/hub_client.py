@@ -19,7 +19,7 @@ from typing import TypeVar
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
-TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte; the client's default is no limit
+TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte; the client sets no limit
 TIMEOUT_SECONDS = 60.0
 PAUSE = "OPENRLHF_EBPO_HUB_PAUSE"  # seconds before the first repetition
 FIRST_PAUSE = 5.0
@@ -154,7 +154,7 @@ def seconds_of(variable: str, default: float) -> float:
     """Seconds in an environment variable.
 
     Raises:
-        UsageError: it is no number above 0.
+        UsageError: it is not a number above 0.
     """
     text = os.environ.get(variable) or str(default)
     try:
@@ -167,7 +167,7 @@ def seconds_of(variable: str, default: float) -> float:
 
 
 def redact_record(record: logging.LogRecord) -> bool:
-    """The client logs whole upload addresses, with their signatures, when it tries again."""
+    """Clean a record: the client logs upload addresses with their signatures when it retries."""
     record.msg, record.args = redacted_text(record.getMessage()), ()
     return True
 
@@ -214,7 +214,7 @@ def local_problem(error: BaseException) -> OSError | None:
 
 
 def card_refused(error: BaseException) -> bool:
-    """Whether the Hub has refused the metadata of a README.md, before anything of the push was committed."""
+    """True if the Hub has refused the metadata of a README.md, before anything of the push was committed."""
     response = _response(error)
     return response is not None and response.status_code == 400 and response.url.path.endswith("/api/validate-yaml")
 

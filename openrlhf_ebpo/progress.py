@@ -1,6 +1,6 @@
 """Progress files: what a long job has finished, a JSON line each, behind a first line with the job's settings.
 
-A killed job loses nothing that it appended; a repeated one goes on, unless its settings differ.
+A killed job loses nothing that it appended; a repeated one continues, unless its settings differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def progress_file(path: str | Path, settings: dict, force: bool = False) -> Iter
     """Yield the records that are there already and the function that adds one; one process at a time.
 
     settings: what the records depend on, as JSON values. They must equal those that the file was begun with.
-    force: move an existing file aside and begin anew.
+    force: move an existing file aside and start over.
 
     Raises:
         UsageError: other settings (the differences are named), another process at work, or no progress file.
@@ -103,7 +103,7 @@ def _read(path: Path) -> list[dict]:
             lines[0]["settings"].items()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path} is no progress file, or is damaged ({error!r}): move it away, or let --force do it"
+            f"{path} is not a progress file, or is damaged ({error!r}): move it away, or let --force do it"
         ) from error
     return lines
 
@@ -113,6 +113,6 @@ def _check_settings(path: Path, found: dict, wanted: dict) -> None:
     if names:
         differences = "; ".join(f"{name}: {found.get(name)!r} there, {wanted.get(name)!r} now" for name in names)
         raise UsageError(
-            f"{path} was begun with other settings ({differences}). Repeat the old command to go on with it, write "
+            f"{path} was begun with other settings ({differences}). Repeat the old command to continue it, write "
             "elsewhere, or start over with --force, which keeps the old file under another name."
         )

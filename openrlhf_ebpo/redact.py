@@ -74,7 +74,7 @@ _CREDENTIALS, _LABELLED, _TOKENS = (re.compile(pattern, re.ASCII) for pattern in
 # In our own records and messages, where a word too many may go: less of a form is enough.
 _OWN_CREDENTIALS = re.compile(r"://[^/\s\"']+@")
 _OWN_LABELLED = re.compile(r"(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)=[\"']?)[^\s\"',;&]{8,}", re.ASCII)
-# In addresses there. A query string goes whole: any part of it may be a signature, or let somebody in.
+# In addresses there. All of a query string goes: any part of it may be a signature, or let somebody in.
 _ADDRESS = re.compile(r"://[^\s\"']+")
 _NEXT_ADDRESS = re.compile(r",(?=[A-Za-z][A-Za-z0-9+.-]{0,20}://)")
 # libraries quote `/path?token=…` without the host
@@ -117,13 +117,13 @@ class Secret(str):
 
 
 def is_secret(name: str) -> bool:
-    """Whether what is kept under `name`, a flag or a JSON key (also with dots), is a secret whatever it looks like."""
+    """True if what is kept under `name`, a flag or a JSON key (also with dots), is a secret whatever it looks like."""
     name = _CAMEL.sub("_", name).lower()
     return bool(_SECRET_NAME.search(name)) and not name.endswith(NOT_SECRET)
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Whether a model's configuration keeps a secret under `name`: unlike `is_secret` it knows that models have special
+    """True if a model's configuration keeps a secret under `name`: unlike `is_secret` it knows that models have special
     tokens under names of their own, such as image_token."""
     if not value or value == REDACTED or not is_secret(name):
         return False
@@ -147,7 +147,7 @@ def _after_its_label(match: re.Match) -> str:
 
 
 def is_placeholder(secret: str) -> bool:
-    """Whether a match stands for a secret in an explanation: hf_xxxx, your_key_1, postgres://user:password@host."""
+    """True if a match only stands for a secret, in an explanation: hf_xxxx, your_key_1, postgres://user:password@host."""
     if secret.startswith("://"):
         user, _, password = secret[3:-1].partition(":")
         secret = password or user
@@ -181,7 +181,7 @@ def own_homes() -> tuple[str, ...]:
 
 @functools.lru_cache
 def private_pattern(homes: tuple[str, ...]) -> str:
-    """What may stand in no text that is published, whoever wrote it: secrets, and these home folders. For `re` and RE2."""
+    """A pattern of what no published text may hold: secrets, and these home folders. For `re` and RE2."""
     return "|".join([SECRETS, *(_home(home) + _HOME_ENDS for home in homes)])
 
 

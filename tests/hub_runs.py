@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import save, save_file
 
+from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.run import manifest
 
+REPO = "owner/model"
 PRIOR = {"schema": 1, "rewards": {"count": 64, "mean": 0.25}}
 SECRET = "0123456789abcdef0123456789abcdef01234567"
 
@@ -43,6 +47,30 @@ def make_run(folder: Path, steps=(2, 4), status: str = "complete", started: str 
         paths = {"tag": tag, "checkpoint": str(checkpoint), "model": str(folder / "ckpt" / f"{tag}_hf")}
         append_json_line(run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})
     return run_dir
+
+
+def model_of(run_dir: Path, step: int) -> Path:
+    return run_dir.parent / "ckpt" / f"global_step{step}_hf"
+
+
+def queue(run_dir: Path, *steps: int, **how) -> outbox.Item:
+    """Take snapshots of saved steps, for a push; returns the last."""
+    for step in steps:
+        item = outbox.add(run_dir, step, model_of(run_dir, step), **{"repo": REPO, **how})
+    return item
+
+
+def states(run_dir: Path) -> dict[str, str]:
+    """step -> state, of hub.json."""
+    return {step: row["state"] for step, row in outbox.read_state(run_dir)["steps"].items()}
+
+
+def refused(*argv) -> str:
+    """What `openrlhf-ebpo hub` answers to a command that it refuses."""
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(list(map(str, argv)))
+    assert str(stopped.value.code).startswith("error: ")
+    return stopped.value.code
 
 
 def weights(size: int, seed: int = 0) -> bytes:

@@ -16,7 +16,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -306,17 +305,6 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.create(name, kind, private, **settings)
         return {"url": url, "name": name}
 
-    def delete_repo(self):
-        wanted = self.json()
-        name = f"{wanted.get('organization') or self.hub.user}/{wanted['name']}"
-        self.need_write(name.partition("/")[0])
-        self.hub.repos.pop((wanted.get("type") or "model", name))
-
-    def change_settings(self, kind, name):
-        repo, wanted = self.find(kind, name, write=True), self.json()
-        if "visibility" in wanted or "private" in wanted:
-            repo.private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
-
     def add_to_space(self, name, what):
         self.find("spaces", name, write=True).settings.setdefault(what, []).append(self.json())
 
@@ -386,15 +374,6 @@ class Handler(BaseHTTPRequestHandler):
             return [{"name": n, "ref": f"refs/{group}/{n}", "targetCommit": c} for n, c in names.items()]
 
         return {"branches": listed(repo.branches, "heads"), "tags": listed(repo.tags, "tags"), "converts": []}
-
-    def commits(self, kind, name, revision):
-        repo = self.find(kind, name)
-        self.commit_at(repo, revision)
-        author = [{"user": self.hub.user}]
-        return [
-            {"id": c.id, "title": c.title, "message": "", "date": DATE, "authors": author}
-            for c in repo.history(revision)
-        ]
 
     def resolve(self, kind, name, revision, path):
         commit = self.commit_at(self.find(kind, name), revision)
@@ -489,9 +468,6 @@ class Handler(BaseHTTPRequestHandler):
             raise refuse(409, message="Reference already exists")
         repo.branches[ref] = self.commit_at(repo, self.json().get("startingPoint") or "main").id
 
-    def delete_branch(self, kind, name, ref):
-        self.remove(self.find(kind, name, write=True).branches, ref)
-
     def add_tag(self, kind, name, ref):
         repo, tag = self.find(kind, name, write=True), self.json()["tag"]
         if tag in repo.tags:
@@ -499,10 +475,7 @@ class Handler(BaseHTTPRequestHandler):
         repo.tags[tag] = self.commit_at(repo, ref).id
 
     def delete_tag(self, kind, name, ref):
-        self.remove(self.find(kind, name, write=True).tags, ref)
-
-    def remove(self, refs: dict[str, str], ref: str) -> None:
-        if refs.pop(ref, None) is None:
+        if self.find(kind, name, write=True).tags.pop(ref, None) is None:
             raise refuse(404, "RevisionNotFound", f"no such ref: {ref}")
 
 
@@ -511,20 +484,16 @@ WEB = r"/(?:(?P<kind>datasets|spaces)/)?(?P<name>[^/]+/[^/]+)"
 ROUTES = [
     (("GET",), r"/api/whoami-v2", Handler.whoami),
     (("POST",), r"/api/repos/create", Handler.create),
-    (("DELETE",), r"/api/repos/delete", Handler.delete_repo),
     (("POST",), r"/api/validate-yaml", Handler.validate_card),
-    (("PUT",), API + r"/settings", Handler.change_settings),
     (("POST",), r"/api/spaces/(?P<name>[^/]+/[^/]+)/(?P<what>secrets|variables)", Handler.add_to_space),
     (("GET",), API + r"/auth-check(?P<write>/write)?", Handler.check_auth),
     (("GET",), API + r"(?:/revision/(?P<revision>[^/]+))?", Handler.info),
     (("GET",), API + r"/tree/(?P<revision>[^/]+)(?:/(?P<path>.+))?", Handler.tree),
     (("POST",), API + r"/paths-info/(?P<revision>[^/]+)", Handler.paths_info),
     (("GET",), API + r"/refs", Handler.refs),
-    (("GET",), API + r"/commits/(?P<revision>[^/]+)", Handler.commits),
     (("POST",), API + r"/preupload/(?P<revision>[^/]+)", Handler.preupload),
     (("POST",), API + r"/commit/(?P<revision>[^/]+)", Handler.add_commit),
     (("POST",), API + r"/branch/(?P<ref>[^/]+)", Handler.add_branch),
-    (("DELETE",), API + r"/branch/(?P<ref>[^/]+)", Handler.delete_branch),
     (("POST",), API + r"/tag/(?P<ref>[^/]+)", Handler.add_tag),
     (("DELETE",), API + r"/tag/(?P<ref>[^/]+)", Handler.delete_tag),
     (("POST",), WEB + r"\.git/info/lfs/objects/batch", Handler.lfs_batch),
@@ -533,15 +502,3 @@ ROUTES = [
     (("GET", "HEAD"), r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_get),
     (("GET", "HEAD"), WEB + r"/resolve/(?P<revision>[^/]+)/(?P<path>.+)", Handler.resolve),
 ]
-
-
-def serve_forever() -> None:
-    """Run the server by hand, to look at it: python tests/hub_server.py"""
-    hub = HubServer().start()
-    print("\n".join(f"export {name}={value}" for name, value in hub.environment.items()), flush=True)
-    while True:
-        time.sleep(60)
-
-
-if __name__ == "__main__":
-    serve_forever()

@@ -19,11 +19,15 @@ COMMANDS = {
     "status": Command("openrlhf_ebpo.hub.status_command", "what of a run is pushed, under way or waiting, and why"),
     "pull": Command("openrlhf_ebpo.hub.pull", "a model and its prior into a folder, checked file by file"),
     "push-run": Command("openrlhf_ebpo.hub.run_data", "a run directory (metrics, rollouts, evaluation) as a data set"),
-    "push-results": Command("openrlhf_ebpo.hub.results", "evaluation results into a model's card"),
     "deploy-space": Command("openrlhf_ebpo.hub.space", "the app that shows runs, as a Space"),
 }
 
-main = dispatcher("openrlhf-ebpo hub", __doc__, COMMANDS, extra="hub")
+RETIRED = {
+    "push-results": "`hub push RUN_DIR --repo OWNER/MODEL --step N` writes the model's card again, with the run's results; "
+    "`hub push-run` publishes results as a data set"
+}
+
+main = dispatcher("openrlhf-ebpo hub", __doc__, COMMANDS, extra="hub", retired=RETIRED)
 
 if __name__ == "__main__":
     main()

@@ -23,6 +23,7 @@ from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run import catalogue
+from openrlhf_ebpo.run.results import SERVER
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     run = read(run_dir)
     metrics = [row for row in read_metrics(run_dir) if step is None or row["step"] <= step]
     at = step if step is not None else max([row["step"] for row in metrics], default=0)
-    rows = evaluations.rows_of(evaluations.of_run(run_dir))
+    # a server does not say which weights it has: they may be of another model
+    rows = [row for row in evaluations.rows_of(evaluations.of_run(run_dir)) if not row["model"].startswith(SERVER)]
     own = [row for row in rows if row["step"] == at]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, at)

@@ -77,7 +77,7 @@ def _card_of(base: str) -> dict:
 
 
 def dig(run: dict, flag: str):
-    """The value of a flag in run.json, None where there is none."""
+    """The value of a flag in run.json, None if it has none."""
     value = run.get("args", {})
     for part in flag.split("."):
         value = value.get(part) if isinstance(value, dict) else None

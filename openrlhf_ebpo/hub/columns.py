@@ -1,4 +1,4 @@
-"""What the columns of a published run mean, for its data card. The tests hold these names against the writers."""
+"""Meanings of the columns of a published run, for its data card. The tests hold these names against the writers."""
 
 from __future__ import annotations
 
@@ -50,16 +50,7 @@ SAMPLES = meanings(
         "rules": "how the question is scored (unit, tolerance, several answers), as JSON",
     }
 )
-CHECKPOINTS = meanings(
-    {
-        "step": "training step",
-        "tag": "name of the checkpoint",
-        "checkpoint": "folder of the DeepSpeed checkpoint (its last part only); null where none was kept",
-        "model": "folder of the exported model (its last part only); null where none was exported",
-        "complete": "true",
-    }
-)
-METRICS = meanings({"step": "training step", "time": "seconds since 1970, UTC"})  # beside those of the catalogue
+METRICS = meanings({"step": "training step", "time": "seconds since 1970, UTC"})  # the others are in the catalogue
 OTHER = Markdown("logged by the reward function, or by OpenRLHF")
 
 

@@ -1,4 +1,4 @@
-"""What goes up: bytes, or files of this machine, with their hashes; and the filter that all of it passes."""
+"""Content to be published, bytes or files of this machine, with its hashes; and the filter that all of it passes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class Publishable(Mapping[str, Content]):
             if not (isinstance(content, PublishableZip) and path.endswith(".zip")):
                 _check_path(path, allow_pickle)
         _check_contents({path: content for path, content in files.items() if not getattr(content, "cleared", False)})
-        self._files = {path: _cleared(content) for path, content in files.items()}
+        self._files = {
+            path: replace(content, cleared=True) if isinstance(content, LocalFile) else content
+            for path, content in files.items()
+        }
 
     def with_manifest(self, name: str, manifest: bytes) -> Publishable:
         """Add a list of these files' own names and hashes, which have been looked through already."""
@@ -66,10 +69,6 @@ class Publishable(Mapping[str, Content]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def _cleared(content: Content) -> Content:
-    return replace(content, cleared=True) if isinstance(content, LocalFile) else content
 
 
 class PublishableZip(bytes):
@@ -122,7 +121,7 @@ def _check_contents(files: Mapping[str, Content]) -> None:
 
 
 def _text_of(path: str, content: Content) -> bytes:
-    """What is looked through, as its reader will see it: unpacked, of UTF-16, and with the letters that JSON has written
+    """The text to be looked through, as its reader will see it: unpacked, of UTF-16, and with the letters that JSON has written
     as numbers; without what has been made unreadable already."""
     kind = _kind(path)
     if kind in (PICTURE, ".woff2", *PICKLES):
@@ -179,7 +178,7 @@ def _digest(content: Content, digest) -> str:
 
 
 def matches(content: Content, remote) -> bool:
-    """Whether a local file is what the listing's RepoFile says: sha256 for LFS files, the git hash otherwise."""
+    """True if a local file is what the listing's RepoFile says: sha256 for LFS files, the git hash otherwise."""
     if remote.size != size(content):
         return False
     return sha256(content) == remote.lfs.sha256 if remote.lfs else git_hash(content) == remote.blob_id

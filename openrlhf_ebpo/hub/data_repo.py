@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from openrlhf_ebpo.hub.markdown import Markdown, fenced, table, words
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.places import check_write_access
 from openrlhf_ebpo.hub.public import slug
-from openrlhf_ebpo.hub.upload import MANIFEST, commit_of, listing, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import MANIFEST, commit_of, head_of, plan, print_plan, publish
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 
 T = TypeVar("T")
@@ -26,7 +25,9 @@ DATASET = "dataset"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repo", required=True, metavar="OWNER/NAME", help="data set repo; made where there is none")
+    parser.add_argument(
+        "--repo", required=True, metavar="OWNER/NAME", help="data set repo; created if it does not exist"
+    )
     parser.add_argument("--public", action="store_true", help="a repo that is made can be seen by everybody")
     parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
 
@@ -36,7 +37,7 @@ def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, C
 
     Raises:
         UsageError: the token may not write, or files that cannot go.
-        HubError: it failed; repeating the command goes on where it stopped.
+        HubError: it failed; the repeated command continues where it stopped.
     """
     api = hub_api()
     if not args.dry_run:
@@ -65,45 +66,27 @@ def visibility(api, repo: str) -> str:
         return "private" if api.repo_info(repo, repo_type=DATASET).private else "public"
 
 
-def remote_file(api, repo: str, path: str, scratch: Path) -> Path | None:
-    """A file of the repo as it is on the Hub now, in a folder of one's own; None where it, or the repo, is not there.
+def check_ours(api, repo: str, what: str, mark: str) -> str | None:
+    """Check that a repo is new, or holds the file `mark`: what somebody else keeps there is not overwritten.
 
-    Raises:
-        HubError: the Hub cannot be asked.
-    """
-    from huggingface_hub.errors import EntryNotFoundError
-
-    with hub_errors(f"reading {path} of {repo}"):
-        commit = commit_of(api, repo, DATASET, "main")
-        if commit is None:
-            return None
-        try:
-            return Path(api.hf_hub_download(repo, path, repo_type=DATASET, revision=commit, local_dir=scratch))
-        except EntryNotFoundError as error:
-            if isinstance(error, FileNotFoundError):  # the client's name for "cannot be reached"
-                raise HubError(f"reading {path} of {repo}: the Hub cannot be reached") from error
-            return None
-
-
-def check_ours(api, repo: str, what: str, marks: Iterable[str]) -> None:
-    """That a repo is new, or holds one of the files `marks`: what somebody else keeps there is not overwritten.
+    Returns:
+        The commit with the file; None if there is none.
 
     Raises:
         UsageError: it holds something else.
     """
-    with hub_errors(f"looking at {repo}"):
-        commit = commit_of(api, repo, DATASET, "main")
-        names = set(listing(api, repo, DATASET, commit)) if commit else set()
-    others = sorted(names - {".gitattributes", "README.md"})
-    if others and not names & set(marks):
+    commit, names = head_of(api, repo, DATASET)
+    others = sorted(names.keys() - {".gitattributes", "README.md"})
+    if others and mark not in names:
         raise UsageError(
-            f"--repo {repo} holds something that is no {what} ({', '.join(others[:3])}), which would be overwritten: choose "
-            "another repo"
+            f"--repo {repo} holds something that is not a {what} ({', '.join(others[:3])}), which would be overwritten: "
+            "choose another repo"
         )
+    return commit if mark in names else None
 
 
 def looked_up(args: argparse.Namespace, look: Callable[[], T], unknown: T) -> T:
-    """What is on the Hub; a dry run goes on where the Hub cannot be asked, or not without a token."""
+    """`look()`; in a dry run `unknown` if the Hub cannot be asked, or not without a token."""
     try:
         return look()
     except HubError:

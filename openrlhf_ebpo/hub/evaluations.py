@@ -18,50 +18,34 @@ from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, order, passes, score
 
-SCHEMA = pa.schema(
-    [
-        ("protocol", pa.string()),
-        ("protocol_fingerprint", pa.string()),
-        ("protocol_settings", pa.string()),
-        ("task", pa.string()),
-        ("task_fingerprint", pa.string()),
-        ("source", pa.string()),
-        ("step", pa.int32()),
-        ("model", pa.string()),
-        ("model_identity", pa.string()),
-        ("questions", pa.int32()),
-        ("samples_per_question", pa.int32()),
-        ("metric", pa.string()),
-        ("value", pa.float64()),
-        ("standard_error", pa.float64()),
-        ("low", pa.float64()),
-        ("high", pa.float64()),
-        ("run_low", pa.float64()),
-        ("run_high", pa.float64()),
-    ]
-)
-MEANING = meanings(
-    {
-        "protocol": "name of the set of settings that decide what a score means",
-        "protocol_fingerprint": "hash of those settings",
-        "protocol_settings": "the settings, as JSON",
-        "task": "name of the task",
-        "task_fingerprint": "hash of its questions and gold answers",
-        "source": "where the questions are from: OWNER/NAME@REVISION on the Hub, or file@hash",
-        "step": "training step of the model; 0 is the model before training",
-        "model": "the model that was asked",
-        "model_identity": "the model and a hash of its configuration",
-        "questions": "number of questions",
-        "samples_per_question": "responses to each question",
-        "metric": "pass@1, pass@k or maj@k",
-        "value": "the metric, a fraction",
-        "standard_error": "of pass@1 across runs, from the variance within questions; null with one run and for other metrics",
-        "low": "lower end of the 95 % interval over questions: others of their kind",
-        "high": "upper end of it",
-        "run_low": "lower end of the 95 % interval across runs: the same questions, answered again; null as standard_error is",
-        "run_high": "upper end of it",
-    }
-)
+COLUMNS = {  # name -> type, meaning
+    "protocol": (pa.string(), "name of the set of settings that decide what a score means"),
+    "protocol_fingerprint": (pa.string(), "hash of those settings"),
+    "protocol_settings": (pa.string(), "the settings, as JSON"),
+    "task": (pa.string(), "name of the task"),
+    "task_fingerprint": (pa.string(), "hash of its questions and gold answers"),
+    "source": (pa.string(), "where the questions are from: OWNER/NAME@REVISION on the Hub, or file@hash"),
+    "step": (pa.int32(), "training step of the model; 0 is the model before training"),
+    "model": (pa.string(), "the model that was asked"),
+    "model_identity": (pa.string(), "the model and a hash of its configuration"),
+    "questions": (pa.int32(), "number of questions"),
+    "samples_per_question": (pa.int32(), "responses to each question"),
+    "metric": (pa.string(), "pass@1, pass@k or maj@k"),
+    "value": (pa.float64(), "the metric, a fraction"),
+    "standard_error": (
+        pa.float64(),
+        "of pass@1 across runs, from the variance within questions; null with one run and for other metrics",
+    ),
+    "low": (pa.float64(), "lower end of the 95 % interval over questions: others of their kind"),
+    "high": (pa.float64(), "upper end of it"),
+    "run_low": (
+        pa.float64(),
+        "lower end of the 95 % interval across runs: the same questions, answered again; null as standard_error is",
+    ),
+    "run_high": (pa.float64(), "upper end of it"),
+}
+SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
+MEANING = meanings({name: meaning for name, (_, meaning) in COLUMNS.items()})
 TASK_TYPE = "text-generation"
 
 
@@ -133,10 +117,10 @@ def headline(rows: Iterable[dict]) -> list[dict]:
 
 
 def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = None) -> list[dict]:
-    """What templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
+    """Collect what templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
 
     base: rows of the model before training; its pass@1 becomes a column where the protocol is the same.
-    step: the rows' own, if the heading shall name it.
+    step: the rows' own, to be named in the heading.
     """
     found = []
     for protocol, group in groupby(headline(rows), key=protocol_of):
@@ -155,7 +139,7 @@ def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = N
 
 
 def by_step(rows: Sequence[dict]) -> list[dict]:
-    """The same of the last step that each protocol has, with step 0 beside it."""
+    """`tables` of the last step of each protocol, compared with step 0."""
     found = []
     for protocol in dict.fromkeys(map(protocol_of, rows)):
         own = [row for row in rows if protocol_of(row) == protocol]
@@ -188,17 +172,17 @@ def _settings(row: Mapping) -> list[tuple[Markdown, Markdown]]:
     return [(identifier(key), code(value)) for key, value in settings.items() if value not in (None, {}, [])]
 
 
-def eval_results(rows: Sequence[dict], source_url: str | None = None) -> list:
+def eval_results(rows: Sequence[dict]) -> list:
     """huggingface_hub.EvalResult for the headline metrics, in percent, for `model-index`.
 
     The Hub shows `model-index` for any task; `.eval_results/*.yaml` counts only for benchmarks that it lists, which ours are
-    not, and has no place for k, error, interval or protocol. The protocol is the data set's `config`: the card's metadata puts results of one task type, data set, config, split
-    and revision into one row, and so no row has results of two protocols.
+    not, and has no place for k, error, interval or protocol. The protocol is the data set's `config`: the card's metadata
+    puts results of one task type, data set, config, split and revision into one row, and so no row mixes two protocols.
     """
-    return [_eval_result(row, source_url) for row in headline(rows)]
+    return [_eval_result(row) for row in headline(rows)]
 
 
-def _eval_result(row: Mapping, source_url: str | None):
+def _eval_result(row: Mapping):
     from huggingface_hub import EvalResult
 
     name, _, revision = row["source"].partition("@")
@@ -221,8 +205,6 @@ def _eval_result(row: Mapping, source_url: str | None):
         metric_name=f"{row['metric']} in percent, protocol {row['protocol']}",
         metric_value=_percent(row["value"]),
         metric_args=arguments,
-        source_name="openrlhf_ebpo evaluation" if source_url else None,
-        source_url=source_url,
     )
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_client import HubError
 
-SHOWN = 10  # names of files that are left out
+MAX_NAMES = 10  # of files that are left out
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ def local_file(path: str | Path, root: str | Path | None = None) -> LocalFile:
 
 
 def named(path: str | PurePath, patterns: Iterable[str]) -> bool:
-    """Whether a path matches one of the patterns part by part: "*" stands for no slash, nor for a hidden file."""
+    """True if a path matches one of the patterns part by part; "*" matches no slash and no hidden file."""
     parts = PurePath(path).parts
     same = (PurePath(pattern) for pattern in patterns if len(PurePath(pattern).parts) == len(parts))
     return not any(part.startswith(".") for part in parts) and any(PurePath(path).match(str(p)) for p in same)
 
 
 def files_below(root: Path, skip: Callable[[PurePath], bool] = lambda path: False) -> list[PurePath]:
-    """Paths below `root`, relative to it, of all that is no folder, links among them; links to folders are not followed."""
+    """Paths below `root`, relative to it, of files and links; links to folders are not followed."""
     found = []
     for folder, folders, names in os.walk(root):
         here = Path(folder).relative_to(root)
@@ -93,9 +93,9 @@ def files_below(root: Path, skip: Callable[[PurePath], bool] = lambda path: Fals
     return sorted(found)
 
 
-def say_left_out(paths: Iterable[str | PurePath], what: str) -> None:
+def print_left_out(paths: Iterable[str | PurePath], what: str) -> None:
     """Name what lies in a folder that is pushed and does not go."""
     names = [name if (name := str(path)).isprintable() else repr(name) for path in paths]
     if names:
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        print(f"left out, not being {what}: {', '.join(names[:SHOWN])}{more}", flush=True)
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        print(f"left out, not being {what}: {', '.join(names[:MAX_NAMES])}{more}", flush=True)

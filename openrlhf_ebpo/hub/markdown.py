@@ -14,7 +14,7 @@ from openrlhf_ebpo.redact import redacted_text, without_homes, without_own_homes
 TEMPLATES = Path(__file__).with_name("templates")
 PLAIN = re.compile(r"[\w ./:=,+()@%{}\[\]'\"#*~^$!?-]*")
 IDENTIFIER = re.compile(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*")
-LONGEST = 300  # characters
+MAX_CODE_CHARS = 300
 
 
 class Markdown(str):
@@ -22,7 +22,7 @@ class Markdown(str):
 
 
 def render(template: str, **values) -> Markdown:
-    """A card from one of hub/templates/. `Markdown` and whole numbers go into it as they are, all else as `code`. No home
+    """A card from one of hub/templates/. `Markdown` and integers go into it as they are, all else as `code`. No home
     folder stays, wherever it comes from.
 
     Raises:
@@ -59,7 +59,7 @@ def code(value) -> Markdown:
     """Inline code that stays one table cell and one piece of code, whatever is in it; long text is cut."""
     text = redacted_text(str(value))  # before it is cut, and its signs are written as numbers
     text = text if text.isprintable() else repr(text)[1:-1]
-    text = text if len(text) <= LONGEST else text[:LONGEST] + "…"
+    text = text if len(text) <= MAX_CODE_CHARS else text[:MAX_CODE_CHARS] + "…"
     if PLAIN.fullmatch(text) and text == text.strip() and text:
         return Markdown(f"`{text}`")
     return Markdown(f"<code>{sanitize(text)}</code>")
@@ -87,7 +87,7 @@ def words(*own: str) -> list[Markdown]:
 
 
 def meanings(own: Mapping[str, str]) -> dict[str, Markdown]:
-    """What columns mean, in words of our own."""
+    """Meanings of columns, written here."""
     return {name: Markdown(meaning) for name, meaning in own.items()}
 
 

@@ -1,4 +1,4 @@
-"""What of a model's folder is published: files that are known to make up a model, by their names."""
+"""Choose the files of a model's folder that are published: those that are known to make up a model, by their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import NO_SECRET, Content, Publishable, header_of
-from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
+from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
 from openrlhf_ebpo.redact import HOME, holds_secret
 from openrlhf_ebpo.run.manifest import MANIFEST
@@ -42,7 +42,7 @@ def contents(
         not_secret: names of files that the user has looked through.
 
     Raises:
-        UsageError: there is no model in safetensors in `model`, or it is not whole and inert; a file of it is a link out
+        UsageError: `model` has no weights in safetensors, or is not complete and inert; a file of it is a link out
             of the folder, or holds a secret.
     """
     names = [path.as_posix() for path in files_below(model, skip=is_deep) if named(path, MODEL)]
@@ -63,14 +63,14 @@ def contents(
     files["run.json"] = edited_json(run, public_run(run))
     for checkpoint in full_state:  # .../_actor/global_step10
         group = f"{FULL_STATE}/{checkpoint.parent.name}"
-        for path in state_files(checkpoint):
+        for path in filter(is_state, files_below(checkpoint)):
             files[f"{group}/{checkpoint.name}/{path.as_posix()}"] = local_file(checkpoint / path, checkpoint)
         files[f"{group}/latest"] = checkpoint.name.encode()
     return Publishable(files, allow_pickle=True)  # of full_state, whose names are chosen
 
 
-def state_files(checkpoint: Path) -> list[PurePath]:
-    return [path for path in files_below(checkpoint) if named(path, STATE)]
+def is_state(path: PurePath) -> bool:
+    return named(path, STATE)
 
 
 def is_deep(path: PurePath) -> bool:
@@ -78,13 +78,13 @@ def is_deep(path: PurePath) -> bool:
     return len(path.parts) > 1 and path.parts[0] != TEMPLATES
 
 
-def say_what_stays(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> None:
+def print_skipped(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> None:
     """Name the files that do not go."""
-    beside = [path for path in sorted(model.iterdir()) if path.absolute() != run_dir.absolute()]
-    left = [path.name + "/" * path.is_dir() for path in beside if not named(path.name, (*MODEL, TEMPLATES))]
+    others = [path for path in sorted(model.iterdir()) if path.absolute() != run_dir.absolute()]
+    left = [path.name + "/" * path.is_dir() for path in others if not named(path.name, (*MODEL, TEMPLATES))]
     for checkpoint in full_state:
-        left += [f"{checkpoint.name}/{path}" for path in files_below(checkpoint) if not named(path, STATE)]
-    say_left_out(left, "files of a model (`hf upload` takes any file)")
+        left += [f"{checkpoint.name}/{path}" for path in files_below(checkpoint) if not is_state(path)]
+    print_left_out(left, "files of a model (`hf upload` takes any file)")
     if any(name.endswith(".py") for name in left):
         print("the model's own code stays here too: who loads the repo needs it, so upload it with `hf upload`")
 
@@ -120,7 +120,7 @@ def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
 
 
 def kept_secret(model: str) -> str | None:
-    """What would keep every model that is trained from `model`, a folder, from being pushed; None where nothing does.
+    """Say why no model that is trained from the folder `model` could be pushed; None if it could.
     Configurations are handed down from model to model; links are followed here."""
     files = {name: Path(os.path.realpath(Path(model) / name)) for name in INHERITED}
     try:

@@ -1,27 +1,24 @@
-"""What people write into a card by hand, between two lines, stays there when the next push brings a new card.
+"""Keep the notes that people write into a card by hand, between two lines, when the next push brings a new card.
 
-It is text of somebody else's, taken as it is and never read as a template, as metadata or as an end of the notes; secrets,
-the home folder of whoever pushes and signs that turn text around are left out. Whoever may write it could write the whole README.md as well.
+They are foreign text, taken as it is and never read as a template, as metadata or as the end of the notes; secrets, the
+home folder of whoever pushes and signs that reverse text are left out. Their author could write all of README.md as well.
 """
 
 from __future__ import annotations
 
 import re
-import tempfile
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 from openrlhf_ebpo.hub.markdown import Markdown
 from openrlhf_ebpo.hub.public import public_data
-from openrlhf_ebpo.hub.upload import commit_of, listing
-from openrlhf_ebpo.hub_client import hub_errors
+from openrlhf_ebpo.hub.upload import head_of, read_file
 
 BEGIN = "<!-- notes: what you write between this line and the next such line stays at the next push -->"
 END = "<!-- end of notes -->"
 CARD = "README.md"
-LONGEST = 200_000  # characters
-MOST_BYTES = 5_000_000  # of a card that is read
+MAX_CHARS = 200_000  # of the notes
+MAX_CARD_BYTES = 5_000_000
 UNSEEN = re.compile("[^\\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -36,14 +33,14 @@ def with_slot(render: Callable[[Markdown], str]) -> str:
 
 
 def notes_of(card: str) -> str | None:
-    """The text between the lines, "" where there is none; None where one of the lines is missing and the other not."""
+    """The text between the lines, "" without the lines; None if only one of the lines is there."""
     begins, ends = card.find(BEGIN), card.rfind(END)
     if begins < 0 and ends < 0:
         return ""
     if not 0 <= begins < ends:
         return None
     text = public_data(UNSEEN.sub(" ", card[begins + len(BEGIN) : ends]))
-    return text[:LONGEST].lstrip("\n").rstrip()
+    return text[:MAX_CHARS].lstrip("\n").rstrip()
 
 
 def with_notes(card: str, notes: str) -> str:
@@ -61,8 +58,7 @@ def keeping_notes(api, repo: str, card: bytes, report: Callable[[str], None], re
     Raises:
         HubError: the Hub cannot be asked.
     """
-    with hub_errors(f"reading the card of {repo}"):
-        notes = notes_of(remote_card(api, repo, repo_type, report))
+    notes = notes_of(remote_card(api, repo, repo_type, report))
     if notes is None:
         report(
             f"hub: of the two lines around the notes in {CARD} of {repo} one is missing: nothing of the old card is kept (the "
@@ -72,14 +68,11 @@ def keeping_notes(api, repo: str, card: bytes, report: Callable[[str], None], re
 
 
 def remote_card(api, repo: str, repo_type: str, report: Callable[[str], None]) -> str:
-    """README.md on main; "" where there is none, or one that no person has written."""
-    commit = commit_of(api, repo, repo_type, "main")
-    listed = listing(api, repo, repo_type, commit).get(CARD) if commit else None
-    if not listed:
+    """README.md on main; "" if there is none, or it is too large."""
+    commit, listed = head_of(api, repo, repo_type)
+    if CARD not in listed:
         return ""
-    if listed.size > MOST_BYTES:
-        report(f"hub: {CARD} of {repo} has {listed.size} bytes, and is not looked through for notes")
+    if listed[CARD].size > MAX_CARD_BYTES:
+        report(f"hub: {CARD} of {repo} has {listed[CARD].size} bytes, and is not looked through for notes")
         return ""
-    with tempfile.TemporaryDirectory() as folder:
-        path = api.hf_hub_download(repo, CARD, repo_type=repo_type, revision=commit, local_dir=folder)
-        return Path(path).read_text(errors="replace")
+    return read_file(api, repo, repo_type, commit, CARD).decode(errors="replace")

@@ -31,13 +31,13 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import try_lock, write_json
 from openrlhf_ebpo.hub.content import Content, sha256
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
-from openrlhf_ebpo.hub.model_files import contents, say_what_stays
+from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.run.run_log import timestamp
 from openrlhf_ebpo.seams import model_folder
 
 CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
 STATES = ("pushing", "pushed", "failed")
-FIELDS = {"step": int, "repo": str, "private": bool, "branch_per_step": bool, "token": str}  # of push.json
+FIELDS = {"step": int, "repo": str, "private": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
 
 
@@ -49,7 +49,6 @@ class Item:
     step: int
     repo: str
     private: bool
-    branch_per_step: bool
     token: str
     sizes: dict[str, int]  # of what was put into files/
     hashes: dict[str, str]  # SHA-256 of the same
@@ -108,7 +107,6 @@ def add(
     *,
     repo: str,
     private: bool = True,
-    branch_per_step: bool = False,
     full_state: Iterable[Path] = (),
     not_secret: Collection[str] = (),
 ) -> Item:
@@ -120,12 +118,12 @@ def add(
         not_secret: names of files of the model that the user has looked through.
 
     Raises:
-        UsageError: the model is not whole and inert, or something in it may not be published.
+        UsageError: the model is not complete and inert, or something in it may not be published.
         OSError: the disk is full, or the like.
     """
     run_dir = Path(run_dir)
     files = contents(run_dir, Path(model), full_state, not_secret)
-    say_what_stays(run_dir, Path(model), full_state)
+    print_skipped(run_dir, Path(model), full_state)
     token = _new_token(run_dir)
     target = outbox(run_dir) / f"{step_tag(step)}.{token}"
     temporary = target.with_name(f".{os.getpid()}.new")
@@ -135,8 +133,7 @@ def add(
             put(content, temporary / "files" / name)
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
         hashes = _hashes(temporary / "files", sizes, step)
-        settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
-        settings["not_secret"] = sorted(not_secret)
+        settings = {"step": step, "repo": repo, "private": private, "not_secret": sorted(not_secret)}
         what = {"files": sizes, "sha256": hashes, "token": token, "time": timestamp()}
         write_json(temporary / "push.json", {**settings, **what})
         temporary.rename(target)
@@ -228,7 +225,7 @@ def snapshot_files(item: Item) -> dict[str, LocalFile]:
 
 
 def is_current(item: Item) -> bool:
-    """Whether the snapshot still waits; False once the step has been saved again."""
+    """True while the snapshot waits; False once the step has been saved again."""
     return (item.path / "push.json").exists()
 
 
@@ -290,7 +287,7 @@ def take_lock(run_dir: str | Path):
 
 
 def is_locked(run_dir: str | Path) -> bool:
-    """Whether a process holds the lock. Leaves no trace, and may be asked of a run that one may only read.
+    """True while a process holds the lock. Leaves no trace, and may be asked of a run that one may only read.
 
     Raises:
         UsageError: the disk knows no locks.
@@ -314,7 +311,7 @@ def _locked(file, shared: bool = False) -> bool:
 
 
 def write_pid(lock) -> None:
-    """For people only, so a full disk is no reason to stop."""
+    """For people only: a full disk must not stop a push."""
     with contextlib.suppress(OSError):
         os.truncate(lock.fileno(), 0)
         os.write(lock.fileno(), f"{os.getpid()}\n".encode())

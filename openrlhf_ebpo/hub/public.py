@@ -1,4 +1,4 @@
-"""What may leave this machine: no secrets, no home folders, and of local paths the last part only.
+"""Make texts and records fit to leave this machine: no secrets, no home folders, of local paths the last part only.
 
 run.json is written without secrets already; what is published is looked through once more, because a run may be older
 than a flag's name, and because a published copy cannot be taken back.

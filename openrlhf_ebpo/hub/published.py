@@ -1,4 +1,4 @@
-"""What of a run is on the Hub beside its models, so that each card can name the others: <run>/hub/published.json."""
+"""Remember where the parts of a run are on the Hub, so that each card can name the others: <run>/hub/published.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {  # of repo -> what a card calls it, and where the Hub has it
 
 
 def note(run_dir: Path, kind: str, repo: str) -> None:
-    """Remember where something of the run went. It only helps cards, so that a disk that refuses is no reason to stop."""
+    """Remember where something of the run went. It only helps cards: a full disk must not stop a push."""
     if (run_dir / "run.json").is_file():
         with contextlib.suppress(OSError):
             write_json(_path(run_dir), {**known(run_dir), kind: repo})

@@ -47,7 +47,7 @@ LAST = ("config.json", "adapter_config.json")  # without them no loader takes wh
 
 @dataclass(frozen=True)
 class Pulled:
-    """commit: that the files are of. skipped: paths in the repo that stayed there, being no safe types.
+    """commit: that the files are of. skipped: paths in the repo that were not pulled, for their types are not safe.
     manifest: whether there was one to hold the files against."""
 
     folder: Path
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
     )
     print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {held}")
     if pulled.skipped:
-        print(f"left out, being no safe types or not pushed with the others: {shown(pulled.skipped)}")
+        print(f"left out, not of a safe type or not pushed with the others: {shown(pulled.skipped)}")
     for line in next_step(pulled.folder):
         print(line)
 
@@ -110,7 +110,7 @@ def end_at_once(*_) -> None:
 
 
 def next_step(folder: Path) -> list[str]:
-    """What to do with a pulled model, in lines; first of all, whether it brings code of its own."""
+    """Lines that say what to do with a pulled model; first, that it brings its own code."""
     try:
         brought = own_code(folder)
     except ModelFileError as error:
@@ -132,7 +132,7 @@ def pull(
 
     Raises:
         UsageError: the folder holds something else.
-        HubError: no such repo or revision, the Hub stays away, a file is not what was pushed, or the model is not whole.
+        HubError: no such repo or revision, the Hub stays away, a file is not what was pushed, or the model is incomplete.
     """
     folder = Path(folder)
     check_folder(folder, repo)
@@ -180,14 +180,14 @@ def check_folder(folder: Path, repo: str) -> None:
 
 
 def read_record(folder: Path) -> dict | None:
-    """What the folder was pulled from; None where it is no pull."""
+    """The record of what the folder was pulled from; None for another folder."""
     try:
         record = json.loads((folder / RECORD).read_text())
     except (OSError, ValueError, RecursionError):
         return None
     files = record.get("files") if isinstance(record, dict) and "repo" in record else None
-    whole = isinstance(files, list) and all(isinstance(path, str) and stays_inside(path) for path in files)
-    return record if whole else None
+    valid = isinstance(files, list) and all(isinstance(path, str) and stays_inside(path) for path in files)
+    return record if valid else None
 
 
 def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None:
@@ -230,7 +230,7 @@ def choose_files(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], 
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a path of anybody's names a file in the folder that it is below, and no hidden one at its top."""
+    """True if an untrusted path names a file inside its folder, not a hidden one at its top."""
     return ".." not in path.split("/") and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
 
 
@@ -323,8 +323,8 @@ def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, 
 
 
 def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
-    """That what came is whole and inert, where it is a model: files that are as they were pushed may not be. Code that
-    it names is no part of what came, and told by `next_step`.
+    """Check that a pulled model is complete and inert: files that are as they were pushed may not be. Code that it names
+    was not pulled; `next_step` reports it.
 
     Raises:
         HubError: it is not. The files stay for whoever wants to look; the next pull holds them against the Hub again.
@@ -333,7 +333,7 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
         return  # a prior, say
     if found := [*problems(folder, code=False), *missing_files(folder)]:
         raise HubError(
-            f"{repo} holds no model that is whole and safe to load: {'; '.join(found)}. It was pushed like that: take "
+            f"{repo} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed like that: take "
             "another revision, or ask who has pushed it",
             permanent=True,
         )

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.places import check_write_access
-from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
+from openrlhf_ebpo.hub.upload import Published, commit_of, head_of, publish, read_file
 from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, card_refused, hub_errors, local_problem, pause_after
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import read_metrics
@@ -27,7 +26,7 @@ from openrlhf_ebpo.run.run_log import read_metrics
 POLL_SECONDS = 1.0
 ATTEMPT_SECONDS = 3600.0  # limit of an attempt, and in addition what its bytes take at MIN_BYTES_PER_SECOND
 MIN_BYTES_PER_SECOND = 50_000.0
-# Files of an earlier step that must not stay beside those of a later one.
+# Files of an earlier step that must not stay with those of a later one.
 STALE = (
     "*.safetensors",
     "*.safetensors.index.json",
@@ -142,7 +141,7 @@ def _in_words(caught: Exception, doing: str) -> HubError:
 
 def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Published:
     """Commit a step to main and tag it. A step older than the newest one there goes to a branch `checkpoint-000010`, since
-    main must not move backwards; with `branch_per_step` every step gets such a branch too.
+    main must not move backwards.
 
     Raises:
         HubError: the Hub refuses it, cannot be reached, or holds another run.
@@ -171,10 +170,7 @@ def _publish_step(run_dir: Path, item: Item, files: Mapping[str, Content], api) 
     head = check_same_run(api, item.repo, json.loads(files["run.json"].read_bytes()))
     if newest_step(api, item.repo, last_step(run_dir)) > item.step:
         return publish(api, item.repo, files, revision=branch, tag=tag, **how)
-    published = publish(api, item.repo, files, tag=tag, based_on=head, **how)
-    if item.branch_per_step:
-        publish(api, item.repo, files, revision=branch, **how)
-    return published
+    return publish(api, item.repo, files, tag=tag, based_on=head, **how)
 
 
 # The card
@@ -225,7 +221,7 @@ def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[st
 # The repo
 
 
-def newest_step(api, repo: str, last: float = float("inf")) -> int:
+def newest_step(api, repo: str, last: float) -> int:
     """The highest step up to `last` that the repo has a tag of, or -1."""
     with hub_errors(f"looking at the tags of {repo}"):
         if not commit_of(api, repo, "model", "main"):
@@ -249,11 +245,10 @@ def check_same_run(api, repo: str, here: dict) -> str | None:
     Raises:
         HubError: the repo holds another run, or a model of something else.
     """
-    with hub_errors(f"looking at {repo}"):
-        commit = commit_of(api, repo, "model", "main")
-        names = list(listing(api, repo, "model", commit)) if commit else []
+    commit, names = head_of(api, repo, "model")
     if "run.json" in names:
-        there = remote_run(api, repo, commit)
+        there = json.loads(read_file(api, repo, "model", commit, "run.json"))
+        there = there if isinstance(there, dict) else {}
         if _identity(there) != _identity(here):
             raise HubError(
                 f"{repo} holds the steps of another run ({there.get('name')}, started {there.get('started')}), whose tags "
@@ -298,11 +293,3 @@ def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "-
 def _identity(run: dict) -> tuple:
     """Fields of run.json that stay the same when a run is resumed."""
     return run.get("started"), run.get("model"), run.get("dataset")
-
-
-def remote_run(api, repo: str, commit: str) -> dict:
-    """run.json of a commit that has one."""
-    with hub_errors(f"reading run.json of {repo}"), tempfile.TemporaryDirectory() as folder:
-        path = api.hf_hub_download(repo, "run.json", revision=commit, local_dir=folder)
-        found = json.loads(Path(path).read_text())
-    return found if isinstance(found, dict) else {}

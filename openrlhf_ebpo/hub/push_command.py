@@ -11,7 +11,7 @@ RUN_DIR/hub.json.
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --folder DIR       the files that would go, into a folder; nothing is sent
 
 Only files that make up a model go; others are named and stay. A file with a secret in it (a token in tokenizer_config.json)
-stops the push, and so does a model that is not whole: --dry_run says both, and what is taken out of records.
+stops the push, and so does an incomplete model: --dry_run says both, and what is taken out of records.
 
 The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logger.run_dir (<ckpt.output_dir>/run).
 """
@@ -28,7 +28,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.content import Content, size
-from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
+from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, print_skipped
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
@@ -49,7 +49,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--step", type=int, metavar="N", help="which saved step (with --repo); the last one if not given"
     )
     parser.add_argument("--public", action="store_true", help="a repo that is created is public; otherwise private")
-    parser.add_argument("--branch_per_step", action="store_true", help="give the step a branch too, checkpoint-000010")
     parser.add_argument("--full_state", action="store_true", help="push the optimizer's state too (pickles), to resume")
     parser.add_argument(
         "--attempts",
@@ -108,7 +107,7 @@ def check_flags(args: argparse.Namespace) -> None:
     if args.repo:
         args.repo = target(args.repo)
         return
-    needing = ("step", "public", "branch_per_step", "full_state", "folder", "not_secret")
+    needing = ("step", "public", "full_state", "folder", "not_secret")
     if given := [f"--{name}" for name in needing if getattr(args, name) not in (None, False, [])]:
         raise UsageError(f"{', '.join(given)}: say where to push, with --repo owner/name")
 
@@ -147,7 +146,7 @@ def check_targets(args: argparse.Namespace, run_dir: Path, api) -> None:
 def queue(args: argparse.Namespace, run_dir: Path) -> None:
     step, model, full_state = chosen_model(args, run_dir)
     check_waiting(args, run_dir, step)
-    how = {"private": not args.public, "branch_per_step": args.branch_per_step, "not_secret": args.not_secret}
+    how = {"private": not args.public, "not_secret": args.not_secret}
     outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
 
 
@@ -215,7 +214,7 @@ def nothing_to_do(run_dir: Path) -> list[str]:
 def chosen_files(args: argparse.Namespace, run_dir: Path) -> tuple[int, dict[str, Content]]:
     """(step, path in the repo -> content) that --repo would get, card included."""
     step, model, full_state = chosen_model(args, run_dir)
-    say_what_stays(run_dir, model, full_state)
+    print_skipped(run_dir, model, full_state)
     return step, {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
 
 
@@ -264,4 +263,5 @@ def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, li
     return step, model, [checkpoint] if args.full_state else []
 
 
-main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub")
+RETIRED = {"--branch_per_step": "every step has a tag, step-000010, which `hub pull` and loaders take as revision"}
+main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub", retired=RETIRED)

@@ -29,7 +29,6 @@ from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run, timestamp
 
 SLICE_SECONDS = 0.5
 LOOK_SECONDS = 2.0
-MAX_STARTS = 5  # in a row, without a step that was pushed or queued in between
 
 
 # In the driver
@@ -61,8 +60,8 @@ def start(run_dir: Path, seconds: float) -> None:
 
 
 class Keeper:
-    """Restarts the process that pushes when it has died before its work: at once, then after growing pauses, MAX_STARTS
-    times. A step that is pushed or queued begins a new count."""
+    """Restarts the process that pushes when it has died before its work: at once, then after pauses that grow to ten
+    minutes."""
 
     def __init__(
         self,
@@ -72,8 +71,7 @@ class Keeper:
         report: Callable[[str], None] = lambda line: print(line, flush=True),
     ):
         self.run_dir, self.seconds, self.start, self.report = run_dir, seconds, start, report
-        self.starts, self.next_start, self.progress = 0, 0.0, self._progress()
-        self.gave_up = False
+        self.starts, self.next_start = 0, 0.0
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="hub", daemon=True)
 
@@ -94,44 +92,26 @@ class Keeper:
                 self.report(f"warning: hub: the process that pushes is not restarted any more: {error}")
                 return
 
-    def check(self) -> bool:
-        """Start a process if one is missing and its pause is over. Returns False once it has given up.
+    def check(self) -> None:
+        """Start a process if steps wait, none lives, and the pause since the last start is over.
 
         Raises:
             UsageError: the disk has no locks.
         """
-        if outbox.is_locked(self.run_dir) or not outbox.pending(self.run_dir):
-            return True
-        if (progress := self._progress()) != self.progress:
-            self.starts, self.next_start, self.gave_up, self.progress = 0, 0.0, False, progress
-        if time.monotonic() < self.next_start:
-            return True
-        if self.starts < MAX_STARTS:
-            self._restart()
-        elif not self.gave_up:
-            self.gave_up = True
-            self._report_death("is not started any more")
-        return not self.gave_up
-
-    def _restart(self) -> None:
+        now = time.monotonic()
+        if now < self.next_start or outbox.is_locked(self.run_dir) or not outbox.pending(self.run_dir):
+            return
         self.starts += 1
-        self.next_start = time.monotonic() + pause_after(self.starts)
+        self.next_start = now + pause_after(self.starts)
         if self.starts == 1:
-            self._report_death("is started again, and repeats what was under way")
+            log, finish = self.run_dir / "hub" / "push.log", f"openrlhf-ebpo hub push {shlex.quote(str(self.run_dir))}"
+            self.report(
+                f"hub: the process that pushes has ended before its work ({log}) and is restarted. By hand: {finish}"
+            )
         try:
             self.start(self.run_dir, self.seconds)
         except UsageError as error:
             self.report(f"warning: hub: {error}")
-
-    def _report_death(self, what: str) -> None:
-        log, finish = self.run_dir / "hub" / "push.log", f"openrlhf-ebpo hub push {shlex.quote(str(self.run_dir))}"
-        self.report(f"hub: the process that pushes has ended before its work ({log}); it {what}. By hand: {finish}")
-
-    def _progress(self) -> tuple:
-        """Number of steps that are pushed, and the newest one that is queued."""
-        steps = outbox.read_state(self.run_dir)["steps"]
-        pushed = sum(entry["state"] == "pushed" for entry in steps.values())
-        return pushed, max((item.step for item in outbox.items(self.run_dir)), default=None)
 
 
 # In the process
@@ -154,7 +134,7 @@ class Clock:
         self.ended: float | None = None
 
     def over(self) -> bool:
-        """Whether the training has ended: its driver is gone, or run.json says so."""
+        """True once the training has ended: its driver is gone, or run.json says so."""
         if self.ended is None and not (_lives(self.driver) and _runs(self.run_dir)):
             self.ended = time.monotonic()
         return self.ended is not None

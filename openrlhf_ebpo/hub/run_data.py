@@ -8,7 +8,7 @@ viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts",
   openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
   openrlhf-ebpo hub push-run results/base --repo me/base-results    evaluations that belong to no run
 
-A run that is still training can be pushed. Secrets, the folders of local paths and files that are no part of a run are left
+A run that is still training can be pushed. Secrets, the folders of local paths and unknown files are left
 out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
 """
 
@@ -33,12 +33,13 @@ from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
+from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
 from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.hub.upload import head_of, read_file
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import checkpoints
@@ -50,16 +51,15 @@ from openrlhf_ebpo.run.run_log import DROPPED, LOCK, PRIOR_STARTS, read_metrics
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
-CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so a table beside checkpoints.jsonl
-CHECKPOINT_SCHEMA = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("tag", pa.string()),
-        ("checkpoint", pa.string()),
-        ("model", pa.string()),
-        ("complete", pa.bool_()),
-    ]
-)
+CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so checkpoints.jsonl gets a table
+CHECKPOINT_COLUMNS = {  # name -> type, meaning
+    "step": (pa.int64(), "training step"),
+    "tag": (pa.string(), "name of the checkpoint"),
+    "checkpoint": (pa.string(), "folder of the DeepSpeed checkpoint (its last part only); null where none was kept"),
+    "model": (pa.string(), "folder of the exported model (its last part only); null where none was exported"),
+    "complete": (pa.bool_(), "true"),
+}
+CHECKPOINT_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in CHECKPOINT_COLUMNS.items()])
 RESULT = (SUMMARY, SAMPLES_FILE)
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", *(f"eval/*/*/step-*/{name}" for name in RESULT))
 IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what results in one place agree on
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     """
     args.repo = target(args.repo, kind=data_repo.DATASET)
     results = results_of(args.run_dir)
-    say_conditions(results.values(), args.repo)
+    warn_of_gated_questions(results.values(), args.repo)
     publish = _push_run if is_run(args.run_dir) else _push_results
     with tempfile.TemporaryDirectory() as folder:
         publish(args, results, Path(folder))
@@ -102,12 +102,12 @@ def run(args: argparse.Namespace) -> None:
 def _push_run(args: argparse.Namespace, results: Mapping[str, Result], folder: Path) -> None:
     def make_files(api) -> dict[str, Content]:
         files = run_files(args.run_dir, args.repo, folder / "copies")
-        there = data_repo.looked_up(args, lambda: remote_run(api, args.repo, folder / "remote"), None)
+        there = data_repo.looked_up(args, lambda: remote_run(api, args.repo), None)
         check_same_run(there, json.loads(files["run.json"]), args.repo)
         return files
 
     others = files_below(args.run_dir, skip=lambda path: named(path.parts[0], OWN))
-    say_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
+    print_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
     data_repo.push(args, make_files, message=f"run {public_text(args.run_dir.absolute().name)}", delete=OURS)
     if not args.dry_run:
         published.note(args.run_dir, "run", args.repo)
@@ -115,13 +115,13 @@ def _push_run(args: argparse.Namespace, results: Mapping[str, Result], folder: P
 
 def _push_results(args: argparse.Namespace, results: Mapping[str, Result], folder: Path) -> None:
     def make_files(api) -> dict[str, Content]:
-        before = data_repo.looked_up(args, lambda: remote_results(api, args.repo, folder / "remote"), [])
+        before = data_repo.looked_up(args, lambda: remote_results(api, args.repo), [])
         check_same_results(before, evaluations.rows_of(results.values()), args.repo)
         return results_files(args.run_dir, results, args.repo, folder / "copies")
 
-    beside = [result.path / path for result in results.values() for path in files_below(result.path)]
-    strangers = [path.relative_to(args.run_dir) for path in beside if path.name not in RESULT]
-    say_left_out(strangers, "results")
+    found = [result.path / path for result in results.values() for path in files_below(result.path)]
+    strangers = [path.relative_to(args.run_dir) for path in found if path.name not in RESULT]
+    print_left_out(strangers, "results")
     data_repo.push(args, make_files, message=f"results of {len(results)} evaluations")
 
 
@@ -144,7 +144,7 @@ def _place(protocol: str, task: str, step: int) -> str:
     return f"eval/{public_name(protocol)}/{public_name(task)}/step-{step:06d}"
 
 
-def say_conditions(results: Iterable[Result], repo: str) -> None:
+def warn_of_gated_questions(results: Iterable[Result], repo: str) -> None:
     """Warn of questions whose publishers ask that they stay off the public web."""
     names = sorted({result.task for result in results if whole_name(result.task) in BENCHMARKS})
     held = [
@@ -157,28 +157,29 @@ def say_conditions(results: Iterable[Result], repo: str) -> None:
         )
 
 
-def remote_run(api, repo: str, scratch: Path) -> dict | None:
+def remote_run(api, repo: str) -> dict | None:
     """run.json of the repo, None if that is new.
 
     Raises:
         UsageError: it holds something else than a run.
     """
-    data_repo.check_ours(api, repo, "run", ["run.json"])
-    path = data_repo.remote_file(api, repo, "run.json", scratch)
-    return json.loads(path.read_text()) if path else None
+    commit = data_repo.check_ours(api, repo, "run", "run.json")
+    return json.loads(read_file(api, repo, data_repo.DATASET, commit, "run.json")) if commit else None
 
 
-def remote_results(api, repo: str, scratch: Path) -> list[dict]:
+def remote_results(api, repo: str) -> list[dict]:
     """The table of results that the repo has.
 
     Raises:
         UsageError: the repo holds a run, or something else.
     """
-    if data_repo.remote_file(api, repo, "run.json", scratch):
+    _, names = head_of(api, repo, data_repo.DATASET)
+    if "run.json" in names:
         raise UsageError(f"--repo {repo} holds a run, and its results with it; choose another repo")
-    data_repo.check_ours(api, repo, "table of results", [EVALUATIONS])
-    path = data_repo.remote_file(api, repo, EVALUATIONS, scratch)
-    return pq.read_table(path).to_pylist() if path else []
+    if not (commit := data_repo.check_ours(api, repo, "table of results", EVALUATIONS)):
+        return []
+    table = pa.BufferReader(read_file(api, repo, data_repo.DATASET, commit, EVALUATIONS))
+    return pq.read_table(table).to_pylist()
 
 
 def check_same_results(before: Sequence[dict], rows: Sequence[dict], repo: str) -> None:
@@ -198,7 +199,7 @@ def check_same_results(before: Sequence[dict], rows: Sequence[dict], repo: str) 
 
 
 def check_same_run(there: Mapping | None, here: Mapping, repo: str) -> None:
-    """That the run in the repo, if there is one, is this one, told by its start.
+    """Check that the run in the repo, if it has one, is this one, known by its start.
 
     Raises:
         UsageError: the repo holds another run, which this push would overwrite.
@@ -257,13 +258,13 @@ def _record(run_dir: Path, name: str) -> dict[str, Content]:
     try:
         stored = json.loads((run_dir / name).read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{run_dir / name} is damaged ({error}); mend it, or move it away") from error
+        raise UsageError(f"{run_dir / name} is damaged ({error}); repair it, or move it away") from error
     return {name: edited_json(stored, public(stored))}
 
 
 def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
-    """What is there, and what says which were dropped on purpose: a training may drop some of them meanwhile
-    (--logger.keep_rollouts), and says so before it does."""
+    """The files that are there, and dropped.json: a training may drop some of them meanwhile (--logger.keep_rollouts), and
+    says so before it does."""
     files: dict[str, Content] = {}
     for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
         if named(path.relative_to(run_dir), RUN):
@@ -287,7 +288,7 @@ def _evaluations(folder: Path, results: Mapping[str, Result], scratch: Path) -> 
 
 
 def results_files(folder: Path, results: Mapping[str, Result], repo: str, scratch: Path) -> dict[str, Content]:
-    """What goes of results that belong to no run, by path in the repo.
+    """Collect what is published of results outside a run, by path in the repo.
 
     Raises:
         UsageError: a file is damaged, or a link out of `folder`.
@@ -300,7 +301,7 @@ def results_files(folder: Path, results: Mapping[str, Result], repo: str, scratc
 
 
 def metrics_table(rows: list[dict]) -> pa.Table:
-    """One row per step; step is an integer, every other number a float, and what is no number text."""
+    """One row per step; step is an integer, every other number a float, anything else text."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
 
@@ -382,7 +383,8 @@ def _tables(
         explained = data_repo.explained(read_schema(last), columns.ROLLOUTS)
         blocks.append([*words("rollouts", "One row per response."), explained])
     if "checkpoints" in names:
-        explained = data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS)
+        meanings = {name: Markdown(meaning) for name, (_, meaning) in CHECKPOINT_COLUMNS.items()}
+        explained = data_repo.explained(CHECKPOINT_SCHEMA, meanings)
         blocks.append([*words("checkpoints", "One row per saved checkpoint."), explained])
     if "evaluations" in names:
         explained = data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)

@@ -27,7 +27,7 @@ from openrlhf_ebpo.hub import published
 from openrlhf_ebpo.hub.content import Content, PublishableZip
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
 from openrlhf_ebpo.hub.places import check_write_access, target
-from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import head_of, plan, print_plan, publish
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 
 PACKAGE = "openrlhf_ebpo"
@@ -51,7 +51,7 @@ if __name__ == "__main__":
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("repo", metavar="OWNER/NAME", help="the Space; made where there is none")
+    parser.add_argument("repo", metavar="OWNER/NAME", help="the Space; created if it does not exist")
     parser.add_argument(
         "--runs",
         nargs="+",
@@ -104,23 +104,21 @@ def repo_of(run: str) -> str:
 
 
 def check_ours(api, repo: str) -> None:
-    """That the Space is new, or one that this command has made.
+    """Check that the Space is new, or one that this command has made.
 
     Raises:
         UsageError: there is another app, which would be overwritten.
     """
-    with hub_errors(f"looking at {repo}"):
-        commit = commit_of(api, repo, "space", "main")
-        names = listing(api, repo, "space", commit) if commit else {}
+    _, names = head_of(api, repo, "space")
     if "app.py" in names and ARCHIVE not in names:
         raise UsageError(f"{repo} is a Space with another app, which would be overwritten: choose another name")
 
 
 def is_private(api, name: str) -> bool:
-    """Whether a run's data set is.
+    """True for a private data set of a run.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: the data set does not exist.
     """
     try:
         with hub_errors(f"looking at {name}"):

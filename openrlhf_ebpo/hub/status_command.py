@@ -14,14 +14,16 @@ damaged or gone. Also if RUN_DIR is not a run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import sys
+import time
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from openrlhf_ebpo.command import command
+from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.outbox import Item
@@ -30,7 +32,7 @@ from openrlhf_ebpo.hub.training import not_queued
 from openrlhf_ebpo.hub.upload import megabytes
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.checkpoints import saved
-from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
 
 DONE, WAITS, NEEDS_YOU = 0, 3, 1
 OPEN = ("waits", "pushing", "failed")
@@ -59,13 +61,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Status:
-    """pusher: id of the process that pushes, or None. pusher_seconds: how long it has run."""
+    """pusher: id of the process that pushes, 0 until it has written it, or None."""
 
     run_dir: str
     run: str
     repo: str | None
     pusher: int | None
-    pusher_seconds: float | None
     failed_attempts: int
     steps: list[Step]
 
@@ -98,46 +99,39 @@ def run(args: argparse.Namespace) -> None:
 # Reading. Every text may come from anywhere: hub.json is a file like any other.
 
 
-def read_status(run_dir: Path, now: datetime | None = None) -> Status:
+def read_status(run_dir: Path) -> Status:
     """Read the run directory.
 
     Raises:
         UsageError: nothing of the run is to be pushed.
     """
-    now = now or datetime.now(timezone.utc)
     run, pushes = read_run(run_dir) or {}, outbox.is_locked(run_dir)
-    steps, repo = read_steps(run_dir, run, pushes, now), _inner(run, "args", "hub", "repo")
+    steps, repo = read_steps(run_dir, run, pushes), dig(run, "args", "hub", "repo")
     if not (repo or steps):
         raise UsageError(
             f"{run_dir}: nothing is pushed, for it was trained without --hub.repo; push a saved model with openrlhf-ebpo hub "
             f"push {shlex.quote(str(run_dir))} --repo owner/name"
         )
+    pid = outbox.who_pushes(run_dir) if pushes else ""
     return Status(
         run_dir=str(run_dir),
         run=plain(f"{run.get('name')}, {run.get('status')}"),
         repo=plain(repo) or next((plain(item.repo) for item in outbox.items(run_dir)), None),
-        pusher=_process(run_dir) if pushes else None,
-        pusher_seconds=_age(_modified(run_dir / "hub" / "lock"), now) if pushes else None,
+        pusher=(int(pid) if pid.isascii() and pid.isdigit() and len(pid) < 12 else 0) if pushes else None,
         failed_attempts=outbox.read_state(run_dir)["failed"],
         steps=steps,
     )
 
 
-def _inner(value, *names: str):
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def read_steps(run_dir: Path, run: dict, pushes: bool, now: datetime) -> list[Step]:
+def read_steps(run_dir: Path, run: dict, pushes: bool) -> list[Step]:
     """One row for each step that was saved for a push: hub.json, the queue, its notes, then checkpoints.jsonl."""
     items, rows = {item.step: item for item in outbox.items(run_dir)}, {}
     for step, item in items.items():
-        rows[step] = Step(step, "waits", seconds=_age(_queued(item), now), total=sum(item.sizes.values()))
+        rows[step] = Step(step, "waits", seconds=_seconds_waiting(item), total=sum(item.sizes.values()))
     for name, entry in outbox.read_state(run_dir)["steps"].items():
         item = items.get(int(name))
         if not item or entry.get("token") == item.token:  # a later snapshot counts more than what was pushed before
-            rows[int(name)] = _noted(int(name), entry, item, pushes, now)
+            rows[int(name)] = _noted(int(name), entry, item, pushes)
     for path in outbox.damaged(run_dir):
         error = f"{path}: remove it, and push the step again with --repo and --step"
         number = path.name.removeprefix("step-").partition(".")[0]
@@ -153,16 +147,23 @@ def read_steps(run_dir: Path, run: dict, pushes: bool, now: datetime) -> list[St
     return sorted(rows.values(), key=lambda row: -1 if row.step is None else row.step)
 
 
-def _noted(step: int, entry: dict, item: Item | None, pushes: bool, now: datetime) -> Step:
+def _seconds_waiting(item: Item) -> float:
+    with contextlib.suppress(OSError):  # taken away meanwhile
+        return max(time.time() - (item.path / "push.json").stat().st_mtime, 0.0)
+    return 0.0
+
+
+def _noted(step: int, entry: dict, item: Item | None, pushes: bool) -> Step:
     """A step's entry in hub.json."""
-    state = entry["state"]
+    state, seconds = entry["state"], 0.0
     if state == "pushing" and not pushes:
         state = "waits"  # the process that pushed it has ended
     if not item and state != "pushed":
         state = "gone"
+    with contextlib.suppress(ValueError, TypeError):
+        seconds = max(time.time() - datetime.fromisoformat(entry.get("time")).timestamp(), 0.0)
     error, url = (plain(entry.get(name)) or None for name in ("error", "url"))
-    total = sum(item.sizes.values()) if item else None
-    return Step(step, state, entry["attempts"], _age(entry.get("time"), now), error, url, total)
+    return Step(step, state, entry["attempts"], seconds, error, url, sum(item.sizes.values()) if item else None)
 
 
 def _notes(run_dir: Path) -> list[tuple[int | str, str]]:
@@ -178,73 +179,45 @@ def _notes(run_dir: Path) -> list[tuple[int | str, str]]:
 def saved_for_push(run_dir: Path, run: dict) -> list[int]:
     """Steps of checkpoints.jsonl that the training should have queued: a full disk may take neither a snapshot nor the
     note of its failure. The last one of a running training may be about to be queued."""
-    hub, ckpt = (_inner(run, "args", name) or {} for name in ("hub", "ckpt"))
     try:
-        every = int(ckpt.get("save_steps") or 0) * int(hub.get("every") or 1)
+        every = int(dig(run, "args", "ckpt", "save_steps") or 0) * int(dig(run, "args", "hub", "every") or 1)
         steps = [each.step for each in saved(run_dir) if each.model]
-    except (AttributeError, ValueError, TypeError, RunDirectoryError):  # somebody else's files
+    except (ValueError, TypeError, RunDirectoryError):  # somebody else's files
         return []
-    if not (hub.get("repo") and every > 0):
+    if not (dig(run, "args", "hub", "repo") and every > 0):
         return []
     return [step for step in (steps[:-1] if run.get("status") == "running" else steps) if step % every == 0]
 
 
-def _queued(item: Item) -> str | None:
-    try:
-        return _modified(item.path / "push.json")
-    except OSError:  # taken away meanwhile
-        return None
-
-
-def _process(run_dir: Path) -> int:
-    """Its id; 0 until it has written it."""
-    text = outbox.who_pushes(run_dir)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
-
-
-def _modified(path: Path) -> str:
-    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat()
-
-
-def _age(time, now: datetime) -> float:
-    """Seconds since a time in ISO 8601; 0 for any other text."""
-    try:
-        return max((now - datetime.fromisoformat(time)).total_seconds(), 0.0)
-    except (ValueError, TypeError):
-        return 0.0
-
-
 def plain(text) -> str:
     """A text for the terminal: one line, without secrets and control characters."""
-    text = "" if text is None else " ".join(redacted_text(str(text)[: 4 * MAX_TEXT_CHARS]).split())
-    text = text if text.isprintable() else repr(text)[1:-1]
-    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "…"
+    return "" if text is None else one_line(redacted_text(str(text)[: 4 * MAX_TEXT_CHARS]), MAX_TEXT_CHARS)
 
 
 # Printing
 
 
 def lines(status: Status) -> list[str]:
-    head = [f"run     {status.run_dir} ({status.run})", f"to      {status.repo}", f"pusher  {_pusher(status)}"]
+    pusher = "none" if status.pusher is None else f"process {status.pusher or '(starting)'}"
     rows = [["step", "state", "attempts", "age", ""], *map(_row, status.steps)] if status.steps else []
     widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
     table = ["  ".join([*map(str.rjust, row[:4], widths), row[4]]).rstrip() for row in rows]
     done = sum(step.state == "pushed" for step in status.steps)
-    failed = f"{status.failed_attempts} failed attempt{'' if status.failed_attempts == 1 else 's'}"
-    end = f"{done} of {len(status.steps)} steps pushed; {failed} so far"
-    return [*head, *([""] if table else []), *table, "", end, *_advice(status)]
-
-
-def _pusher(status: Status) -> str:
-    if status.pusher is None:
-        return "none"
-    return f"process {status.pusher or '(starting)'}, for {age(status.pusher_seconds)}"
+    return [
+        f"run     {status.run_dir} ({status.run})",
+        f"to      {status.repo}",
+        f"pusher  {pusher}",
+        "",
+        *table,
+        f"{done} of {len(status.steps)} steps pushed; failed attempts so far: {status.failed_attempts}",
+        *_advice(status),
+    ]
 
 
 def _row(step: Step) -> list[str]:
     sending = megabytes(step.total or 0) if step.state == "pushing" else None
-    text = "; ".join(filter(None, [step.url or sending, step.error]))
-    return ["?" if step.step is None else str(step.step), step.state, str(step.attempts), age(step.seconds), text]
+    text, age = "; ".join(filter(None, [step.url or sending, step.error])), str(timedelta(seconds=int(step.seconds)))
+    return ["?" if step.step is None else str(step.step), step.state, str(step.attempts), age, text]
 
 
 def _advice(status: Status) -> list[str]:
@@ -253,15 +226,6 @@ def _advice(status: Status) -> list[str]:
     if status.waits and status.pusher is None:
         return [f"nobody pushes; finish with: openrlhf-ebpo hub push {shlex.quote(status.run_dir)}"]
     return [f"details: {Path(status.run_dir) / 'hub' / 'push.log'}"] if status.code == NEEDS_YOU else []
-
-
-def age(seconds: float | None) -> str:
-    """45 s, 12 min, 3 h, 2 d."""
-    seconds = int(seconds or 0)
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds // size} {unit}"
-    return f"{seconds // 86_400} d"
 
 
 main = command("openrlhf-ebpo hub status", __doc__, add_flags, run, extra="hub")

@@ -29,7 +29,7 @@ def never_stops_training() -> Iterator[None]:
 def queue(args, step: int, model: Path, full_state: list[Path]) -> None:
     """Queue a step; a failure is printed, and counted with the failed pushes."""
     hub, run_dir = args.hub, Path(args.logger.run_dir)
-    how = {"repo": hub.repo, "private": hub.private, "branch_per_step": hub.branch_per_step}
+    how = {"repo": hub.repo, "private": hub.private}
     with never_stops_training():
         if full_state and not has_room(run_dir, full_state):
             full_state = []
@@ -49,7 +49,7 @@ def _note(run_dir: Path, step: int, words: str) -> None:
 
 
 def has_room(run_dir: Path, full_state: list[Path]) -> bool:
-    """Whether the disk holds one more checkpoint that clean-up cannot delete while the Hub is away: a full disk would stop
+    """True if the disk holds one more checkpoint that clean-up cannot delete while the Hub is away: a full disk would stop
     the training. True while nothing waits."""
     need = sum(path.stat().st_size for folder in full_state for path in folder.rglob("*") if path.is_file())
     return not outbox.pending(run_dir) or shutil.disk_usage(run_dir).free > 2 * need
@@ -164,7 +164,7 @@ def finish(args, keeper: Keeper | None = None) -> None:
 
 
 def wait(keeper: Keeper, seconds: float) -> None:
-    """Wait until everything is pushed, nobody pushes any more, or the time limit has passed."""
+    """Wait until everything is pushed, or the time limit has passed."""
     keeper.stop()  # from here on this thread checks
     run_dir, until, seen = keeper.run_dir, time.monotonic() + seconds, {}
     news(run_dir, seen)
@@ -173,8 +173,7 @@ def wait(keeper: Keeper, seconds: float) -> None:
         print(f"hub: {left} {words} still to be pushed; waiting up to {seconds:g} s (Ctrl-C: do not wait)", flush=True)
     while (left := until - time.monotonic()) > 0 and outbox.pending(run_dir):
         keeper.seconds = left
-        if not keeper.check():
-            break
+        keeper.check()
         print_news(run_dir, seen)
         time.sleep(0.5)
     print_news(run_dir, seen)

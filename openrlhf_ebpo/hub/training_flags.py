@@ -49,12 +49,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--hub.every", type=int, default=1, metavar="N", help="push every N-th saved model, and the final one"
     )
     group.add_argument(
-        "--hub.branch_per_step",
-        action="store_true",
-        default=False,
-        help="give every step a branch too, checkpoint-000010, to which results or a card can be added later",
-    )
-    group.add_argument(
         "--hub.full_state",
         action="store_true",
         default=False,
@@ -80,7 +74,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--hub.trust_pickle",
         action="store_true",
         default=False,
-        help="with --hub.resume_from of a run with --hub.full_state: go on with the optimizer's state and step count too. "
+        help="with --hub.resume_from of a run with --hub.full_state: continue with the optimizer's state and step count. "
         "These are pickles: they can run any code of whoever pushed them. --actor.model_name_or_path then names the "
         "reference policy",
     )
@@ -102,9 +96,8 @@ def check_flags(values: dict) -> None:
     if values["hub.resume_from"]:
         values["hub.resume_from"] = str(place(values["hub.resume_from"], "--hub.resume_from"))
     if not values["hub.repo"]:
-        for flag in ("hub.branch_per_step", "hub.full_state"):
-            if values[flag]:
-                problems.append(f"--{flag} needs --hub.repo owner/name, where to push")
+        if values["hub.full_state"]:
+            problems.append("--hub.full_state needs --hub.repo owner/name, where to push")
     else:
         values["hub.repo"] = target(values["hub.repo"], "--hub.repo")
         if values["ckpt.save_steps"] > 0 and not values["ckpt.save_hf"]:
@@ -163,7 +156,7 @@ def resolve_resume(values: dict) -> list[str]:
     if (folder / "adapter_config.json").is_file() and not values["actor.model_name_or_path"]:
         raise UsageError(
             f"--hub.resume_from {wanted} is a LoRA adapter: merge {folder} into its base model and name the result with "
-            "--actor.model_name_or_path, or go on with the whole state (--hub.trust_pickle)"
+            "--actor.model_name_or_path, or continue with the optimizer's state (--hub.trust_pickle)"
         )
     values["actor.model_name_or_path"] = values["actor.model_name_or_path"] or str(folder)
     prefix = "algo.advantage.ebpo."

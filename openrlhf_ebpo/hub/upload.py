@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import json
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +216,28 @@ def listing(api, repo: str, repo_type: str, commit: str) -> dict:
     if len(entries) > MAX_FILES:
         raise HubError(f"{repo} lists more than {MAX_FILES} files", permanent=True)
     return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
+
+
+def head_of(api, repo: str, repo_type: str) -> tuple[str | None, dict]:
+    """The commit that main points at, and its listing; (None, {}) for a repo that does not exist.
+
+    Raises:
+        HubError: the Hub cannot be asked.
+    """
+    with hub_errors(f"looking at {repo}"):
+        commit = commit_of(api, repo, repo_type, "main")
+        return commit, listing(api, repo, repo_type, commit) if commit else {}
+
+
+def read_file(api, repo: str, repo_type: str, commit: str, path: str) -> bytes:
+    """The content of a small file at a commit that lists it.
+
+    Raises:
+        HubError: it cannot be downloaded.
+    """
+    with hub_errors(f"reading {path} of {repo}"), tempfile.TemporaryDirectory() as folder:
+        how = {"repo_type": repo_type, "revision": commit, "local_dir": folder}
+        return Path(api.hf_hub_download(repo, path, **how)).read_bytes()
 
 
 def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -17,7 +17,7 @@ EXAMPLE = "What is 12 * 13?"
 
 @dataclass(frozen=True)
 class Usage:
-    """What the snippets depend on. template: text with {question} in it; system: before it in a chat template; known:
+    """Settings that the snippets depend on. template: text with {question} in it; system: before it in a chat template; known:
     whether the instruction of the training prompts is; bos: --data.add_bos."""
 
     repo: str
@@ -28,7 +28,7 @@ class Usage:
     temperature: float
     top_p: float
     max_new_tokens: int
-    adapter_rank: int = 0  # 0: a whole model
+    adapter_rank: int = 0  # 0: a full model
     base: str | None = None  # of an adapter, where it is on the Hub
     known: bool = True
     bos: bool = False

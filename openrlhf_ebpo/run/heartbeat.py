@@ -127,7 +127,7 @@ def request_end(run_dir: Path, by: str) -> None:
 
 
 def end_requested_by(run_dir: Path) -> str | None:
-    """What asks for the end: a signal's name, or the file's where it was made by hand; None if nobody does."""
+    """The source of a request to end: a signal's name, or the file's where it was made by hand; None if nobody does."""
     try:
         with open(run_dir / END_FILE, errors="replace") as file:
             text = file.read(MAX_ASKER_CHARS)

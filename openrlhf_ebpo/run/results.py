@@ -181,7 +181,7 @@ def read_result(directory: str | Path) -> Result:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Whether a field of a summary.json is what readers take it for."""
+    """True if a field of a summary.json is what readers take it for."""
     if name in ("task", "protocol"):
         return isinstance(value, dict) and isinstance(value.get("name"), str)
     if name == "metrics":

@@ -177,7 +177,7 @@ def rollouts_path(run_dir: Path, step: int) -> Path:
 
 
 def read_run(run_dir: str | Path) -> dict | None:
-    """run.json, or None if there is no run."""
+    """Read run.json; None without a run."""
     path = Path(run_dir) / "run.json"
     if not path.is_file():
         return None

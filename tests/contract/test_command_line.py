@@ -97,7 +97,6 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--hub.repo",
         "--hub.private",
         "--hub.every",
-        "--hub.branch_per_step",
         "--hub.full_state",
         "--hub.wait",
         "--hub.resume_from",

@@ -7,7 +7,7 @@ import pytest
 from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.places import check_repo_id, check_write_access
+from openrlhf_ebpo.hub.places import check_write_access
 from openrlhf_ebpo.hub_client import LONGEST_PAUSE, HubError, hub_api, hub_errors, pause_after, retrying
 from openrlhf_ebpo.redact import redacted_text
 
@@ -190,14 +190,3 @@ def test_what_may_pass_is_tried_again_and_what_stays_is_not():
     errors = [HubError(f"busy {n}", 503) for n in range(9)]
     with pytest.raises(HubError, match="busy 6"):
         retrying(action, attempts=3, report=said.append, sleep=waited.append)
-
-
-@pytest.mark.parametrize("repo", ["a/b", "Org-1/Model_2.5-EBPO", "openai/gsm8k"])
-def test_names_of_repos(repo):
-    check_repo_id(repo)
-
-
-@pytest.mark.parametrize("repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n"])
-def test_what_is_no_name_of_a_repo(repo):
-    with pytest.raises(UsageError, match="owner/name"):
-        check_repo_id(repo)

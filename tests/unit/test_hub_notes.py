@@ -105,7 +105,7 @@ def test_a_card_without_one_of_the_lines_or_too_long_is_told(hub, use_hub, tmp_p
     card = files["README.md"].content.replace(END.encode(), b"")
     repo.commit("main", {**files, "README.md": File(card, False)}, "by hand")
     assert "one is missing: nothing of the old card is kept" in push(run_dir, 3)
-    monkeypatch.setattr(notes, "MOST_BYTES", 10)
+    monkeypatch.setattr(notes, "MAX_CARD_BYTES", 10)
     assert "is not looked through for notes" in push(run_dir, 4)
 
 

@@ -122,9 +122,8 @@ def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_
 )
 def test_a_model_that_was_pushed_in_pieces_is_not_called_good(client, use_hub, tmp_path, capsys, files, said):
     publish(client, "owner/bad", {"config.json": b"{}", **files}, message="m", allow_pickle=True)
-    with pytest.raises(SystemExit) as stopped:
-        hub_cli.main(["pull", "owner/bad", str(tmp_path / "bad")])
-    assert said in stopped.value.code and "eval --model" not in capsys.readouterr().out
+    assert said in hub_runs.refused("pull", "owner/bad", tmp_path / "bad")
+    assert "eval --model" not in capsys.readouterr().out
     assert json.loads((tmp_path / "bad" / RECORD).read_text())["complete"] is False
 
 
@@ -157,7 +156,7 @@ def test_a_corrupted_download_is_repeated_once_and_twice_is_an_error(hub, client
     assert files_in(tmp_path / "again")[name] == pushed[name]
 
 
-@pytest.mark.parametrize("how", [{"status": 500}, {"status": 503}, {"status": 429}, {"cut": True}, {"lost": True}])
+@pytest.mark.parametrize("how", [{"status": 503}, {"status": 429}, {"cut": True}, {"lost": True}])
 @pytest.mark.parametrize("where", [r"GET .*/revision/", r"GET .*/tree/", r"HEAD .*/resolve/", r"GET /lfs/"])
 def test_failures_that_may_pass_are_retried(hub, client, pushed, tmp_path, no_waiting, where, how):
     hub.fail(where, **how)
@@ -170,10 +169,7 @@ def test_what_was_changed_after_the_push_is_refused_and_the_card_may_change(clie
     pulled = pull(client, REPO, tmp_path / "pulled")
     assert pulled.skipped[-1] == "adapter_config.json" and not (tmp_path / "pulled" / "adapter_config.json").exists()
     publish(client, REPO, {"config.json": b'{"auto_map": "evil.py"}'}, message="edit", manifest=None)
-    with pytest.raises(
-        HubError,
-        match="not what was pushed: config.json .*--revision step-000010".replace(".", r"\.").replace(r"\.*", ".*"),
-    ):
+    with pytest.raises(HubError, match=r"not what was pushed: config\.json .*--revision step-000010"):
         pull(client, REPO, tmp_path / "again")
     assert not (tmp_path / "again" / "config.json").exists()
     pull(client, REPO, tmp_path / "tagged", revision="step-000002")
@@ -182,9 +178,6 @@ def test_what_was_changed_after_the_push_is_refused_and_the_card_may_change(clie
     repo.commit("main", files, "lost")
     with pytest.raises(HubError, match=r"model\.safetensors"):
         pull(client, REPO, tmp_path / "lost")
-    repo.commit("main", {**files, "sha256.json": type(files["config.json"])(b"[]", False)}, "damaged")
-    with pytest.raises(HubError, match=r"sha256\.json of owner/model is damaged"):
-        pull(client, REPO, tmp_path / "damaged")
 
 
 def test_paths_that_leave_the_folder_are_never_followed(client, hub, pushed, tmp_path):
@@ -260,9 +253,7 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
         ([REPO, str(tmp_path / "x"), "--revision", "v9"], "no revision v9; it has main, step-000001, step-000002"),
         (["nonsense", str(tmp_path / "x")], "owner/name"),
     ):
-        with pytest.raises(SystemExit) as stopped:
-            hub_cli.main(["pull", *argv])
-        assert words in stopped.value.code and not (tmp_path / "x").exists()
+        assert words in hub_runs.refused("pull", *argv) and not (tmp_path / "x").exists()
 
 
 def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
@@ -350,17 +341,16 @@ def test_a_record_of_anybodys_takes_nothing_away_outside_of_its_folder(tmp_path,
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_manifest_that_is_nested_without_end_is_damaged(tmp_path, hub, client):
-    publish(client, REPO, {"config.json": b"{}"}, message="m", manifest=None)
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[]", "is damaged"),
+        (b"[" * 100_000, "is damaged"),
+        (b'{"schema": 1, "files": {}}', "lists none of its files"),
+    ],
+)
+def test_a_manifest_that_is_damaged_or_empty_makes_no_complete_model(tmp_path, pushed, hub, client, content, words):
     repo = hub.repo(REPO)
-    repo.commit("main", {**repo.find("main").files, "sha256.json": File(b"[" * 100_000, False)}, "by hand")
-    with pytest.raises(HubError, match=r"sha256\.json of .* is damaged"):
-        pull(client, REPO, tmp_path / "model")
-
-
-def test_a_manifest_that_lists_nothing_makes_no_complete_model(tmp_path, pushed, hub, client):
-    repo = hub.repo(REPO)
-    empty = json.dumps({"schema": 1, "files": {}}).encode()
-    repo.commit("main", {**repo.find("main").files, "sha256.json": File(empty, False)}, "by hand")
-    with pytest.raises(HubError, match=r"sha256\.json of owner/model lists none of its files"):
+    repo.commit("main", {**repo.find("main").files, "sha256.json": File(content, False)}, "by hand")
+    with pytest.raises(HubError, match=rf"sha256\.json of owner/model {words}"):
         pull(client, REPO, tmp_path / "pulled")

@@ -1,4 +1,4 @@
-"""Evaluation results: as a data set repo of their own (push-run), and in a model's card (push-results)."""
+"""Evaluation results: as a data set repo of their own, and in the card of the model that they are of."""
 
 from __future__ import annotations
 
@@ -6,71 +6,36 @@ import argparse
 import subprocess
 import sys
 
+import hub_runs
 import pytest
 import yaml
 from hub_repos import File
-from huggingface_hub import ModelCard
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 
+from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import data_repo, results, run_data
+from openrlhf_ebpo.files import append_json_line
+from openrlhf_ebpo.hub import data_repo, run_data
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import evaluation
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.workspace import Workspace
 
 REPO, MODEL = "owner/tiny-results", "owner/tiny"
-CARD = """---
-license: mit  # ours
-tags: [mine]
-my_field: {kept: true}
-model-index:
-- name: Tiny
-  results:
-  - task: {type: text-generation}
-    dataset: {name: AIME 2024, type: math-ai/aime24, config: somebody's}
-    metrics: [{type: pass@1, value: 12.5, verified: false}]
-    source: {url: https://example.org, name: theirs}
----
-
-# My own words
-
----
-
-| stay | here |
-"""
 
 
 @pytest.fixture
-def command(api, monkeypatch, no_waiting):
-    for module in (data_repo, results):
-        monkeypatch.setattr(module, "hub_api", lambda: api)
+def push(api, monkeypatch, no_waiting):
+    """Results as a data set."""
+    monkeypatch.setattr(data_repo, "hub_api", lambda: api)
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
 
-    def call(module, *argv):
+    def call(folder, *flags, repo=REPO):
         parser = argparse.ArgumentParser()
-        module.add_flags(parser)
-        module.run(parser.parse_args(list(map(str, argv))))
+        run_data.add_flags(parser)
+        run_data.run(parser.parse_args([str(folder), "--repo", repo, *flags]))
 
     return call
-
-
-@pytest.fixture
-def push(command):
-    """Results as a data set."""
-    return lambda folder, *flags, repo=REPO: command(run_data, folder, "--repo", repo, *flags)
-
-
-@pytest.fixture
-def write(command):
-    """Results into the model's card."""
-    return lambda folder, *flags: command(results, folder, "--model", MODEL, *flags)
-
-
-def model(hub, card: str = CARD):
-    repo = hub.create(MODEL)
-    repo.commit("main", {"README.md": File(card.encode(), False), "config.json": File(b"{}", False)}, "model")
-    return repo
 
 
 def front_matter(content: bytes) -> dict:
@@ -147,13 +112,6 @@ def test_a_runs_data_set_is_no_place_for_other_results(tmp_path, hub, push):
     assert "eval/default/aime24/step-000003/summary.json" in hub.repo("owner/elsewhere", "dataset").files()
 
 
-def test_the_form_of_before_says_what_to_type(tmp_path, command):
-    save_result(tmp_path, "aime24", GOOD, 5)
-    for flags, found in ((["--repo", REPO, "--model", MODEL], f"--repo {REPO}"), ([], "no --model")):
-        with pytest.raises(UsageError, match=f"{found}.*openrlhf-ebpo hub push-run .* --repo OWNER/NAME"):
-            command(results, tmp_path, *flags)
-
-
 def test_a_copy_from_the_hub_shows_the_results(tmp_path, hub, push):
     save_result(tmp_path / "base", "aime24", GOOD)
     push(tmp_path / "base")
@@ -164,71 +122,32 @@ def test_a_copy_from_the_hub_shows_the_results(tmp_path, hub, push):
     assert "aime24" in found["table"] and found["notes"] == ""
 
 
-def test_the_models_card_gets_a_row_each_protocol_and_keeps_everything_else(tmp_path, hub, write, capsys):
-    repo = model(hub)
-    save_result(tmp_path, "aime24", POOR, 0)
-    save_result(tmp_path, "aime24", GOOD, 5)
-    save_result(tmp_path, "aime24", POOR, 5, GREEDY)
-    write(tmp_path)
-    assert "card of owner/tiny: 5 results of step 5 written" in capsys.readouterr().out
-    content = repo.files()["README.md"]
-    assert content.decode().endswith(CARD.split("\n---\n", 1)[1]) and repo.files()["config.json"] == b"{}"
-    found = front_matter(content)
-    assert found["license"] == "mit" and found["tags"] == ["mine"] and found["my_field"] == {"kept": True}
-    (index,) = found["model-index"]
-    theirs, default, greedy = index["results"]
-    assert index["name"] == "Tiny" and theirs["source"]["name"] == "theirs" and theirs["metrics"][0]["value"] == 12.5
-    assert (default["dataset"]["config"], greedy["dataset"]["config"]) == ("default (f00d)", "greedy (beef)")
-    assert [m["value"] for m in default["metrics"] if m["type"] == "pass@1"] == [66.67]
-    assert default["metrics"][0]["args"]["interval_95"][1] > 90 and default["dataset"]["args"]["n"] == 4
-    assert "source" not in default
-    assert len(ModelCard(content.decode()).data.eval_results) == 6
-    commits = len(repo.history())
-    write(tmp_path)
-    assert "were there already" in capsys.readouterr().out and len(repo.history()) == commits
-    assert repo.files()["README.md"] == content
-
-
-def test_a_new_value_takes_the_place_of_the_old_one(tmp_path, hub, write):
-    repo = model(hub, "# A card without metadata\n")
-    save_result(tmp_path, "aime24", POOR, 5)
-    write(tmp_path)
-    save_result(tmp_path, "aime24", GOOD, 5)
-    write(tmp_path, "--step", "5")
-    content = repo.files()["README.md"]
-    ((row,),) = [index["results"] for index in front_matter(content)["model-index"]]
-    assert [(metric["type"], metric["value"]) for metric in row["metrics"] if metric["type"] == "pass@1"] == [
-        ("pass@1", 66.67)
-    ]
-    assert len(row["metrics"]) == 3 and content.decode().endswith("# A card without metadata\n")
-
-
-def test_the_row_names_the_data_set_of_the_run(tmp_path, hub, push, write):
-    repo, run_dir = model(hub), write_run(tmp_path)
+def test_an_evaluation_that_came_later_gets_into_the_models_card_by_another_push(tmp_path, hub, use_hub, capsys):
+    run_dir = write_run(tmp_path)
+    model = hub_runs.export_model(tmp_path / "ckpt" / "global_step3_hf", 3)
+    append_json_line(run_dir / "checkpoints.jsonl", {"step": 3, "tag": "global_step3", "model": str(model)})
+    hub_cli.main(["push", str(run_dir), "--repo", MODEL])
+    assert b"model-index" not in hub.repo(MODEL).files()["README.md"]
     save_result(run_dir / "eval", "aime24", GOOD, 3)
-    push(run_dir)
-    write(run_dir)
-    (index,) = front_matter(repo.files()["README.md"])["model-index"]
-    assert index["results"][-1]["source"]["url"] == f"{hub.url}/datasets/{REPO}"
+    save_result(run_dir / "eval", "amc23", GOOD, 3, model="openai:http://host#name")  # whose weights nobody knows
+    hub_cli.main(["push", str(run_dir), "--repo", MODEL])
+    assert "(1 of " in capsys.readouterr().out.splitlines()[-1]  # the card alone
+    card = hub.repo(MODEL).files("step-000003")["README.md"]
+    (row,) = front_matter(card)["model-index"][0]["results"]
+    assert row["dataset"]["name"] == "aime24" and row["metrics"][0]["value"] == 66.67 and b"amc23" not in card
 
 
-def test_dry_run_and_what_is_wrong(tmp_path, hub, push, write, capsys):
-    with pytest.raises(UsageError, match="no evaluation results"):
-        write(tmp_path)
+def test_the_command_of_before_says_what_to_type(tmp_path, capsys):
+    with pytest.raises(SystemExit, match=r"push-results is retired: `hub push RUN_DIR --repo .*`hub push-run`"):
+        hub_cli.main(["push-results", str(tmp_path)])
+
+
+def test_dry_run_sends_nothing_and_no_results_are_an_error(tmp_path, hub, push, capsys):
+    with pytest.raises(UsageError, match="no run"):
+        push(tmp_path)
     save_result(tmp_path, "aime24", GOOD, 5)
-    write(tmp_path, "--dry_run")
     push(tmp_path, "--dry_run")
-    said = capsys.readouterr().out
-    assert "default/aime24/step-000005/samples.parquet" in said and "3 results of step 5 would be written" in said
-    assert not hub.repos
-    with pytest.raises(UsageError, match="--model owner/tiny: no such model"):
-        write(tmp_path)
-    with pytest.raises(UsageError, match=r"--step 7: there are results of step 5"):
-        write(tmp_path, "--step", "7")
-    assert not hub.repos  # all of that is found before anything is sent
-    model(hub, "---\n- a list\n---\n")
-    with pytest.raises(UsageError, match="metadata of its card cannot be read"):
-        write(tmp_path)
+    assert "default/aime24/step-000005/samples.parquet" in capsys.readouterr().out and not hub.repos
 
 
 def test_questions_that_are_not_to_be_put_online_are_warned_of(tmp_path, hub, push, capsys):
@@ -246,32 +165,6 @@ def test_questions_that_are_not_to_be_put_online_are_warned_of(tmp_path, hub, pu
 def test_a_data_set_of_somebody_else_is_not_overwritten(tmp_path, hub, push):
     save_result(tmp_path, "aime24", GOOD, 5)
     hub.create(REPO, "dataset").commit("main", {"data.csv": File(b"1,2", False)}, "theirs")
-    with pytest.raises(UsageError, match=r"holds something that is no table of results \(data\.csv\)"):
+    with pytest.raises(UsageError, match=r"holds something that is not a table of results \(data\.csv\)"):
         push(tmp_path)
     assert set(hub.repo(REPO, "dataset").files()) == {"data.csv"}
-
-
-def test_results_of_another_step_do_not_get_into_a_models_card_unasked(tmp_path, hub, write):
-    save_result(tmp_path, "aime24", POOR, 0)  # the base model's
-    repo = model(hub)
-    repo.tags["step-000040"] = repo.branches["main"]
-    with pytest.raises(UsageError, match="owner/tiny is of step 40, the results are of step 0"):
-        write(tmp_path)
-    write(tmp_path, "--step", "0")
-    assert b"pass@1 in percent" in hub.repo(MODEL).files()["README.md"]
-
-
-def test_a_newer_steps_card_is_not_replaced_by_an_older_one(tmp_path, hub, write, monkeypatch):
-    save_result(tmp_path, "aime24", GOOD, 5)
-    repo, make = model(hub), results.with_results
-
-    def interrupted(card, new, name):
-        if len(repo.history()) == 2:
-            newer = {**repo.find("main").files, "README.md": File(b"# newer\n", False)}
-            repo.commit("main", newer, "step 6")
-        return make(card, new, name)
-
-    monkeypatch.setattr(results, "with_results", interrupted)
-    write(tmp_path)
-    card = repo.files()["README.md"]
-    assert b"# newer" in card and b"My own words" not in card and b"pass@1 in percent" in card

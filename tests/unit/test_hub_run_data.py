@@ -269,9 +269,7 @@ def test_what_is_wrong_is_said(tmp_path, hub, push):
 
 def test_every_column_is_explained():
     assert list(columns.ROLLOUTS) == SCHEMA.names
-    assert list(columns.CHECKPOINTS) == run_data.CHECKPOINT_SCHEMA.names
     assert list(columns.SAMPLES) == SAMPLES.names
-    assert list(evaluations.MEANING) == evaluations.SCHEMA.names
     assert columns.metric_meaning("eval_math_pass1").startswith("Held-out success: pass@1 in evaluation")
     assert columns.metric_meaning("eval_math_pass16") == "pass@k: mean over prompts of the best of k rewards"
     assert columns.metric_meaning("eval_<b>_truncated_rate") == columns.metric_meaning("eval_x_truncated_rate")
@@ -282,6 +280,6 @@ def test_every_column_is_explained():
 def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path, hub, push):
     for name in ("tables/evaluations.parquet", "images/cat.png"):
         hub.create(REPO, "dataset").commit("main", {name: File(b"theirs", True)}, "theirs")
-        with pytest.raises(UsageError, match=rf"holds something that is no run \({name}\)"):
+        with pytest.raises(UsageError, match=rf"holds something that is not a run \({name}\)"):
             push(write_run(tmp_path / name))
         assert hub.repo(REPO, "dataset").files() == {name: b"theirs"}

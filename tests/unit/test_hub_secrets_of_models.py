@@ -10,6 +10,8 @@ import hub_runs
 import numpy as np
 import pytest
 from fake_secrets import TOKENIZER, leaked
+from hub_runs import REPO as MODEL
+from hub_runs import model_of, queue, refused
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
@@ -18,17 +20,10 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.push import drain
 
-MODEL = "owner/model"
-
-
-def queue(run_dir, step=2, **how):
-    model = run_dir.parent / "ckpt" / f"global_step{step}_hf"
-    return outbox.add(run_dir, step, model, repo=MODEL, **how)
-
 
 def test_models_as_they_are_published_pass(hub, api, make_run):
     run_dir = make_run()
-    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    model = model_of(run_dir, 2)
     configs = json.loads((Path(__file__).parents[1] / "data" / "model_configs.json").read_text())
     names = ("layer.attention.key", "cls_token")
     save_file(dict.fromkeys(names, np.zeros(3)), model / "model.safetensors", {"format": "pt"})
@@ -47,7 +42,7 @@ def test_models_as_they_are_published_pass(hub, api, make_run):
     (model / "additional_chat_templates").mkdir()
     (model / "additional_chat_templates" / "tool.jinja").write_text("{{ tools }}")
     (model / "LICENSE").write_text("Apache License")
-    queue(run_dir)
+    queue(run_dir, 2)
     assert drain(run_dir, api) is None
     assert {*files, "merges.txt", "additional_chat_templates/tool.jinja", "LICENSE"} <= set(hub.repo(MODEL).files())
 
@@ -66,26 +61,24 @@ def test_models_as_they_are_published_pass(hub, api, make_run):
 )
 def test_a_models_own_file_with_a_secret_is_refused_before_anything_goes(hub, use_hub, make_run, name, value):
     run_dir = make_run()
-    path = run_dir.parent / "ckpt" / "global_step4_hf" / name
+    path = model_of(run_dir, 4) / name
     path.write_text(value if isinstance(value, str) else json.dumps(value))
-    with pytest.raises(SystemExit) as stopped:
-        hub_cli.main(["push", str(run_dir), "--repo", MODEL])
-    words = stopped.value.code
-    assert words.startswith("error: ") and name in words and "secret" in words and "NEEDLE" not in words
+    words = refused("push", run_dir, "--repo", MODEL)
+    assert name in words and "secret" in words and "NEEDLE" not in words
     assert outbox.items(run_dir) == [] and not hub.repos
 
 
 def test_secrets_in_the_metadata_of_weights_are_refused(make_run):
     run_dir = make_run()
-    weights = run_dir.parent / "ckpt" / "global_step2_hf" / "model.safetensors"
+    weights = model_of(run_dir, 2) / "model.safetensors"
     save_file({"cls_token": np.zeros(3)}, weights, metadata={"format": "pt", "hf_token": "whatever"})
     with pytest.raises(UsageError, match=r"model\.safetensors keeps a secret under 'hf_token'"):
-        queue(run_dir)
+        queue(run_dir, 2)
 
 
 def test_only_files_that_make_up_a_model_go_and_the_others_are_named(hub, use_hub, make_run, capsys):
     run_dir = make_run()
-    model = run_dir.parent / "ckpt" / "global_step4_hf"
+    model = model_of(run_dir, 4)
     strangers = ["train_args.json", "notes.txt", ".env.json", ".hidden.safetensors", "id_rsa.txt", "data.parquet"]
     for name in strangers:
         (model / name).write_text("NEEDLE")
@@ -105,37 +98,37 @@ def test_only_files_that_make_up_a_model_go_and_the_others_are_named(hub, use_hu
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "full_state"])
 def test_a_link_out_of_the_model_is_refused_and_one_inside_followed(hub, api, make_run, tmp_path, name):
     run_dir = make_run()
-    model, state = run_dir.parent / "ckpt" / "global_step2_hf", run_dir.parent / "ckpt" / "_actor" / "global_step2"
+    model, state = model_of(run_dir, 2), run_dir.parent / "ckpt" / "_actor" / "global_step2"
     stranger = tmp_path / "id_rsa"
     stranger.write_bytes(b"NEEDLE" * 300_000)
     link = state / "x.pt" if name == "full_state" else model / name
     link.unlink(missing_ok=True)
     link.symlink_to(stranger)
     with pytest.raises(UsageError, match=rf"{link} leads to {stranger}, outside of"):
-        queue(run_dir, full_state=[state])
+        queue(run_dir, 2, full_state=[state])
     assert outbox.items(run_dir) == []
     link.unlink()
     (model / "tokenizer.json").unlink(missing_ok=True)
     (model / "tokenizer.json").symlink_to("config.json")
     if name == "model.safetensors":
         hub_runs.export_model(model, 2)
-    queue(run_dir)
+    queue(run_dir, 2)
     assert drain(run_dir, api) is None
     assert hub.repo(MODEL).files()["tokenizer.json"] == hub.repo(MODEL).files()["config.json"]
 
 
 def test_a_file_that_is_none_is_refused(make_run):
     run_dir = make_run()
-    path = run_dir.parent / "ckpt" / "global_step2_hf" / "tokenizer.json"
+    path = model_of(run_dir, 2) / "tokenizer.json"
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(UsageError, match=r"tokenizer\.json is not a regular file"):
-        queue(run_dir)
+        queue(run_dir, 2)
 
 
 def test_what_is_put_into_a_waiting_snapshot_does_not_go(hub, api, make_run, tmp_path):
     run_dir = make_run()
-    item = queue(run_dir)
+    item = queue(run_dir, 2)
     stranger = tmp_path / "id_rsa"
     stranger.write_text("NEEDLE")
     (item.path / "files" / "vocab.txt").symlink_to(stranger)
@@ -158,13 +151,10 @@ def test_what_is_put_into_a_waiting_snapshot_does_not_go(hub, api, make_run, tmp
 
 def test_a_file_that_the_user_has_looked_through_goes_as_it_is(hub, use_hub, make_run):
     run_dir = make_run()
-    config = run_dir.parent / "ckpt" / "global_step4_hf" / "config.json"
+    config = model_of(run_dir, 4) / "config.json"
     config.write_text(json.dumps({"api_key": "a word of the vocabulary", "note": "hf" + "_" + "NEEDLE" * 6}))
-    with pytest.raises(SystemExit) as stopped:
-        hub_cli.main(["push", str(run_dir), "--repo", MODEL])
-    assert "--not_secret FILE" in stopped.value.code
-    with pytest.raises(SystemExit) as stopped:
-        hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--not_secret", "confg.json"])
-    assert "--not_secret confg.json" in stopped.value.code and not hub.repos
+    assert "--not_secret FILE" in refused("push", run_dir, "--repo", MODEL)
+    mistyped = ("--not_secret", "confg.json")
+    assert "--not_secret confg.json" in refused("push", run_dir, "--repo", MODEL, *mistyped) and not hub.repos
     hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--not_secret", "config.json"])
     assert hub.repo(MODEL).files()["config.json"] == config.read_bytes()

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from hub_runs import REPO, model_of, queue, refused
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import write_json
@@ -12,18 +13,11 @@ from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.seams.remote_code import trusted
 
-REPO = "owner/model"
-
-
-def queue(run_dir, *steps):
-    for step in steps:
-        outbox.add(run_dir, step, run_dir.parent / "ckpt" / f"global_step{step}_hf", repo=REPO)
-
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 def test_a_waiting_file_that_changes_without_changing_its_size_is_not_pushed(hub, api, make_run, file):
     run_dir = make_run()
-    model = run_dir.parent / "ckpt" / "global_step4_hf"
+    model = model_of(run_dir, 4)
     queue(run_dir, 4)
     path = model / file if file == "model.safetensors" else outbox.items(run_dir)[0].path / "files" / file
     before = path.stat()
@@ -60,17 +54,15 @@ def zeros(model: Path) -> None:
 )  # fmt: skip
 def test_a_model_that_is_not_whole_or_not_inert_is_neither_queued_nor_shown_as_fit(use_hub, make_run, damage, said):
     run_dir = make_run()
-    damage(run_dir.parent / "ckpt" / "global_step4_hf")
+    damage(model_of(run_dir, 4))
     for more in ((), ("--dry_run",)):
-        with pytest.raises(SystemExit) as stopped:
-            hub_cli.main(["push", str(run_dir), "--repo", REPO, *more])
-        assert said in stopped.value.code
+        assert said in refused("push", run_dir, "--repo", REPO, *more)
     assert outbox.items(run_dir) == [] and not use_hub.repos
 
 
 def test_with_the_flag_a_model_that_needs_code_is_pushed(use_hub, make_run):
     run_dir = make_run()
-    write_json(run_dir.parent / "ckpt" / "global_step4_hf" / "config.json", {"auto_map": {"AutoConfig": "own.Config"}})
+    write_json(model_of(run_dir, 4) / "config.json", {"auto_map": {"AutoConfig": "own.Config"}})
     try:
         hub_cli.main(["push", str(run_dir), "--repo", REPO, "--trust_remote_code"])
     finally:
@@ -81,7 +73,7 @@ def test_with_the_flag_a_model_that_needs_code_is_pushed(use_hub, make_run):
 @pytest.mark.parametrize("step", ["1e999", "-1e999", '"x"', "null"])
 def test_a_snapshot_without_a_sane_step_is_a_damaged_one(make_run, step):
     run_dir = make_run()
-    item = outbox.add(run_dir, 2, run_dir.parent / "ckpt" / "global_step2_hf", repo="owner/model")
+    item = queue(run_dir, 2)
     wanted = (item.path / "push.json").read_text()
     (item.path / "push.json").write_text(wanted.replace('"step": 2', f'"step": {step}'))
     assert outbox.items(run_dir) == [] and outbox.damaged(run_dir) == [item.path]

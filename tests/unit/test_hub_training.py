@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import hub_runs
 import pytest
+from hub_runs import REPO, queue
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
@@ -16,8 +17,6 @@ from openrlhf_ebpo.hub import outbox, training, training_flags
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run import manifest
-
-REPO = "owner/model"
 
 
 def flags(*argv, **others):
@@ -46,10 +45,7 @@ def pushed(hub, use_hub, make_run, monkeypatch):
     monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": b"# card\n"})
     run_dir = make_run()
     for step in (2, 4):
-        model, state = (
-            run_dir.parent / "ckpt" / name for name in (f"global_step{step}_hf", f"_actor/global_step{step}")
-        )
-        outbox.add(run_dir, step, model, repo=REPO, full_state=[state])
+        queue(run_dir, step, full_state=[run_dir.parent / "ckpt" / "_actor" / f"global_step{step}"])
     assert drain(run_dir, hub_api(), attempts=1) is None
     return run_dir
 
@@ -76,7 +72,7 @@ def test_private_is_the_default_and_can_be_turned_off():
         (["--hub.repo", REPO], {"ckpt.save_hf": False}, "add --ckpt.save_hf"),
         (["--hub.repo", REPO, "--hub.every", "0"], {}, "--hub.every is 0"),
         (["--hub.repo", REPO, "--hub.wait", "-1"], {}, "--hub.wait is -1"),
-        (["--hub.branch_per_step"], {}, "--hub.branch_per_step needs --hub.repo"),
+        (["--hub.full_state"], {}, "--hub.full_state needs --hub.repo"),
         (["--hub.repo", REPO, "--hub.full_state"], {"ckpt.disable_ds": True}, "no optimizer state is saved"),
         (["--hub.trust_pickle"], {}, "belongs to --hub.resume_from"),
     ],
@@ -189,7 +185,7 @@ def test_a_state_that_was_half_placed_is_placed_again(pushed, tmp_path, monkeypa
     ],
 )
 def test_what_cannot_be_resumed_from(pushed, tmp_path, argv, others, words):
-    outbox.add(pushed, 4, pushed.parent / "ckpt" / "global_step4_hf", repo="owner/weights")
+    queue(pushed, 4, repo="owner/weights")
     drain(pushed, hub_api(), report=lambda *_: None)
     with pytest.raises(UsageError, match=words):
         training_flags.resolve_resume(flags(*argv, **{"ckpt.path": str(tmp_path / "new"), **others}))
@@ -245,9 +241,6 @@ def test_every_nth_saved_step_is_queued_and_counted(trainer):
     pushes.queue_saved(4)
     assert pushes.metrics() == {"hub/pending": 1, "hub/failed": 0}
     assert [item.step for item in outbox.items(run_dir)] == [4]
-
-
-LARGE = b'{"large": "%s"}' + b" " * outbox.LINK_FROM
 
 
 def test_a_repeated_step_does_not_write_through_its_snapshot(trainer):

@@ -104,8 +104,8 @@ def test_a_hub_that_stands_still_is_waited_for_once(publish, use_hub, no_waiting
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.3)))
     fault = use_hub.fail(where, hang=True, times=99)
     assert preflight.model_problems("--model", "owner/name") == []
-    assert fault.hits <= 8, "the client repeats some calls by itself"
-    assert fault.hits or "lfs" in where, "weights are looked for in the cache alone"
+    asked = 0 if "lfs" in where else 8  # weights are looked for in the cache alone; some calls the client repeats
+    assert bool(asked) <= fault.hits <= asked
 
 
 def test_weights_that_the_hub_refuses_and_a_disk_that_is_full_are_said(publish, use_hub, no_waiting, monkeypatch):

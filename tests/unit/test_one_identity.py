@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 AS_MAIN = """
 import contextlib, io, runpy, sys
@@ -24,17 +22,22 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ("eval", "ebp
 
 def loaded(start: str) -> list[str]:
     """Modules under a name of the checkout; files that were loaded twice; files that were loaded at all."""
-    done = subprocess.run([sys.executable, "-c", AS_MAIN.format(start=start)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_MAIN.format(start=start)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().rsplit(" ", 2)
 
 
-@pytest.mark.parametrize("name", ["run", "report", "score"])
-def test_a_command_of_a_checkout_ends_in_the_installed_modules(name):
-    top, twice, all_files = loaded(
-        f"sys.argv = ['x', '--help']; runpy.run_module('eval.{name}', run_name='__main__', alter_sys=True)"
-    )
-    assert top == "['eval']"  # the package of `python -m eval.{name}` itself, which holds nothing but a docstring
+def test_the_commands_of_a_checkout_end_in_the_installed_modules():
+    start = "    with contextlib.suppress(SystemExit):\n        runpy.run_module('eval.{}', run_name='__main__', alter_sys=True)"
+    starts = ["sys.argv = ['x', '--help']", *map(start.format, ("run", "report", "score"))]
+    # python -m eval.run and a library user meet in the same classes
+    starts.append("    from openrlhf_ebpo.eval import jobs, run")
+    starts.append("    same = runpy.run_module('eval.run', run_name='not_main')['StorageError'] is jobs.StorageError")
+    starts.append("    assert same and jobs.StorageError is run.StorageError")
+    top, twice, all_files = loaded("\n".join(starts))
+    assert top == "['eval']"  # the package of `python -m eval.run` itself, which holds nothing but a docstring
     assert twice == "0" and int(all_files) > 5
 
 
@@ -43,20 +46,9 @@ def test_the_apps_script_ends_in_the_installed_modules():
     assert (top, twice) == ("[]", "0") and int(all_files) >= 2
 
 
-def test_an_error_of_one_is_an_error_of_the_other(tmp_path):
-    """python -m eval.run and a library user meet in the same classes."""
-    code = (
-        "import runpy; from openrlhf_ebpo.eval import jobs, run\n"
-        "main = runpy.run_module('eval.run', run_name='not_main')\n"
-        "assert main['StorageError'] is jobs.StorageError is run.StorageError"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_no_library_edits_the_search_path():
-    """A script may, and so may the process of a supervisor or of a reward function; who imports one must not find other modules afterwards. What a user brings along is looked for in the
-    current folder too, last (extension.py)."""
+    """A script may, and so may the process of a supervisor or of a reward function; who imports one must not find other
+    modules afterwards. What a user brings along is looked for in the current folder too, last (extension.py)."""
     found = [
         str(path.relative_to(ROOT))
         for folder in ("openrlhf_ebpo", "eval", "space")
@@ -80,5 +72,6 @@ def test_the_app_runs_beside_the_package_alone(tmp_path):
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
+        timeout=60,
     )
     assert done.returncode == 0 and "EBPO_SPACE_RUNS" in done.stdout, done.stderr

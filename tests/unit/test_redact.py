@@ -28,29 +28,6 @@ def test_a_secret_survives_the_way_to_another_process():
     assert SECRET not in repr(there)
 
 
-@pytest.mark.parametrize(
-    ("flag", "expected"),
-    [
-        ("logger.wandb.key", True),
-        ("--logger.wandb.key", True),
-        ("hub.token", True),
-        ("hub.api_key", True),
-        ("a.password", True),
-        ("a.client_secret", True),
-        ("data.input_key", False),
-        ("data.label_key", False),
-        ("data.image_key", False),
-        ("data.output_key", False),
-        ("ckpt.best_metric_key", False),
-        ("rollout.max_new_tokens", False),
-        ("data.tokenizer_chat_template", False),
-        ("a.monkey", False),
-    ],
-)
-def test_flags_that_hold_secrets_are_known_by_name(flag, expected):
-    assert is_secret(flag) is expected
-
-
 def test_of_upstreams_flags_only_the_key_of_wandb_is_a_secret():
     flags = json.loads((Path(__file__).parents[1] / "data" / "openrlhf_flags" / "0.11.2.json").read_text())
     names = {name for entry in json.dumps(flags).split('"') if entry.startswith("--") for name in [entry[2:]]}

@@ -120,13 +120,17 @@ def test_a_lock_is_held_while_a_process_that_shares_it_lives(tmp_path):
     check_free(tmp_path)
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_a_driver_whose_supervisor_was_killed_is_waited_for(tmp_path, monkeypatch, capsys, ends):
+@pytest.mark.parametrize(
+    ("ends", "holder", "waits"), [(True, {}, 1), (False, {}, 1), (False, {"host": "elsewhere"}, 0)]
+)
+def test_a_driver_whose_supervisor_was_killed_on_this_host_is_waited_for(
+    tmp_path, monkeypatch, capsys, ends, holder, waits
+):
     monkeypatch.setattr(run_lock, "ENDING_SECONDS", 20.0 if ends else 0.5)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     lock = run_lock.hold(tmp_path)
-    run_lock.write_holder(lock, pid=dead.pid)
+    run_lock.write_holder(lock, pid=dead.pid, **holder)
     if ends:
         threading.Timer(0.5, lock.close).start()
         check_free(tmp_path)
@@ -134,7 +138,7 @@ def test_a_driver_whose_supervisor_was_killed_is_waited_for(tmp_path, monkeypatc
         with pytest.raises(RunDirectoryError, match="in use"):
             check_free(tmp_path)
         lock.close()
-    assert capsys.readouterr().out.count("waiting for the end of a killed training") == 1
+    assert capsys.readouterr().out.count("waiting for the end of a killed training") == waits
 
 
 def test_one_folder_for_both_is_held_once(tmp_path):

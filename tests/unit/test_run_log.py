@@ -68,10 +68,6 @@ def test_a_new_run_says_what_it_is(tmp_path):
     assert run["seams"] == ["upstream.Name: OurName"]
 
 
-def test_an_empty_folder_is_taken(tmp_path):
-    assert claim(tmp_path)["status"] == "running"
-
-
 @pytest.mark.parametrize("status", ["running", "interrupted", "failed", "complete"])
 def test_without_resume_a_run_that_is_there_is_refused_with_the_ways_out(tmp_path, status):
     claim(tmp_path)

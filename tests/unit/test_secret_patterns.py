@@ -140,7 +140,7 @@ def test_hostile_texts_do_not_take_long():
 
 
 @pytest.mark.parametrize(
-    "name", ["token", "api_key", "hub.api-key", "apiKey", "HF_TOKEN", "password", "Authorization", "x.client_secret",
+    "name", ["token", "api_key", "hub.api-key", "apiKey", "HF_TOKEN", "a.password", "Authorization", "x.client_secret",
              "use_auth_token", "accessToken", "db_passwd", "credentials", "aws_secret_access_key"],
 )  # fmt: skip
 def test_names_of_secrets(name):
@@ -149,6 +149,14 @@ def test_names_of_secrets(name):
         name: "<redacted>",
         "deep": {name: ["<redacted>", {"b": "<redacted>"}]},
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["data.input_key", "data.label_key", "data.image_key", "data.output_key", "ckpt.best_metric_key",
+             "rollout.max_new_tokens", "data.tokenizer_chat_template", "a.monkey"],
+)  # fmt: skip
+def test_names_that_only_look_like_one(name):
+    assert not is_secret(name) and redacted({name: "prompt"}) == {name: "prompt"}
 
 
 @pytest.mark.parametrize("start", ["AKIA", "ASIA"])  # AWS: of an account, and of a session

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -301,9 +302,11 @@ def test_a_hostile_run_json_is_no_traceback(folder, verify, change):
     assert status in (0, 1) and "\x1b" not in said
 
 
-def test_code_of_somebodys_own_is_not_run(folder, verify, tmp_path):
+def test_code_of_somebodys_own_is_not_run(folder, verify, tmp_path, monkeypatch):
     run = read_run(folder / "run")
-    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
-    run["args"]["algo"]["advantage"]["estimator"] = f"{tmp_path}/evil.py:E"
-    write_json(folder / "run" / "run.json", run)
-    assert "code of somebody's own" in verify(folder / "run")[1] or "no estimator" in verify(folder / "run")[1]
+    (tmp_path / "evil_estimator.py").write_text("raise RuntimeError('ran')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, answer in (("evil_estimator:E", "code of somebody's own"), (f"{tmp_path}/evil.py:E", "no estimator")):
+        run["args"]["algo"]["advantage"]["estimator"] = name
+        write_json(folder / "run" / "run.json", run)
+        assert answer in verify(folder / "run")[1] and "evil_estimator" not in sys.modules
