@@ -112,7 +112,7 @@ def test_success_is_the_probability_of_the_answer(bench):
     )
 
 
-@pytest.mark.parametrize("estimator", ["group_norm", "ebpo", "score_weighted+entropy=0.01"])
+@pytest.mark.parametrize("estimator", ["otb", "group_norm", "ebpo", "score_weighted+entropy=0.01"])
 def test_stacked_seeds_learn_as_each_alone(bench, output, estimator):
     job = bench.jobs.Learning(bench.cells.CELLS["tiny"], estimator, width=8)
     together = bench.measured.measure([job], [0, 1], output / "both")
@@ -154,6 +154,25 @@ def test_the_clipped_loss_has_no_gradient_beyond_the_clip(bench):
     assert bench.learner.update(shape, weights, adam, prompts, old, ones, 0.0)["grad_norm"].item() == 0
     assert torch.equal(weights, before)
     assert bench.learner.update(shape, weights, adam, prompts, old, -ones, 0.0)["grad_norm"].item() > 0
+
+
+def test_the_token_baseline_weighs_rewards_by_the_score_up_to_each_token(bench):
+    shape, weights, prompts, rollouts = some_rollouts(bench, [0])
+    rewards = (torch.arange(8).view(1, 4, 2) % 3 == 0).float()
+    found = bench.learner.token_advantages(shape, weights, prompts, rollouts, rewards)
+    log_probs, distributions = bench.policy.log_probs(shape, weights, prompts, rollouts.tokens)
+    expected = torch.zeros_like(found)
+    for m, t in np.ndindex(4, 8):
+        norms = []
+        for g in range(2):
+            pi, p = distributions[0, m, g].exp(), log_probs[0, m, g].exp()
+            norms.append(
+                sum(float(1 - 2 * p[i] + pi[i].square().sum()) for i in range(t + 1)) * rollouts.mask[0, m, g, t]
+            )
+        baseline = sum(float(w) * float(r) for w, r in zip(norms, rewards[0, m], strict=True)) / max(sum(norms), 1e-8)
+        expected[0, m, :, t] = (rewards[0, m] - baseline) * rollouts.mask[0, m, :, t]
+    rms = (expected.square().sum() / rollouts.mask.sum()).sqrt()
+    torch.testing.assert_close(found, expected / rms, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("examples", ["right", "mixed", "confidently_wrong"])
