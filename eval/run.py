@@ -251,7 +251,7 @@ def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, 
 
 def saved(todo: Sequence[Job], total: int) -> str:
     count = sum(len(job.task.questions) if job.finished else len(job.records) for job in todo)
-    return f"{count} of {total} questions are in {todo[0].directory.parent.parent}: repeat the command to go on"
+    return f"{count} of {total} questions are in {todo[0].directory.parent.parent}: repeat the command to resume"
 
 
 def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:

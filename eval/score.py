@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
                 grades += batch
             write(args, grades)
     except OSError as error:
-        raise ReportedError(f"{error}; rows that were scored are kept, repeat the command to go on") from error
+        raise ReportedError(f"{error}; rows that were scored are kept, repeat the command to resume") from error
     print(f"{summary(grades)}\n{args.output}")
 
 

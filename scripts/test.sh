@@ -5,6 +5,7 @@
 #   bash scripts/test.sh --all                  the nightly ones too: slow tests whose faults daily ones find as well
 #   bash scripts/test.sh [pytest arguments]     these, whether daily or nightly
 set -euo pipefail
+case " $* " in *" --help "* | *" -h "*) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-3} # time limits of tests, times this: three groups keep two cores busy

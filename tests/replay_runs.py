@@ -73,7 +73,7 @@ class Upstream:
             estimator=estimator,
             state=estimator.initial(),
             rollouts=None,
-            metrics={"ebpo/taught_nothing": 0.0},
+            metrics={"ebpo/zero_advantage": 0.0},
             config=EstimatorConfig(G),
         )
 

@@ -169,7 +169,7 @@ def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
     elif configured and end not in configured:
         yield (
             f"its tokenizer's end token is {_describe(tokenizer, end)}, and that of config.json or generation_config.json "
-            f"{others}: responses may go on after their end. Set eos_token in tokenizer_config.json, or eos_token_id in the "
+            f"{others}: responses may continue after their end. Set eos_token in tokenizer_config.json, or eos_token_id in the "
             "other two, to the token that the model was trained to end with"
         )
 

@@ -41,7 +41,7 @@ from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
-from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, save_times, taught
+from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, save_times, zero_advantage
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -193,7 +193,12 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
         raise ReportedError(f"training stopped: {cause}\n{how_to_continue(args)}") from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     rows = read_metrics(args.logger.run_dir)
-    print(*(f"{line}\n" for line in (taught.summary(rows), mismatch.summary(rows)) if line), sep="", end="", flush=True)
+    print(
+        *(f"{line}\n" for line in (zero_advantage.summary(rows), mismatch.summary(rows)) if line),
+        sep="",
+        end="",
+        flush=True,
+    )
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
 

@@ -263,5 +263,4 @@ def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, li
     return step, model, [checkpoint] if args.full_state else []
 
 
-RETIRED = {"--branch_per_step": "every step has a tag, step-000010, which `hub pull` and loaders take as revision"}
-main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub", retired=RETIRED)
+main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub")

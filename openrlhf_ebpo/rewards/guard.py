@@ -242,7 +242,7 @@ class GuardedSamplesGenerator:
             if error is not None:
                 raise RewardError(
                     f"the reward of a response failed: {error}\nOnly an estimator that openrlhf_ebpo computes "
-                    "(--advantage_estimator ebpo, or your own) can go on without it. "
+                    "(--advantage_estimator ebpo, or your own) can continue without it. "
                     f"Prompt: {response['prompt'][:200]!r}"
                 )
             return super()._process_response_into_experience(response, **kwargs)

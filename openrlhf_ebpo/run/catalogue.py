@@ -123,7 +123,7 @@ GROUPS = (
         Metric("ebpo/all_fail_fraction", "All-fail groups", "fraction", "of groups in which every valid response failed", "near 1: the prompts are too hard, though EBPO helps most here", SPACE | PICTURE),
         Metric("ebpo/all_pass_fraction", "All-pass groups", "fraction", "of groups in which every valid response passed", "near 1: the prompts are solved, and EBPO keeps pushing them", SPACE),
         Metric("ebpo/rescued_fraction", "Responses GRPO ignores", "fraction", "of valid responses: zero advantage under GRPO, not under EBPO", shown=SPACE),
-        Metric("ebpo/taught_nothing", "Taught nothing", "", "1 for a step whose responses all earned the same, or got no advantage; else 0", "1 again and again: nothing is learnt; the output says why"),
+        Metric("ebpo/zero_advantage", "Zero advantages", "", "1 for a step whose responses all earned the same, or got no advantage; else 0", "1 again and again: nothing is learnt; the output says why"),
         Metric("ebpo/reward_error_fraction", "Reward errors", "fraction", "of responses whose reward failed", "above 0: read the errors in the rollouts", SPACE),
         Metric("dynamic_filtering_pass_rate", "Kept by the filter", "", "share of prompts as OpenRLHF computes it; with --algo.dynamic_filtering_enable"),
     )),

@@ -20,7 +20,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
-from openrlhf_ebpo.training import mismatch, taught
+from openrlhf_ebpo.training import mismatch, zero_advantage
 from openrlhf_ebpo.training.phases import ADVANTAGES, CHECKING_SAMPLES, LOG_PROBS
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
 from openrlhf_ebpo.training.returns import token_returns
@@ -86,7 +86,7 @@ class EBPOExperienceMaker:
         self.rollouts = rollouts.with_result(result)
         failed = sum(map(bool, self._errors)) / len(self._errors)
         self.metrics = {**result.metrics, "ebpo/reward_error_fraction": failed}
-        self.metrics[taught.METRIC] = float(taught.taught_nothing(result))
+        self.metrics[zero_advantage.METRIC] = float(zero_advantage.is_zero(result))
         self.metrics |= mismatch.metrics(mismatch.differences(experiences, self._rollout_log_probs))
         return experiences
 

@@ -19,7 +19,7 @@ from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.seams.model_folder import problems
-from openrlhf_ebpo.training import health, mismatch, taught
+from openrlhf_ebpo.training import health, mismatch, zero_advantage
 from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.evaluation import keep_answers
@@ -39,7 +39,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every, logger.keep_rollouts)
         self.hub = hub.Pushes(self.args)
-        self.told = taught.Told()
+        self.zero_advantages = zero_advantage.Notices()
         self.save_times = SaveTimes(self.args.ckpt)
 
     def init_checkpoint_states(self):
@@ -111,7 +111,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
         if (stale := self.watch.is_stale(status)) is not None:
             status[mismatch.STALE] = float(stale)
         lines = (
-            self.told.line(global_step, maker.rollouts.result, status, maker.config.pass_reward),
+            self.zero_advantages.line(global_step, maker.rollouts.result, status, maker.config.pass_reward),
             self.watch.line(global_step, status),
         )
         print(*(f"{line}\n" for line in lines if line), sep="", end="", flush=True)

@@ -149,7 +149,7 @@ def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, ax
 
 
 def _said(quantity: Quantity, found: Binned) -> tuple[str, str]:
-    """Advantages are centred, so their mean tells nothing: how many taught nothing does."""
+    """Advantages are centred, so their mean tells nothing: how many are zero does."""
     if quantity.same_levels:
         return "no advantage", f"{100 * found.zero:.0f} % of responses"
     known = found.mean[np.isfinite(found.mean)]

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
+    check_address(parser, options.host, options.port)
     return options
 
 
@@ -85,6 +87,15 @@ def check_given(parser: argparse.ArgumentParser, given: str) -> None:
     """Check the arguments, so that a mistake is reported before the app starts. A folder may be written later."""
     if Path(given).exists() and not Path(given).is_dir():
         parser.error(f"--runs {given} is a file; name the run's directory")
+
+
+def check_address(parser: argparse.ArgumentParser, host: str, port: int | None) -> None:
+    """Bind the address for a moment, since Gradio names a used port only after the imports, and not by our flag."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host.strip("[]"), port or 0), family=family).close()
+    except (OSError, OverflowError) as error:
+        parser.error(f"--host {host} --port {port or 0}: {error}; give another --port, or none for the first free one")
 
 
 def serve(options: argparse.Namespace) -> None:

@@ -144,7 +144,7 @@ def skipped(series: Series, rule: Rule) -> np.ndarray:
 RULES = (
     Rule("zero", "No reward", REWARD, stays_at, 0.0, 10, "every response fails for 10 steps, or in all of fewer", "groups that fail teach nothing: the prompts are too hard, the reward misses right answers or, after steps with a reward, the policy is broken", "all_fail"),
     Rule("errors", "Reward errors", ("ebpo/reward_error_fraction",), above, 0.01, 5, "1 % of the responses of 5 steps or more", "these responses are left out; their errors say why", "errors"),
-    Rule("nothing", "Steps that taught nothing", ("ebpo/taught_nothing",), above, 0.3, 10, "3 of 10 steps or more", "all responses, or all of each group, earned the same"),
+    Rule("nothing", "Steps with zero advantages", ("ebpo/zero_advantage",), above, 0.3, 10, "3 of 10 steps or more", "all responses, or all of each group, earned the same"),
     Rule("fallen", "Reward has fallen", REWARD, fallen, 0.5, 10, "mean of 10 steps at most half of the best before, beyond noise", "something is unlearnt, or the prompts have become harder", "all"),
     Rule("entropy", "Entropy collapse", ("policy/entropy",), collapsed, 0.15, 5, "median of 5 steps at most 15 % of the first five’s, while less than 90 % is solved", "the policy hardly explores any more", "all"),
     Rule("gradient", "Gradient spike", ("actor_grad_norm",), spiked, 5.0, 20, "5 times the median of the 20 steps before, and far outside their spread", "one batch moves the policy far: look at its rewards and lengths", "all"),

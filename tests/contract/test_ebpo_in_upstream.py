@@ -250,15 +250,15 @@ def test_the_metrics_of_a_step_are_complete(run, answers):
         "ebpo/all_pass_fraction",
         "ebpo/rescued_fraction",
         "ebpo/reward_error_fraction",
-        "ebpo/taught_nothing",
+        "ebpo/zero_advantage",
     }
     assert maker.metrics["ebpo/all_fail_fraction"] == maker.metrics["ebpo/all_pass_fraction"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(("rewards", "nothing"), [([0.0] * 12, 1), ([1.0] * 12, 1), ([0.0] * 11 + [1.0], 0)])
-def test_a_step_without_a_difference_taught_nothing(run, answers, rewards, nothing):
+def test_a_step_without_a_difference_has_zero_advantages(run, answers, rewards, nothing):
     _, maker = run(answers(rewards).responses())
-    assert maker.metrics["ebpo/taught_nothing"] == nothing
+    assert maker.metrics["ebpo/zero_advantage"] == nothing
 
 
 def test_a_step_in_which_every_reward_failed_stops_with_the_reason(run, answers):

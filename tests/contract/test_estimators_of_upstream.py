@@ -81,7 +81,7 @@ def test_another_estimators_result_is_read_for_the_run_log(
         "ebpo/all_fail_fraction": 0.0,
         "ebpo/all_pass_fraction": 0.0,
         "ebpo/reward_error_fraction": 0.0,
-        "ebpo/taught_nothing": 0.0,
+        "ebpo/zero_advantage": 0.0,
     }
     assert maker.estimator is None
 

@@ -151,7 +151,7 @@ def test_metrics_say_what_the_dynamics_are(story):
         "ebpo/all_pass_fraction",
         "ebpo/rescued_fraction",
         "ebpo/reward_error_fraction",
-        "ebpo/taught_nothing",
+        "ebpo/zero_advantage",
         "policy/entropy",
         "policy/kl_per_step",
         "timing/run_log",

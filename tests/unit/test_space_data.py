@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -399,6 +400,16 @@ def test_a_file_as_a_run_is_an_error_at_the_start(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse(["--runs", str(tmp_path / "file")])
     assert "is a file" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_an_error_at_the_start(capsys):
+    from openrlhf_ebpo.space.main import parse
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit):
+            parse(["--port", str(port)])
+    assert f"--port {port}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["runs/later", "./later", "{tmp}/later", "{tmp}", "later", "a/b/later", "new/later"])

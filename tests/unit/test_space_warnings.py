@@ -35,7 +35,7 @@ FALLING = 0.8 * np.exp(-STEPS / 20) + 0.01
 FIRES = {
     "zero": ({"rollout__reward_mean": np.where(STEPS <= 20, 0.0, REWARD)}, 1),
     "errors": ({"ebpo__reward_error_fraction": at(np.zeros(N), [70, 71], 0.1)}, 70),
-    "nothing": ({"ebpo__taught_nothing": at(np.zeros(N), [30, 33, 36], 1.0)}, 30),
+    "nothing": ({"ebpo__zero_advantage": at(np.zeros(N), [30, 33, 36], 1.0)}, 30),
     "fallen": ({"rollout__reward_mean": np.where(STEPS < 60, REWARD, 0.4 * REWARD)}, 66),
     "entropy": ({"policy__entropy": FALLING, "rollout__reward_mean": REWARD}, 45),
     "gradient": ({"actor_grad_norm": at(GRADIENT, 50, 4.0)}, 50),
@@ -63,7 +63,7 @@ QUIET = {
     "noisy reward": {"rollout__reward_mean": RNG.binomial(512, 0.006, N) / 512},
     "reward of a curriculum": {"rollout__reward_mean": 0.7 - 0.3 * STEPS / N},
     "one error in a thousand": {"ebpo__reward_error_fraction": np.full(N, 0.001)},
-    "one step that taught nothing": {"ebpo__taught_nothing": at(np.zeros(N), 7, 1.0)},
+    "one step of zero advantages": {"ebpo__zero_advantage": at(np.zeros(N), 7, 1.0)},
     "entropy falls to a half": {"policy__entropy": 0.4 + 0.4 * np.exp(-STEPS / 20)},
     "entropy of a solved task": {"policy__entropy": FALLING, "rollout__reward_mean": np.minimum(STEPS / 30, 0.99)},
     "gradient of a usual spread": {"actor_grad_norm": np.exp(0.5 * NOISE)},

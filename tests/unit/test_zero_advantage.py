@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.training.taught import METRIC, Told, reason, summary, taught_nothing
+from openrlhf_ebpo.training.zero_advantage import METRIC, Notices, is_zero, reason, summary
 
 
 def result(rewards, advantages=None, valid=None):
@@ -32,8 +32,8 @@ def result(rewards, advantages=None, valid=None):
         (result([[0, 1], [0, 0]], advantages=[[0, 9], [0, 0]], valid=[[True, False], [True, True]]), True),
     ],
 )
-def test_whether_a_step_taught_something(batch, nothing):
-    assert taught_nothing(batch) is nothing
+def test_which_steps_have_only_zero_advantages(batch, nothing):
+    assert is_zero(batch) is nothing
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ def test_why(rewards, metrics, words):
 
 
 def test_a_thousand_such_steps_are_ten_lines():
-    told = Told()
+    told = Notices()
     lines = [told.line(step, result([[0, 0]]), {METRIC: float(step > 6)}, 1.0) for step in range(1, 1007)]
     said = [line for line in lines if line]
     assert said[:3] == [
-        "step 7 taught nothing: no response passed",
-        "step 8 taught nothing: no response passed (2 such steps so far)",
-        "step 10 taught nothing: no response passed (4 such steps so far)",
+        "step 7: all advantages are zero, no response passed",
+        "step 8: all advantages are zero, no response passed (2 such steps so far)",
+        "step 10: all advantages are zero, no response passed (4 such steps so far)",
     ]
     assert len(said) == 10
 
 
 def test_the_end_of_a_run_counts_them():
     rows = [{"step": step, METRIC: float(step <= 31)} for step in range(1, 41)]
-    assert summary([*rows, {"step": 41}]).startswith("31 of 40 steps taught nothing: ")
+    assert summary([*rows, {"step": 41}]).startswith("31 of 40 steps had only zero advantages: ")
     assert summary(rows[31:]) is None and summary([]) is None and summary([{"step": 1}]) is None

@@ -1,4 +1,4 @@
-"""Report and count steps that teach nothing, because no response has an advantage."""
+"""Report and count steps in which no response has an advantage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.advantage import Estimate
 
-METRIC = "ebpo/taught_nothing"
+METRIC = "ebpo/zero_advantage"
 SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
     "dapo_no_answer": "without an answer",
@@ -20,7 +20,7 @@ SHARES = {  # metric of the step -> of which responses it is the share
 NO_ADVANTAGE = 1e-6  # what rounding leaves of none
 
 
-def taught_nothing(result: Estimate) -> bool:
+def is_zero(result: Estimate) -> bool:
     """Return True if no valid response has an advantage. Where all earned the same, some estimators give them one all the same
     (ngrpo; without normalisation, a history that expected more)."""
     return bool(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)
@@ -40,7 +40,7 @@ def _rewards(rewards: np.ndarray, passes: float) -> str:
     return "no response passed" + (f", each earned {rewards[0]:g}" if rewards[0] else "")
 
 
-class Told:
+class Notices:
     """Says the first, second, fourth, eighth … of these steps: ten lines in a thousand."""
 
     def __init__(self):
@@ -54,11 +54,11 @@ class Told:
         if self.count & (self.count - 1):
             return None
         more = f" ({self.count} such steps so far)" if self.count > 1 else ""
-        return f"step {step} taught nothing: {reason(result, metrics, passes)}{more}"
+        return f"step {step}: all advantages are zero, {reason(result, metrics, passes)}{more}"
 
 
 def summary(rows: Iterable[Mapping]) -> str | None:
-    """A line for the end of a run; None where every step taught something.
+    """A line for the end of a run; None if no step had only zero advantages.
 
     rows: of metrics.jsonl, one a step.
     """
@@ -66,6 +66,6 @@ def summary(rows: Iterable[Mapping]) -> str | None:
     if not any(steps):
         return None
     return (
-        f"{sum(map(bool, steps))} of {len(steps)} steps taught nothing: all responses, or all of each group, earned the "
-        "same (`openrlhf-ebpo explain taught nothing` says what to do)"
+        f"{sum(map(bool, steps))} of {len(steps)} steps had only zero advantages: all responses, or all of each group, earned the "
+        "same (`openrlhf-ebpo explain zero advantages` says what to do)"
     )
