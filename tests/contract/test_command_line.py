@@ -432,4 +432,4 @@ def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo")),
         hub=SimpleNamespace(repo=None),
     )
-    assert "with --ckpt.load_enable and without --ckpt.load_step to go on" in train_ppo_ray.how_to_continue(args)
+    assert "with --ckpt.load_enable and without --ckpt.load_step to resume" in train_ppo_ray.how_to_continue(args)

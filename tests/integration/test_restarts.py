@@ -25,7 +25,7 @@ STEPS = 15
 
 @pytest.fixture(scope="module")
 def story(train, command, engine_cores, tmp_path_factory):
-    """Async, each step saved by the minutes. SIGKILL of the driver after step 1 and of the engine's core after step 3 are
+    """Async, each step saved by the minutes. SIGKILL of the driver after the first checkpoint and of the engine's core after step 3 are
     each restarted; SIGTERM after step 5 pauses; the same command with --ckpt.load_enable completes it."""
     output = tmp_path_factory.mktemp("restarts")
     run_dir, actor = output / "model" / "run", output / "ckpt" / "_actor"
@@ -39,7 +39,7 @@ def story(train, command, engine_cores, tmp_path_factory):
         ckpt__save_minutes=1e-6,
     )
     first = train([*argv, "--force"], PYTHONPATH=EXAMPLE, **{PAUSE: "0.5"})
-    first.wait_for_step(run_dir, 1)
+    first.wait_until((run_dir / "checkpoints.jsonl").exists)
     os.kill(psutil.Process(first.process.pid).children()[0].pid, signal.SIGKILL)  # the supervisor has the command's id
     first.wait_until(lambda: read_run(run_dir).get("restarts"))
     between = read_run(run_dir)
@@ -73,7 +73,7 @@ def test_the_restarted_run_is_one_run_without_a_gap(story):
     assert story.between["status"] == "running" and run["status"] == "complete" and len(run["resumed"]) == 3
     assert [row["step"] for row in read_metrics(story.run_dir)] == list(range(1, STEPS + 1))
     assert len(list(story.run_dir.parent.glob("run*"))) == 1  # --force was for the first start
-    assert read_beat(story.run_dir).step >= STEPS - 1  # a thread writes it; the last one may go with its process
+    assert read_beat(story.run_dir).step >= story.rows[-1]["step"]  # a thread writes it; the last may go with its process
 
 
 def test_a_pause_saves_its_step_and_ends_and_says_so(story):

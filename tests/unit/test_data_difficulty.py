@@ -164,7 +164,7 @@ def test_other_settings_are_refused_with_their_names_and_force_keeps_the_old_fil
 def test_a_file_that_is_no_progress_file_is_not_written_to(tmp_path, content):
     path = tmp_path / "p.jsonl"
     path.write_text(content)
-    with pytest.raises(UsageError, match="no progress file"), progress_file(path, {"n": 4}):
+    with pytest.raises(UsageError, match="not a progress file"), progress_file(path, {"n": 4}):
         pass
     assert path.read_text() == content
 

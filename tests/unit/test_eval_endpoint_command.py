@@ -29,7 +29,6 @@ from openrlhf_ebpo.eval.tasks import Question, Task
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError
 from openrlhf_ebpo.hub import evaluations as hub_evaluations
-from openrlhf_ebpo.hub import results as hub_results
 from openrlhf_ebpo.hub import run_data
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.space import results as space_results
@@ -298,7 +297,7 @@ def test_a_command_with_arguments_of_the_chat_template_can_be_repeated(serve, tm
     assert len(server.asked) == 7 and "finished already" in capsys.readouterr().out
 
 
-def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tmp_path):
+def test_report_hub_and_space_take_such_results(serve, tmp_path):
     server = serve()
     run.main(arguments(tmp_path, server))
     model = f"openai:{server.url}#m"
@@ -310,10 +309,6 @@ def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tm
     assert model in files["README.md"].decode()
     (shown,), problems = space_results.find(Run("served", tmp_path / "out", 0))
     assert shown.task == "file-q" and not problems
-    argv = [str(tmp_path / "out"), "--dry_run", "--model", "me/model"]
-    with pytest.raises(SystemExit, match="behind a server") as stopped:
-        hub_results.main(argv)
-    assert "push-run" in str(stopped.value)
 
 
 def test_neither_torch_nor_vllm_nor_ray_is_loaded_on_this_side(serve, tmp_path):

@@ -223,14 +223,11 @@ def test_a_report_leaves_them_out_where_there_are_others_unless_asked(run_dir):
     assert "Protocol **training**" in write_report([run_dir], run_dir / "report", protocol=TRAINING).read_text()
 
 
-def test_the_space_and_the_hub_choose_others_first(run_dir):
-    from openrlhf_ebpo.hub.results import of_step
+def test_the_space_chooses_others_first():
     from openrlhf_ebpo.space.results import largest_protocol
 
     found = [SimpleNamespace(protocol=name) for name in ("training", "training", "greedy")]
     assert largest_protocol(found) == "greedy" and largest_protocol(found[:2]) == "training"
-    rows = [{"step": 4, "protocol": "training"}, {"step": 2, "protocol": "greedy"}]
-    assert of_step(rows, None) == rows[1:] and of_step(rows, 4) == of_step(rows[:1], None) == rows[:1]
 
 
 def test_without_knowing_answers_there_is_no_vote(tmp_path):
