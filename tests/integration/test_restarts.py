@@ -73,7 +73,9 @@ def test_the_restarted_run_is_one_run_without_a_gap(story):
     assert story.between["status"] == "running" and run["status"] == "complete" and len(run["resumed"]) == 3
     assert [row["step"] for row in read_metrics(story.run_dir)] == list(range(1, STEPS + 1))
     assert len(list(story.run_dir.parent.glob("run*"))) == 1  # --force was for the first start
-    assert read_beat(story.run_dir).step >= story.rows[-1]["step"]  # a thread writes it; the last may go with its process
+    assert (
+        read_beat(story.run_dir).step >= story.rows[-1]["step"]
+    )  # a thread writes it; the last may go with its process
 
 
 def test_a_pause_saves_its_step_and_ends_and_says_so(story):
