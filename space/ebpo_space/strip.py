@@ -127,6 +127,7 @@ def _arithmetic(row: Mapping, scale: tuple[float, float] | None) -> HTML:
     if scale is None or None in (reward, baseline, advantage) or not row.get("valid", True):
         return HTML()
     mean, deviation = scale
+    mean = 0.0 if abs(mean) < 1e-9 * deviation else mean  # what rounding leaves of 0
     minus = lambda value: number(value).replace("-", "−")  # noqa: E731
     steps = f"r − V = {minus(reward)} − {minus(baseline)} = {minus(reward - baseline)}"
     if abs(mean) > 1e-6 or abs(deviation - 1) > 1e-6:
