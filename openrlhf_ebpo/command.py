@@ -1,4 +1,4 @@
-"""How every command reads its flags and how it ends: in `openrlhf-ebpo …` and in `python -m …` alike."""
+"""Flags and exit statuses of every command, the same for `openrlhf-ebpo …` and `python -m …`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(
     run: Callable[[argparse.Namespace], None],
     extra: str = "",
 ) -> Main:
-    """The `main` of a command with flags of its own.
+    """Return the `main` of a command that has flags.
 
     Args:
         about: its help, before the flags.
@@ -104,9 +104,9 @@ def end_with_parent(number: int) -> None:
 def error_exit(extra: str = "") -> Iterator[None]:
     """The one place where errors end a command: around its `main`, as a decorator.
 
-    Flags that cannot be read end with status 2 (argparse); an error that was foreseen, and what the machine refuses
-    (a full disk, a missing file), with its message and status 1; Ctrl-C with 130; a pipe that nobody reads any more with
-    141. Every other exception is a mistake of ours and keeps its traceback.
+    Flags that cannot be read end with status 2 (argparse); an error that was foreseen, or one of the machine (a full
+    disk, a missing file), with its message and status 1; Ctrl-C with 130; a closed pipe with 141. Every other exception
+    is a mistake of ours and keeps its traceback.
 
     Args:
         extra: of pyproject.toml, that brings packages which may be missing.

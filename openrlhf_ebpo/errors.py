@@ -28,7 +28,7 @@ class TrainingPaused(ReportedError):
 
 
 class HealthError(ReportedError):
-    """A training step that must not be repeated as it was: nothing restarts after it of its own accord.
+    """A training step that must not be repeated as it was: no automatic restart follows it.
 
     Attributes:
         report: what each rank has found, for the run directory.

@@ -88,7 +88,7 @@ NOT_SECRET = (
     *("input_key", "label_key", "image_key", "output_key", "metric_key", "cluster_key", "group_key", "sort_key"),
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
 )
-# Models name special tokens of their own so: image_token, prefix_token, language_token.
+# Names of special tokens in model folders: image_token, prefix_token, language_token.
 _ACCESS_TOKEN = re.compile(r"(?:auth|access|api|hf|hub|huggingface|wandb|github|bearer|refresh|session|secret)_?token$")
 # Words that name a column, a tensor or a mode as often as a secret.
 _WEAK_NAME = re.compile(r"(?:^|[._/ -])(?:key|auth)$")
@@ -157,7 +157,7 @@ def is_placeholder(secret: str) -> bool:
 
 
 def find_private(text: str, homes: tuple[str, ...]) -> int | None:
-    """Where `private_pattern` matches first, placeholders left out; None where it does not."""
+    """Return the first match of `private_pattern` that is not a placeholder, or None."""
     found = [match.start() for match in re.finditer(SECRETS, text, re.ASCII) if not is_placeholder(match[0])]
     found += [match.start() for home in homes for match in re.finditer(_home(home) + _HOME_ENDS, text)]
     return min(found, default=None)
@@ -174,7 +174,7 @@ def own_homes() -> tuple[str, ...]:
 
     try:
         known = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # a container with a user that nobody has named
+    except KeyError:  # a container whose user has no name
         known = ""
     return tuple(sorted({home for home in (known, os.path.expanduser("~")) if _NAMED_HOME.fullmatch(home)}))
 

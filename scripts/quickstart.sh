@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up everything on a fresh machine, trains a tiny model with EBPO and with GRPO through the whole stack, and compares.
+# Sets up everything on a fresh machine, trains a tiny model with EBPO and with GRPO through the complete stack, and compares.
 #
 #   bash scripts/quickstart.sh [RUN_DIR] [--estimators NAME ...] [--force]      RUN_DIR: default runs/quickstart
 #

@@ -27,7 +27,7 @@ if [ $# -gt 0 ]; then
     exec python -m pytest "$@"
 fi
 
-# The page's tests come late: a browser beside trainings is slow, and is installed while others run.
+# The page's tests come late: a browser is slow while trainings run, and is installed meanwhile.
 groups=(
     "tests/integration"
     "tests/unit/test_[h-i]*"

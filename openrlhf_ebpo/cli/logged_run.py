@@ -83,7 +83,7 @@ class LoggedRun:
         """The estimator of this name (None: that ran) and settings; what is not given is as in the run, or the preset's.
 
         Raises:
-            UsageError: the settings make no sense, only training can compute it, or it is code that nobody has named.
+            UsageError: the settings make no sense, only training can compute it, or its code was not named.
         """
         if name is None and is_import_path(self.estimator):
             raise UsageError(

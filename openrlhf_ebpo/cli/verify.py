@@ -42,7 +42,7 @@ from openrlhf_ebpo.seams import model_folder as model_folder
 WIDTH = 13
 MAX_NAMED = 5  # things of one kind
 MAX_STEP = 10**7
-EVALUATED = "eval_"  # prefix of an evaluation's metrics, which have rows of their own
+EVALUATED = "eval_"  # prefix of an evaluation's metrics, which have separate rows
 
 
 class Report:

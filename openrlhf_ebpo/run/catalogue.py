@@ -14,7 +14,7 @@ from enum import Flag, auto
 
 
 class Shown(Flag):
-    """Where a metric is shown by default."""
+    """The place that shows a metric by default."""
 
     NOWHERE = 0
     SPACE = auto()  # a panel of the page Dynamics
@@ -131,7 +131,7 @@ GROUPS = (
         Metric("mismatch/k3_kl", "Mismatch KL", "nats per token", "rollout ‖ trainer: mean of w − 1 − log w, with w clipped to 1/10 … 10", "several times what it was: vLLM samples from other weights, or with other precision", SPACE),
         Metric("mismatch/chi2_token", "Mismatch χ²", "", "mean of w² − 1 over tokens", "grows: a few tokens weigh much"),
         Metric("mismatch/ess", "Effective tokens", "fraction", "(Σw)² / (n Σw²) of n tokens: those that would tell as much, sampled by the trainer", "well below 1: rollouts are off-policy, and centred estimators lose"),
-        Metric("mismatch/ess_sequence", "Effective responses", "fraction", "the same of whole responses, whose ratio is the product of their tokens’", "falls with length: near 0 no correction by sequences can work"),
+        Metric("mismatch/ess_sequence", "Effective responses", "fraction", "the same of responses, whose ratio is the product of their tokens’", "falls with length: near 0 no correction by sequences can work"),
         Metric("mismatch/largest_ratio", "Largest ratio", "", "the greatest w of a token; cut at e²⁰", "100 and more: this token was all but impossible to the engine"),
         Metric("mismatch/tokens", "Tokens compared", "tokens", "that the mismatch was measured on"),
         Metric("mismatch/stale", "Stale weights", "", "1 for a step whose rollouts are further from the trainer than their age explains; else 0", "1: the engines may not get the weights; the output says more"),

@@ -39,7 +39,7 @@ class Beat(NamedTuple):
 
 
 class Heart:
-    """The writer; of several threads. A thread of its own writes, so that a slow disk does not hold up the training."""
+    """The writer, shared by threads. A background thread writes, so that a slow disk does not delay the training."""
 
     def __init__(self, run_dir: str | Path):
         self._folder = Path(run_dir)
@@ -127,7 +127,7 @@ def request_end(run_dir: Path, by: str) -> None:
 
 
 def end_requested_by(run_dir: Path) -> str | None:
-    """The source of a request to end: a signal's name, or the file's where it was made by hand; None if nobody does."""
+    """Return the source of a request to end (a signal's name, or the name of the file made by hand), or None."""
     try:
         with open(run_dir / END_FILE, errors="replace") as file:
             text = file.read(MAX_ASKER_CHARS)

@@ -102,7 +102,7 @@ def whole_name(task: str) -> str:
 
 
 def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:
-    """Where a result belongs; results_dir is a run's `eval/`."""
+    """Return the folder of a result; results_dir is a run's `eval/`."""
     return Path(results_dir) / protocol / task / f"step-{step:06d}"
 
 

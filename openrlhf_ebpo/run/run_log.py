@@ -1,7 +1,7 @@
 """The run directory: the one contract between trainer, evaluation, Hub and Space.
 
     run.json              status, arguments (secrets redacted), versions of every part
-    metrics.jsonl         one object per step; evaluations during training as objects of their own, same step
+    metrics.jsonl         one object per step; an evaluation during training is a separate object with the same step
     rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
     prior_starts.jsonl    the estimator's state before a step, where it is not the state after the rollouts before

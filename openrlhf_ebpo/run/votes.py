@@ -72,7 +72,7 @@ def best_at_k(rewards: np.ndarray, k: int) -> np.ndarray:
 def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:
     """(Q,) expected correctness of the majority vote of k samples, exact: the mean over all subsets of k of the n.
 
-    Samples without an answer do not vote; where nobody votes, the vote is wrong. Ties are averaged: each of the
+    Samples without an answer do not vote; a vote without answers is wrong. Ties are averaged: each of the
     leading classes wins with equal probability. A class is as right as its samples are on average.
 
     Exact without enumerating: each sample is drawn independently with probability k/n, conditional on k being

@@ -35,7 +35,7 @@ def under_supervision(again: Sequence[str]) -> Supervisor:
     Called before anything has threads, and after everything is checked that can be checked at once.
 
     Args:
-        again: what follows `python` in a command that starts the driver once more.
+        again: what follows `python` in a command that starts the driver again.
     """
     if fd := os.environ.pop(restarts.CHANNEL, None):
         _end_with_supervisor(os.getppid())

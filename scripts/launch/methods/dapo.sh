@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # DAPO: GRPO with clip-higher, dynamic sampling, overlong shaping, no KL.
 # paper: as DAPO's authors train (arXiv 2503.14476 and their script run_dapo_qwen2.5_32b.sh), but for lengths and G. Prompts
-# that are filtered out are used up all the same, hence twice the passes. Their penalty of 1 is for rewards of 1 and -1; for
+# that are filtered out count as used, hence twice the passes. Their penalty of 1 is for rewards of 1 and -1; for
 # 1 and 0 it is half of that, and the advantages are the same. The buffer is their 4,096 tokens.
 # released: in effect the scripts train Dr. GRPO with clip-higher and KL. They start verl's main_ppo, which reads neither
 # filter_groups nor overlong_buffer.
