@@ -202,7 +202,7 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         tables.answers(columns),
         "Truncated: the response reached the token limit. Mean length in tokens.",
         *_section(
-            "Tokens, time and cost",
+            "Tokens and time",
             tables.took([column for model in models for column in model.history.values()]),
             EFFORT,
         ),

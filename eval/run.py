@@ -30,8 +30,7 @@ protocols: all settings that decide what a score means, printed at the start
 output: DIR/<protocol>/<task>/step-000000/summary.json and samples.parquet (one row per response), and
 DIR/<protocol>/report.md. Of --checkpoints, DIR is the run's eval/, and the model before training is step 0.
 
-Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Questions that
-are refused every time (a provider's filter, too long a prompt): --leave_out_refused gives results without them. Another
+Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Another
 model or task version under the same names is refused, unless --force starts over.
 
 Then: openrlhf-ebpo eval report --help   models side by side
@@ -50,8 +49,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
-from openrlhf_ebpo.eval.effort import Pass, hardware
+from openrlhf_ebpo.eval import effort, endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
 from openrlhf_ebpo.eval.flags import add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
@@ -240,13 +238,11 @@ def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) ->
 
 
 def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    under_way = Pass(
-        hardware(args.model, args.num_engines, args.tensor_parallel_size, not is_cpu_stack(), args.price_per_hour)
-    )
+    under_way = effort.started(args.model, args.num_engines, args.tensor_parallel_size, not is_cpu_stack())
     for job in todo:
         job.effort = under_way
     with models.full(todo[0].model.path, results) as path:
-        generate.respond(todo, path, form, protocol, engines.flag_values(args), args.leave_out_refused)
+        generate.respond(todo, path, form, protocol, engines.flag_values(args))
 
 
 def saved(todo: Sequence[Job], total: int) -> str:
@@ -256,7 +252,7 @@ def saved(todo: Sequence[Job], total: int) -> str:
 
 def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
     """Notes on results that say little: hardly a response gives an answer that the protocol finds, many have no score of the
-    task's own scorer, or questions were refused."""
+    task's own scorer."""
     lines = []
     for each in found:
         name, task, counts = f"{each.task}, step {each.step}", each.summary["task"], each.summary.get("counts", {})
@@ -270,10 +266,6 @@ def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
             lines.append(
                 f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read "
                 "others; this command does not use it"
-            )
-        if refused := counts.get("refused"):
-            lines.append(
-                f"\nnote: {name}: {refused} questions were refused and are in no score; summary.json names them"
             )
     return list(dict.fromkeys(lines))
 
