@@ -261,7 +261,9 @@ def generate(
                 samples = [_sample(response) for response in ray.get(ref)]
             except ray.exceptions.RayError as error:
                 if is_engine_death(error):
-                    raise GenerationError(f"generation engine {index} has died: {read_cause(actors[index].death.remote())}") from error
+                    raise GenerationError(
+                        f"generation engine {index} has died: {read_cause(actors[index].death.remote())}"
+                    ) from error
                 samples = [Sample([], False, error=reason(error))] * sampling.n
             yield prompt, samples
 

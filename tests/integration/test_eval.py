@@ -92,7 +92,9 @@ def test_every_question_is_asked_once_though_the_command_is_killed_and_an_engine
         each.kill()
     assert process.wait(240) == 1
     output, kept = (tmp_path / "second.log").read_text(), lines(progress)
-    assert re.search(r"error: generation engine 0 has died: .+\n\d+ of .* repeat the command to resume", output), output[-6000:]
+    assert re.search(r"error: generation engine 0 has died: .+\n\d+ of .* repeat the command to resume", output), (
+        output[-6000:]
+    )
 
     process = start("third.log", 1)
     process.wait(240)
