@@ -22,7 +22,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
 from .benchmark import Benchmark, gold_text, no_notes
-from .choices import lettered_choices, listed_choices, named_choices
+from .choices import listed_choices, named_choices
 from .files import load_file
 from .gym import PREFIX as GYM
 from .gym import load_gym
@@ -48,7 +48,6 @@ __all__ = [
     "described",
     "find",
     "gold_text",
-    "lettered_choices",
     "listed_choices",
     "load",
     "load_shots",
