@@ -68,11 +68,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="read the answer from behind the last </think> only; a response that never ends its <think> has none",
     )
     add("--shots", type=int, metavar="N", help="show N answered questions before each one, for base models")
-    add(
-        "--shots_file",
-        metavar="FILE",
-        help=".jsonl or .parquet they are from (default: the task itself, whose first N are then not asked)",
-    )
+    add("--shots_file", metavar="FILE", help=".jsonl or .parquet that they are from")
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add = parser.add_argument_group("questions").add_argument
     add("--data_dir", metavar="DIR", help="folder with <task>.parquet or <task>.jsonl of benchmarks")

@@ -56,7 +56,7 @@ class Protocol:
         as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
     strip_think: what a response says up to </think> is not read for its answer.
-    shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from, "" for the task's own.
+    shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from.
     """
 
     name: str
@@ -191,7 +191,7 @@ def check(protocol: Protocol) -> None:
         "--stop '': an empty text would end every response; leave it out": not all(p.stop),
         f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here": taken,
         f"--shots {p.shots}: must be at least 1, or 0 for none": p.shots < 0,
-        "--shots_file goes with --shots N, how many of its questions are shown": p.shots_file and not p.shots,
+        "--shots N and --shots_file FILE go together": bool(p.shots) != bool(p.shots_file),
         f"--max_model_len {room}: leaves no room for a prompt with --max_new_tokens {p.max_new_tokens}": room
         is not None
         and room <= p.max_new_tokens,

@@ -10,7 +10,7 @@ examples:
   openrlhf-ebpo eval --model my/model --protocol greedy --template boxed --no-chat_template \\
       --tasks file:questions.jsonl --output_dir results/mine --limit 20                   a quick look
   openrlhf-ebpo eval --model a/base-model --template raw --no-chat_template --tasks file:questions.jsonl \\
-      --shots 4 --stop $'\\n\\n' --output_dir results/base                                    a base model, few-shot
+      --shots 4 --shots_file train.jsonl --stop $'\\n\\n' --output_dir results/base             a base model, few-shot
   openrlhf-ebpo eval --model openai:http://gpu-1:8000/v1#Qwen/Qwen3-8B --template boxed --chat_template \\
       --tasks aime25 --output_dir results/served         through an OpenAI-compatible server; the key in OPENAI_API_KEY
 
@@ -146,9 +146,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
         usable = [readable(first(task, args.limit), grader) for task in loaded]
         for task in usable:
             try_scorer(task, grader)
-    return [
-        shots.with_shots(task, protocol, args.shots_file, form, spec) for task, spec in zip(usable, specs, strict=True)
-    ]
+    return [shots.with_shots(task, protocol, args.shots_file, form) for task in usable]
 
 
 def first(task: Task, limit: int | None) -> Task:

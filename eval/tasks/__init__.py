@@ -15,13 +15,12 @@ import contextlib
 import difflib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib import import_module
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
-from .benchmark import Benchmark, gold_text, no_notes
+from .benchmark import Benchmark, gold_text
 from .choices import listed_choices, named_choices
 from .files import load_file
 from .gym import PREFIX as GYM
@@ -50,7 +49,6 @@ __all__ = [
     "gold_text",
     "listed_choices",
     "load",
-    "load_shots",
     "named_choices",
     "order",
     "ordered",
@@ -104,23 +102,6 @@ def load(
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
     return load_benchmark(find(name, FLAG), name, place or None, data_dir)
-
-
-def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...]) -> Task:
-    """Return the answered questions of a file, asked as those of the task are if the file has the columns that this
-    needs.
-
-    spec: the task's item of --tasks. answers: columns of which one has the answers, if it does not.
-
-    Raises:
-        UsageError: they cannot be read.
-    """
-    name = spec.partition("=")[0]
-    if name in BENCHMARKS or is_import_path(name):
-        as_a_sample = replace(find(name, FLAG), rows=(), other_sets={}, notes=no_notes)
-        with contextlib.suppress(UsageError):
-            return load_benchmark(as_a_sample, name, path)
-    return load_file(path, flag=flag, answers=answers)
 
 
 def find(name: str, flag: str) -> Benchmark:
