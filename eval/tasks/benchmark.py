@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openrlhf_ebpo.data.questions import answer_key, answer_text
@@ -93,8 +93,7 @@ class Benchmark:
         wrong. Without it, the whole response.
     seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends it.
     data: rows, each a dict, that are in the file itself, in place of `copies`.
-    rows: how many the copies of it have; a note says where there are others. other_sets: row counts of sets that go by
-        the same name, and which they are; these are refused.
+    rows: how many the copies of it have; a note says where there are others.
     notes: what is worth knowing of a copy, as a list of sentences.
     released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
 
@@ -121,7 +120,6 @@ class Benchmark:
     seconds: float | None = None
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
-    other_sets: Mapping[int, str] = field(default_factory=dict)
     notes: Callable[[Rows], list[str]] = no_notes
     released_n: int | None = None
 

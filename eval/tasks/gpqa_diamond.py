@@ -15,5 +15,4 @@ TASK = Benchmark(
     choices=named_choices,
     shuffle=0,
     rows=(198,),
-    other_sets={448: "GPQA's main set", 546: "GPQA's extended set"},
 )

@@ -24,12 +24,6 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None, d
         UsageError: it cannot be read, what is there is another data set, or a function of the benchmark is wrong.
     """
     rows = _rows(benchmark, named, place or _file_in(benchmark.name, data_dir))
-    if other := benchmark.other_sets.get(len(rows.rows)):
-        raise UsageError(
-            f"{FLAG} {named}: {rows.place} has {len(rows.rows)} rows, {benchmark.name} has "
-            f"{' or '.join(map(str, benchmark.rows))}. This is {other}. "
-            f"{FLAG} file:PATH evaluates on it under a name of its own"
-        )
     question = choose_column(rows.columns, benchmark.question, rows.place, "question")
     answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer") if benchmark.answer else None
 

@@ -219,13 +219,6 @@ def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
     assert "row 30 of" in task.skipped[1] and "no question in column 'problem'" in task.skipped[1]
 
 
-@pytest.mark.parametrize(("name", "count"), [("amc23", 46), ("amc23", 83), ("aime24", 90), ("math500", 5000)])
-def test_another_set_under_the_same_name_is_refused(tmp_path, name, count):
-    file = write(tmp_path / "a.jsonl", [{"question": text(i), "answer": float(i)} for i in range(count)])
-    with pytest.raises(UsageError, match=rf"{count} rows, {name} has \d+.*file:PATH"):
-        tasks.load(f"{name}={file}")
-
-
 def test_an_unexpected_number_of_rows_is_noted_and_logged(tmp_path, caplog):
     file = write(tmp_path / "a.jsonl", [{"question": text(i), "answer": float(i)} for i in range(39)])
     task = tasks.load(f"amc23={file}")
