@@ -71,7 +71,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--shots_file", metavar="FILE", help=".jsonl or .parquet that they are from")
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add = parser.add_argument_group("questions").add_argument
-    add("--data_dir", metavar="DIR", help="folder with <task>.parquet or <task>.jsonl of benchmarks")
     add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
     add("--answer_column", metavar="NAME")
     add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")

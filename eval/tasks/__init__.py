@@ -1,6 +1,6 @@
 """Tasks by name: the benchmarks of FILES and outside this package, reasoning-gym's generated ones, and any file.
 
-NAME                                           from the Hugging Face Hub, or NAME.parquet|.jsonl in --data_dir
+NAME                                           from the Hugging Face Hub
 NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
 my_package.my_module:TASK                      a benchmark outside this package (own.py); with =… as above
 reasoning_gym:chain_sum[:{"size": 100, …}]     generated; settings are those of the data set's configuration
@@ -83,12 +83,10 @@ def described() -> str:
     return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())
 
 
-def load(
-    spec: str, data_dir: str | None = None, question_column: str | None = None, answer_column: str | None = None
-) -> Task:
+def load(spec: str, question_column: str | None = None, answer_column: str | None = None) -> Task:
     """Return the task that one item of --tasks names (forms above).
 
-    data_dir: folder with local copies of benchmarks. question_column, answer_column: of `file:` tasks.
+    question_column, answer_column: of `file:` tasks.
 
     Raises:
         UsageError: no such task, or its rows cannot be read; rows that cannot be used are in Task.skipped.
@@ -101,7 +99,7 @@ def load(
     name, equals, place = spec.partition("=")
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
-    return load_benchmark(find(name, FLAG), name, place or None, data_dir)
+    return load_benchmark(find(name, FLAG), name, place or None)
 
 
 def find(name: str, flag: str) -> Benchmark:

@@ -74,7 +74,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
         from datasets import load_dataset_builder
     except ImportError:
         raise UsageError(
-            f"{FLAG} {named}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(named, name)}"
+            f"{FLAG} {named}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(named)}"
         ) from None
     try:
         builder = load_dataset_builder(hub.repo, hub.subset, revision=hub.revision)
@@ -83,7 +83,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
     except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}).{_conditions(hub)} {_local_file(named, name)}"
+            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}).{_conditions(hub)} {_local_file(named)}"
         ) from error
     found = [name for name in data.column_names if name in columns]
     rows = data.select_columns(found).with_format("arrow")[:].to_pylist()
@@ -99,10 +99,10 @@ def _conditions(hub: HubSet) -> str:
     )
 
 
-def _local_file(named: str, name: str) -> str:
+def _local_file(named: str) -> str:
     return (
         f"Without it: download the data set's .parquet or .jsonl file elsewhere, copy it here and name it, "
-        f"{FLAG} {named}=FILE, or put it into a folder as {name}.parquet or {name}.jsonl and give --data_dir FOLDER"
+        f"{FLAG} {named}=FILE"
     )
 
 
