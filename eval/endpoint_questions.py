@@ -2,7 +2,7 @@
 
 Chat completions take the question's text and put it into the chat template, which is the server's; completions take the
 prompt as it is. vLLM's server applies the defaults of the model's generation_config.json to all that a request does not
-say (temperature, top-k, repetition penalty …), so it is told all of them. Each response is a request with a seed of its own.
+say (temperature, top-k, repetition penalty …), so it is told all of them. Each response is a request with its own seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FACTS = "facts"  # of a record: numbers of responses, by the names below
 NOTES = {
     "uncounted": "the server did not count the tokens of {count} responses; their lengths are estimated from their characters",
     "withheld": "the server withheld {count} responses (content_filter); they count as they came",
-    "cut_early": "the server cut {count} responses before --max_new_tokens {limit}: it has a limit of its own",
+    "cut_early": "the server cut {count} responses before --max_new_tokens {limit}: it has its own limit",
 }
 UNKNOWN_TEMPLATE = (
     f"warning: --strip_think: whether the server's chat template begins with {THINK} is not known. If it does, start "

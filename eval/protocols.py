@@ -51,7 +51,7 @@ class Protocol:
     max_new_tokens: of a response; max_model_len: of prompt and response together, None for what they need.
     template: a name in prompts.TEMPLATES, text with {question} in it, or "training" for the one the model was trained
         with; chat_template: whether it goes into the tokenizer's, None for as the model was trained.
-    extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without a scorer of their own.
+    extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without their own scorer.
     top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
         as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.

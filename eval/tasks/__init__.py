@@ -140,6 +140,6 @@ def _unknown(name: str, flag: str) -> str:
     near = [lowered] if lowered in BENCHMARKS else difflib.get_close_matches(lowered, BENCHMARKS, 2)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return (
-        f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for one of your own"
+        f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for a custom one"
         + (f"; of --tasks also NAME=FILE, {GYM}NAME such as {GYM}chain_sum, and {FILE}PATH" if flag == FLAG else "")
     )

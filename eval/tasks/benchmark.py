@@ -84,7 +84,7 @@ class Benchmark:
     gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
     rules: (row, value of the answer column) -> how answers are compared with the gold.
     choices: (row, value of the answer column) -> the choices, and the index of the right one: choices.named_choices,
-        listed_choices, or one of your own. They are put behind the question with letters, and the letter
+        listed_choices, or a custom function. They are put behind the question with letters, and the letter
         is the gold; in place of `gold` and `rules`. shuffle: seed of their order; None: as they are.
     score: (response, gold, row) -> True, or 1 and more, where the response is right; in place of `gold` and `rules`, which
         say how math-verify compares. row has `columns`. It runs in processes with limits of time and memory; what it raises is

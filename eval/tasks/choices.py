@@ -56,7 +56,7 @@ def named_choices(row: Mapping, correct) -> Found:
     """Return the choices of GPQA's columns, without empty ones, and the index of the right one.
 
     Raises:
-        ValueError: there is no incorrect one.
+        ValueError: an incorrect one is missing.
     """
     wrong = [value for name, value in sorted(row.items()) if name.startswith(INCORRECT) and value not in (None, "")]
     if correct is None or not wrong:

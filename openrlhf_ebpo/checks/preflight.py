@@ -137,7 +137,7 @@ def data_columns(path: Path) -> list[str]:
 
 
 def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
-    """Check a model: in a folder, that it is complete and inert; on the Hub, only that it needs no code of its own, by its
+    """Check a model: in a folder, that it is complete and inert; on the Hub, only that it needs no own code, by its
     configuration, which is downloaded with the tokenizer. `check_fetched` checks the rest before the model is loaded. A Hub that cannot be reached
     is not a problem."""
     if name.startswith("openai:"):  # not shown: an address may hold a password

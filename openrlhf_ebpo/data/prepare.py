@@ -54,7 +54,7 @@ SETTINGS = (
     *("template", "system", "validation", "seed", "format"),
 )
 
-SHOWN = 3  # examples in the text; report.json has more
+MAX_CONFLICTS = 3  # examples in the text; report.json has more
 WIDTH = 60  # characters of a question in the text
 
 
@@ -268,7 +268,7 @@ def _warnings(tally: Tally, template: str) -> list[str]:
 
 
 def _shown_conflicts(made: dict) -> list[str]:
-    found, number = made["conflicts"][:SHOWN], made["conflicting_questions"]
+    found, number = made["conflicts"][:MAX_CONFLICTS], made["conflicting_questions"]
     if not found:
         return []
     lines = [

@@ -32,7 +32,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import file_identity
 
 EXAMPLES = 2  # per cluster
-SHOWN, WIDTH = 30, 90  # clusters in the table; characters of an example
+MAX_ROWS, WIDTH = 30, 90  # clusters in the table; characters of an example
 PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a report where they are so
 
 
@@ -172,10 +172,10 @@ def summary(topics: list[str], texts: list[str], order: Iterable[int]) -> list[d
 def as_text(found: dict) -> str:
     clusters = found["clusters"]
     lines = [f"{found['rows']:,} questions, {len(clusters):,} clusters", "", "  size   share  cluster, with examples"]
-    for row in clusters[:SHOWN]:
+    for row in clusters[:MAX_ROWS]:
         lines.append(f"{row['size']:>6,}  {row['share']:>5.1%}  {row['cluster']}")
         lines += [f"{'':>17}{one_line(text, WIDTH)}" for text in row["examples"]]
-    if rest := clusters[SHOWN:]:
+    if rest := clusters[MAX_ROWS:]:
         lines.append(f"{sum(row['size'] for row in rest):>6,}         in {len(rest):,} smaller clusters")
     return "\n".join(["", *lines])
 
