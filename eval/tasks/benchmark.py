@@ -17,7 +17,7 @@ from openrlhf_ebpo.rewards.grading import extract_answer
 from openrlhf_ebpo.run.results import LIMITED
 
 from .choices import lettered
-from .rows import HubSet, Rows
+from .rows import HubSet
 from .types import Rules
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
@@ -32,10 +32,6 @@ def as_it_is(question: str, row: Mapping) -> str:
 def plain_rules(row: Mapping, answer) -> Rules:
     """Return a list of several answers: all are asked for."""
     return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
-
-
-def no_notes(rows: Rows) -> list[str]:
-    return []
 
 
 def gold_text(value) -> str:
@@ -79,7 +75,7 @@ class Benchmark:
     copies: where its rows are, the default first: data sets on the Hub, or a .jsonl or .parquet file (a Path); none:
         --tasks has to name a file, NAME=FILE.
     question, answer: names that these columns have in the copies; of each copy, the first that is there counts.
-    columns: the others that `prompt`, `rules` and `score` read.
+    columns: the others that `prompt`, `rules` and `score` read; a note names those that a copy lacks.
     prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
     gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
     rules: (row, value of the answer column) -> how answers are compared with the gold.
@@ -94,7 +90,6 @@ class Benchmark:
     seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends it.
     data: rows, each a dict, that are in the file itself, in place of `copies`.
     rows: how many the copies of it have; a note says where there are others.
-    notes: what is worth knowing of a copy, as a list of sentences.
     released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
 
     `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
@@ -120,7 +115,6 @@ class Benchmark:
     seconds: float | None = None
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
-    notes: Callable[[Rows], list[str]] = no_notes
     released_n: int | None = None
 
     def __post_init__(self) -> None:
@@ -140,7 +134,7 @@ class Benchmark:
 
     def _problem(self) -> str | None:
         """Name the fields that exclude each other."""
-        for which in ("prompt", "gold", "rules", "choices", "score", "extract", "notes"):
+        for which in ("prompt", "gold", "rules", "choices", "score", "extract"):
             if (function := getattr(self, which)) is not None and not callable(function):
                 return f"{which} must be a function, not {function!r:.60}"
         if self.score is None and (self.extract or self.seconds is not None or not self.answer):
@@ -177,12 +171,6 @@ class Benchmark:
                 "the right one"
             )
         return lettered(question, *found, self.shuffle)
-
-    def notes_of(self, rows: Rows) -> list[str]:
-        try:
-            return self._call("notes", list, rows)
-        except ValueError as error:
-            raise UsageError(f"benchmark {self.name}: notes: {error}") from error
 
     def _call(self, which: str, kind: type, *arguments):
         """Call one of its functions, and check the type of its result.

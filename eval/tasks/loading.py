@@ -39,7 +39,9 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
             return text, gold, scored_rules(benchmark, named, row)
         return text, gold, benchmark.rules_of(row, value, gold)
 
-    return make_task(benchmark.name, rows, read, benchmark.notes_of(rows), benchmark.rows)
+    missing = [column for column in benchmark.columns if column not in rows.columns]
+    notes = [f"{rows.place} has no {', '.join(missing)}: what they say of a question is not known"] if missing else []
+    return make_task(benchmark.name, rows, read, notes, benchmark.rows)
 
 
 def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:

@@ -348,24 +348,6 @@ def opened(stack: ExitStack, folder: Path):
     return planned[0]
 
 
-def test_a_torn_line_is_asked_again(folder):
-    with ExitStack() as stack:
-        job = opened(stack, folder)
-        for question in job.missing[:2]:
-            job.add(question.id, record(question.question))
-    path = job.directory / "progress.jsonl"
-    path.write_bytes(path.read_bytes()[:-20])
-    with ExitStack() as stack:
-        assert [question.question for question in opened(stack, folder).missing] == [q for q, _ in QUESTIONS[1:]]
-
-
-def test_two_commands_do_not_write_one_result(folder):
-    with ExitStack() as first, ExitStack() as second:
-        opened(first, folder)
-        with pytest.raises(UsageError, match="another process"):
-            opened(second, folder)
-
-
 @contextmanager
 def file_limit(size: int):
     """The kernel refuses to let a file grow beyond a size, as a full disk does. Over before the test ends, for it holds

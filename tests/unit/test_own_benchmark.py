@@ -95,8 +95,6 @@ BAD = {
     "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
     "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),
     "rules": ("TASK = Benchmark('x', rules=lambda row, a: {})", "mine:TASK=q.jsonl", "it has to be a Rules"),
-    "notes": ("TASK = Benchmark('x', notes=lambda rows: None)", "mine:TASK=q.jsonl", r"notes\(.* is None; .* list"),
-    "a note": ("TASK = Benchmark('x', notes=lambda rows: 'abc')", "mine:TASK=q.jsonl", "is 'abc'; it has to be a list"),
     "a prompt that exits": ("TASK = Benchmark('x', prompt=lambda q, row: exit(3))", "mine:TASK=q.jsonl", "raised SystemExit: 3"),
     "a prompt that changes the row": (
         "TASK = Benchmark('x', prompt=lambda q, row: row.update(answer='2') or q)", "mine:TASK=q.jsonl", "raised AttributeError"
