@@ -67,7 +67,7 @@ def an_engine() -> list[psutil.Process]:
         return []  # one that ended meanwhile
 
 
-def test_every_question_is_asked_once_though_the_command_is_killed_and_an_engine_dies(start, run_dir, tmp_path):
+def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_killed(start, run_dir, tmp_path):
     def wait_for(count: int, log: str) -> None:
         deadline = time.time() + seconds(240)
         while len(lines(progress)) < count:
@@ -78,23 +78,23 @@ def test_every_question_is_asked_once_though_the_command_is_killed_and_an_engine
     results = run_dir / "eval" / f"default+n={N},max_new_tokens=24"
     progress = results / "file-q" / "step-000004" / "progress.jsonl"
     process = start("first.log", 2)
-    wait_for(10, "first.log")
-    process.kill()
-    process.wait()
-    kept = lines(progress)
-    assert len(kept) >= 10 and not (progress.parent / "summary.json").exists()
-
-    process = start("second.log", 1)
     while not (engine := an_engine()):  # before there are answers: on a busy machine all may come before it is found
-        wait_for(0, "second.log")
-    wait_for(len(kept) + 10, "second.log")
+        wait_for(0, "first.log")
+    wait_for(10, "first.log")
     for each in engine:
         each.kill()
     assert process.wait(240) == 1
-    output, kept = (tmp_path / "second.log").read_text(), lines(progress)
-    assert re.search(r"error: generation engine 0 has died: .+\n\d+ of .* repeat the command to resume", output), (
+    output, kept = (tmp_path / "first.log").read_text(), lines(progress)
+    assert re.search(r"error: generation engine \d has died: .+\n\d+ of .* repeat the command to resume", output), (
         output[-6000:]
     )
+    assert len(kept) >= 10 and not (progress.parent / "summary.json").exists()
+
+    process = start("second.log", 1)
+    wait_for(len(kept) + 10, "second.log")
+    process.kill()
+    process.wait()
+    kept = lines(progress)
 
     process = start("third.log", 1)
     process.wait(240)
