@@ -8,7 +8,7 @@ from .rows import HubSet
 TASK = Benchmark(
     "gpqa_diamond",
     about="GPQA Diamond: 198 questions of sciences, four choices each",
-    copies=(HubSet("Idavidrein/gpqa", "train", "gpqa_diamond", gated=True),),
+    copies=(HubSet("Idavidrein/gpqa", "train", "gpqa_diamond"),),
     question=("Question",),
     answer=(CORRECT,),
     columns=tuple(f"{INCORRECT}{number}" for number in (1, 2, 3)),

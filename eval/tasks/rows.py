@@ -34,13 +34,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class HubSet:
-    """A data set on the Hub. revision None: the newest. gated: it has conditions that have to be accepted there."""
+    """A data set on the Hub. revision None: the newest."""
 
     repo: str
     split: str
     subset: str | None = None
     revision: str | None = None
-    gated: bool = False
 
 
 def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
@@ -83,20 +82,11 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
     except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}).{_conditions(hub)} {_local_file(named)}"
+            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}). {_local_file(named)}"
         ) from error
     found = [name for name in data.column_names if name in columns]
     rows = data.select_columns(found).with_format("arrow")[:].to_pylist()
     return Rows(data.column_names, rows, f"{hub.repo}@{builder.hash}", hub.repo)
-
-
-def _conditions(hub: HubSet) -> str:
-    return (
-        f" It has conditions: accept them on https://huggingface.co/datasets/{hub.repo}, and give your token, in HF_TOKEN or "
-        "with `hf auth login`."
-        if hub.gated
-        else ""
-    )
 
 
 def _local_file(named: str) -> str:

@@ -10,8 +10,7 @@ estimated from it, is about one kind of question.
 The first is the method of the EBPO paper's later version (K = 10), the second that of the authors' released code. Topics from
 elsewhere, such as a subject or an LLM's answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
 
-OUTPUT.report.json has settings, sizes and examples. A job that was killed resumes when its command is
-repeated: embeddings are kept in the folder embeddings-cache next to the output (another --k then takes seconds).
+OUTPUT.report.json has settings, sizes and examples. A killed job leaves nothing: repeat the command.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], 
         raise UsageError(
             f"--umap {args.umap}: {args.input} has {distinct} different questions; more than {least} are needed"
         )
-    vectors = embedding_topics.embed(texts, args.model, Path(args.output).parent / "embeddings-cache")
+    vectors = embedding_topics.embed(texts, args.model)
     if args.umap:
         vectors = embedding_topics.reduced(vectors, args.umap, args.seed)
     labels, distances = embedding_topics.kmeans(vectors, args.k, args.seed)

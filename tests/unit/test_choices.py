@@ -13,7 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import score, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
-from openrlhf_ebpo.eval.tasks import BENCHMARKS, CHOICE, Benchmark, Rules, choice_letters, choices, rows
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, CHOICE, Benchmark, Rules, choice_letters, choices
 
 LISTED = "A) 1\nB) 2\nC) 3\nD) 4"
 PROBES = [
@@ -444,20 +444,6 @@ def test_a_file_of_letters_is_scored_again_by_its_rules():
     assert score.read_pair(row, BENCHMARKS["gpqa_diamond"]).rules.kind == CHOICE
     with pytest.raises(ValueError, match="its rule entry cannot be 'BA'; letters from A on are needed"):
         score.read_pair({**row, "rules": {"kind": "choice", "entry": "BA"}})
-
-
-def test_a_set_with_conditions_says_where_to_accept_them(monkeypatch):
-    import datasets
-
-    def refused(*_args, **_kwargs):
-        raise PermissionError("Dataset 'Idavidrein/gpqa' is a gated dataset on the Hub.")
-
-    monkeypatch.setattr(datasets, "load_dataset_builder", refused)
-    with pytest.raises(UsageError) as caught:
-        tasks.load("gpqa_diamond")
-    assert "is a gated dataset" in str(caught.value) and "huggingface.co/datasets/Idavidrein/gpqa" in str(caught.value)
-    assert "HF_TOKEN" in str(caught.value) and "gpqa_diamond=FILE" in str(caught.value)
-    assert "HF_TOKEN" not in rows._conditions(rows.HubSet("me/x", "test"))
 
 
 @pytest.mark.parametrize("found", [None, (["p", "q"], "A"), ("pq", 0), (["p", "q"],), (["p", "q"], True)])
