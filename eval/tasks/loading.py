@@ -23,7 +23,7 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
     copy.
 
     Raises:
-        UsageError: it cannot be read, what is there is another data set, or a function of the benchmark is wrong.
+        UsageError: it cannot be read, or a function of the benchmark is wrong.
     """
     rows = _rows(benchmark, named, place)
     question = choose_column(rows.columns, benchmark.question, rows.place, "question")
@@ -39,7 +39,8 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
             return text, gold, scored_rules(benchmark, named, row)
         return text, gold, benchmark.rules_of(row, value, gold)
 
-    missing = [column for column in benchmark.columns if column not in rows.columns]
+    there = {*rows.columns, *(name for row in rows.rows for name in row)}
+    missing = [column for column in benchmark.columns if column not in there]
     notes = [f"{rows.place} has no {', '.join(missing)}: what they say of a question is not known"] if missing else []
     return make_task(benchmark.name, rows, read, notes, benchmark.rows)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import math
 import os
 import textwrap
@@ -31,8 +30,6 @@ from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.remote_code import trusted
 from openrlhf_ebpo.seams.stack import is_cpu_stack
-
-logger = logging.getLogger(__name__)
 
 # Twice vLLM's largest default of max_num_seqs, so that its batch stays full as sequences end. Queued ones cost nothing.
 SEQUENCES_IN_FLIGHT = 2048
