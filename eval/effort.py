@@ -1,4 +1,4 @@
-"""Tokens, time, GPU-hours and cost of an evaluation.
+"""Tokens, time and GPU-hours of an evaluation.
 
 A pass is one go of generation, over all tasks of a model. Every question that it answers is stamped with it in the progress
 file, so that a kill loses no more than the time since the last answer, and a repeated command adds up all passes.
@@ -6,7 +6,6 @@ file, so that a kill loses no more than the time since the last answer, and a re
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -15,36 +14,32 @@ from time import monotonic
 from openrlhf_ebpo.run.results import SERVER
 
 HOUR = 3600
-HARDWARE = ("engines", "gpus", "gpu", "price_per_hour")
 
 
 @dataclass
 class Pass:
-    """A pass under way; hardware: HARDWARE by name, None where it is not known."""
+    """A pass under way. engines, gpus: how many it holds; None for a server's."""
 
-    hardware: Mapping
+    engines: int | None = None
+    gpus: int | None = None
     began: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
     _start: float = field(default_factory=lambda: monotonic())
 
     def now(self) -> dict:
         """Return the pass as JSON; `began` tells passes apart."""
-        return {"began": self.began, "seconds": round(monotonic() - self._start, 1), **self.hardware}
+        return {
+            "began": self.began,
+            "seconds": round(monotonic() - self._start, 1),
+            "engines": self.engines,
+            "gpus": self.gpus,
+        }
 
 
-def hardware(model: str | None, num_engines: int, gpus_per_engine: int, cuda: bool, price: float | None) -> dict:
+def started(model: str | None, num_engines: int, gpus_per_engine: int, cuda: bool) -> Pass:
+    """Return a pass that begins now."""
     if model and model.startswith(SERVER):
-        return dict(zip(HARDWARE, (None, None, None, price), strict=True))
-    gpus = num_engines * gpus_per_engine if cuda else 0
-    return dict(zip(HARDWARE, (num_engines, gpus, gpu_name() if gpus else None, price), strict=True))
-
-
-def gpu_name() -> str | None:
-    """Return the name of this machine's first GPU; not from torch, which would take memory of it."""
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return None
+        return Pass()
+    return Pass(num_engines, num_engines * gpus_per_engine if cuda else 0)
 
 
 def merged(passes: Iterable[Mapping]) -> list[dict]:
@@ -60,19 +55,12 @@ def seconds_of(passes: Iterable[Mapping]) -> float:
     return sum(each["seconds"] for each in passes)
 
 
-def cost(passes: Sequence[Mapping]) -> dict:
-    """gpu_hours and total, None where a pass does not say its GPUs or its price.
-
-    The price is of an hour of one GPU; without GPUs, of an hour of the machine.
-    """
-    gpus, prices = ([each.get(name) for each in passes] for name in ("gpus", "price_per_hour"))
-    found: dict = {"gpu_hours": None, "total": None}
-    if passes and None not in gpus:
-        found["gpu_hours"] = sum(n * each["seconds"] for n, each in zip(gpus, passes, strict=True)) / HOUR
-    if passes and None not in prices:
-        paid = (price * (n or 1) * each["seconds"] for price, n, each in zip(prices, gpus, passes, strict=True))
-        found["total"] = sum(paid) / HOUR
-    return found
+def gpu_hours(passes: Sequence[Mapping]) -> float | None:
+    """Return GPU-hours; None where a pass does not say its GPUs."""
+    gpus = [each.get("gpus") for each in passes]
+    if not passes or None in gpus:
+        return None
+    return sum(n * each["seconds"] for n, each in zip(gpus, passes, strict=True)) / HOUR
 
 
 def tokens(records: Iterable[Mapping]) -> dict:

@@ -26,8 +26,6 @@ from .protocols import Protocol
 KEY = "OPENAI_API_KEY"
 EXAMPLE = f"write {PREFIX}http://localhost:8000/v1#NAME"
 VLLM_ONLY = ("top_k", "min_p", "template_kwargs")  # settings of a protocol that the API does not have
-OMITTABLE = ("seed", "temperature", "top_p", "max_tokens")  # fields of a request
-RETRIED = (408, 409, 429)  # by the client, as are 5xx
 NOT_LISTED = (403, 404, 405, 501)  # the server does not show its list
 MIN_KEY_CHARS = 8  # shorter ones are placeholders such as EMPTY, and words of a language
 LIST_SECONDS, LIST_RETRIES = 60.0, 2
@@ -44,7 +42,7 @@ class Endpoint:
     """
     url: of the API, such as https://host/v1. name: of the model there.
     concurrency: requests at once. request_timeout: seconds for one response, retries included. retries: of a request, by
-        the rules of the `openai` package. omit_fields: those of OMITTABLE that are not sent.
+        the rules of the `openai` package.
     root, max_model_len: from the server's list. is_vllm: the list is vLLM's, which takes more settings than the API has.
     """
 
@@ -54,7 +52,6 @@ class Endpoint:
     concurrency: int = 128
     request_timeout: float = 1800.0
     retries: int = 8
-    omit_fields: tuple[str, ...] = ()
     root: str = ""
     max_model_len: int | None = None
     is_vllm: bool = False
@@ -87,7 +84,7 @@ class Endpoint:
         """Await a request of the client, for `request_timeout` at most: the package limits each read, not the answer.
 
         Raises:
-            Refused, GaveUp: no answer; in one line, with the server's own words.
+            NoAnswer: in one line, with the server's own words.
         """
         import openai
 
@@ -95,8 +92,7 @@ class Endpoint:
             return await asyncio.wait_for(request, self.request_timeout)
         except (openai.APIError, asyncio.TimeoutError, ValueError, RecursionError) as error:
             status = getattr(error, "status_code", None)
-            is_passing = not status or status in RETRIED or status >= 500
-            raise (GaveUp if is_passing else Refused)(self._cause(error, status), status) from None
+            raise NoAnswer(self._cause(error, status), status) from None
 
     def _cause(self, error: Exception, status: int | None) -> str:
         place = shown(self.url)
@@ -105,9 +101,7 @@ class Endpoint:
             words = excerpt(
                 self.without_key(str((body.get("message", body) if isinstance(body, dict) else body) or ""))
             )
-            named = [name for name in OMITTABLE if name in words and name not in self.omit_fields]
-            omit = f"; --omit_fields {' '.join(named)} asks without" if named and status == 400 else ""
-            return f"{place} answered HTTP {status}: {words}" + (f": {HINTS[status]}" if status in HINTS else omit)
+            return f"{place} answered HTTP {status}: {words}" + (f": {HINTS[status]}" if status in HINTS else "")
         if isinstance(error, asyncio.TimeoutError):
             return f"{place} took longer than {self.request_timeout:g} s (--request_timeout)"
         if isinstance(error, ValueError | RecursionError):
@@ -116,16 +110,12 @@ class Endpoint:
         return f"{place}: {excerpt(self.without_key(str(found) or type(found).__name__))}"
 
 
-class Refused(Exception):
-    """A request would get the same answer another time. status: of HTTP; None: the server did not answer, or not in JSON."""
+class NoAnswer(Exception):
+    """A request has failed, retries included. status: of HTTP; None: the server did not answer, or not in JSON."""
 
     def __init__(self, why: str, status: int | None = None):
         super().__init__(why)
         self.status = status
-
-
-class GaveUp(Refused):
-    """Trouble of a request that has not passed."""
 
 
 def is_endpoint(model: str | None) -> bool:
@@ -140,7 +130,7 @@ def is_local(host: str | None) -> bool:
         return host == "localhost" or str(host).endswith(".localhost")
 
 
-FLAGS = ("concurrency", "request_timeout", "retries", "omit_fields")  # fields of Endpoint
+FLAGS = ("concurrency", "request_timeout", "retries")  # fields of Endpoint
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -149,13 +139,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--concurrency", type=int, metavar="N", help="requests at once (%(default)s)")
     add("--request_timeout", type=float, metavar="SECONDS", help="for one response, retries included (%(default)g)")
     add("--retries", type=int, metavar="N", help="of a request when the server is busy or down (%(default)s)")
-    add(
-        "--omit_fields",
-        nargs="+",
-        choices=OMITTABLE,
-        help="what the server refuses: not sent. temperature, top_p: where they are 1; max_tokens: sent as "
-        "max_completion_tokens, in chats",
-    )
     parser.set_defaults(**{name: getattr(Endpoint, name) for name in FLAGS})
 
 
@@ -188,7 +171,7 @@ def connect(args: argparse.Namespace, say: Callable[[str], None] = print) -> End
         UsageError: the address or the key cannot be used, or the server does not answer.
     """
     url, name = parsed(args.model)
-    flags = {field: getattr(args, field) for field in FLAGS} | {"omit_fields": tuple(args.omit_fields)}
+    flags = {field: getattr(args, field) for field in FLAGS}
     endpoint = Endpoint(url, name, key_of(args.api_key_env, url, say), **flags)
     found = asyncio.run(_listed(endpoint, say))
     if not found.is_vllm:
@@ -252,7 +235,7 @@ async def _listed(endpoint: Endpoint, say: Callable[[str], None]) -> Endpoint:
     try:
         async with soon.client() as client:
             found = await soon.ask(client.get("/models", cast_to=object))
-    except Refused as error:
+    except NoAnswer as error:
         if error.status in NOT_LISTED:
             say(f"note: {error}: it does not list its models, and so does not say which {endpoint.name} is")
             return endpoint
@@ -294,12 +277,6 @@ def check(endpoint: Endpoint, protocol: Protocol, form: PromptForm) -> None:
     if form.bos and form.chat_template:
         raise UsageError(
             "--add_bos: the server's chat template decides on the begin token; --no-add_bos asks as it does"
-        )
-    left_out = {name: getattr(protocol, name) for name in ("temperature", "top_p") if name in endpoint.omit_fields}
-    if meant := [f"--{name} {value:g}" for name, value in left_out.items() if value != 1 or endpoint.is_vllm]:
-        raise UsageError(
-            f"--omit_fields: what is left out is 1 in the API, and the model's own default in vLLM; the protocol has "
-            f"{', '.join(meant)}"
         )
     room = endpoint.max_model_len
     if room is not None and protocol.max_new_tokens >= room:

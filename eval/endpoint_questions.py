@@ -2,7 +2,7 @@
 
 Chat completions take the question's text and put it into the chat template, which is the server's; completions take the
 prompt as it is. vLLM's server applies the defaults of the model's generation_config.json to all that a request does not
-say (temperature, top-k, repetition penalty …), so it is told all of them. Each response is a request with a seed of its own.
+say (temperature, top-k, repetition penalty …), so it is told all of them. Each response is a request with its own seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 
 from . import prompts
-from .endpoint import Endpoint, GaveUp, Refused
+from .endpoint import Endpoint, NoAnswer
 from .prompts import PromptForm
 from .protocols import THINK, Protocol, begun_thinking
 
@@ -30,7 +30,7 @@ FACTS = "facts"  # of a record: numbers of responses, by the names below
 NOTES = {
     "uncounted": "the server did not count the tokens of {count} responses; their lengths are estimated from their characters",
     "withheld": "the server withheld {count} responses (content_filter); they count as they came",
-    "cut_early": "the server cut {count} responses before --max_new_tokens {limit}: it has a limit of its own",
+    "cut_early": "the server cut {count} responses before --max_new_tokens {limit}: it has its own limit",
 }
 UNKNOWN_TEMPLATE = (
     f"warning: --strip_think: whether the server's chat template begins with {THINK} is not known. If it does, start "
@@ -47,21 +47,18 @@ def respond(
     protocol: Protocol,
     keep: Callable[[str, dict], None],
     say: Callable[[str], None] = print,
-    leave_out: bool = False,
-) -> dict[str, Refused]:
+) -> dict[str, str]:
     """Give every question's record to `keep` as it comes; return the others' keys, and why they have no responses.
-
-    leave_out: refusals are no reason to end.
 
     Raises:
         GenerationError: the server answers nobody, or will not answer this command.
     """
     if protocol.strip_think and form.chat_template:
         say(UNKNOWN_TEMPLATE)
-    return asyncio.run(_respond(endpoint, questions, form, protocol, keep, say, leave_out))
+    return asyncio.run(_respond(endpoint, questions, form, protocol, keep, say))
 
 
-async def _respond(endpoint, questions: Iterable[Question], form, protocol, keep, say, leave_out: bool) -> dict:
+async def _respond(endpoint, questions: Iterable[Question], form, protocol, keep, say) -> dict[str, str]:
     failed, kept, in_a_row = {}, [], 0
     async with endpoint.client() as client:
         asker = Asker(endpoint, client, form, protocol)
@@ -74,8 +71,8 @@ async def _respond(endpoint, questions: Iterable[Question], form, protocol, keep
                     kept.append({FACTS: found.get(FACTS, {})})
                     in_a_row = 0
                     continue
-                failed[key] = found
-                in_a_row += isinstance(found, GaveUp) or not leave_out
+                failed[key] = str(found)
+                in_a_row += 1
                 if in_a_row >= MAX_FAILED_IN_A_ROW:
                     raise GenerationError(f"{in_a_row} questions in a row got no responses; the last: {found}")
         finally:
@@ -94,12 +91,12 @@ class Asker:
         self.endpoint, self.client, self.form, self.protocol = endpoint, client, form, protocol
         self._room = asyncio.Semaphore(endpoint.concurrency)
 
-    async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | Refused]:
+    async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | NoAnswer]:
         """Return the key, and what progress keeps of the question or why there is nothing."""
         seeds = [seed_of(self.protocol.seed, key, i) for i in range(n)]
         try:
             responses = await asyncio.gather(*(self.response(prompt, seed) for seed in seeds))
-        except Refused as error:
+        except NoAnswer as error:
             return key, error
         columns = {name: [response[name] for response in responses] for name in ("text", "length", "reason")}
         facts = Counter(fact for response in responses for fact in response["facts"])
@@ -117,14 +114,14 @@ class Asker:
         """Return one response: text, length in tokens, reason, prompt_tokens (None: not counted), facts (names in NOTES).
 
         Raises:
-            Refused: the server does not answer this. GenerationError: it will not answer this command.
+            NoAnswer: the server does not answer this. GenerationError: it will not answer this command.
         """
         path = "/chat/completions" if self.form.chat_template else "/completions"
         try:
             async with self._room:
                 post = self.client.post(path, body=self.request(prompt, seed), cast_to=object)
                 answer = await self.endpoint.ask(post)
-        except Refused as error:
+        except NoAnswer as error:
             if error.status in ENDS_COMMAND:
                 raise GenerationError(str(error)) from None
             raise
@@ -134,7 +131,7 @@ class Asker:
         """Return `response` of what a server answers to a request for one.
 
         Raises:
-            GaveUp: it has none.
+            NoAnswer: it has none.
         """
         try:
             (choice,) = answer["choices"]
@@ -143,7 +140,7 @@ class Asker:
                 raise ValueError(why)
         except (TypeError, KeyError, ValueError, AttributeError):
             words = excerpt(self.endpoint.without_key(str(answer)))
-            raise GaveUp(f"{shown(self.endpoint.url)} answered without a response: {words}") from None
+            raise NoAnswer(f"{shown(self.endpoint.url)} answered without a response: {words}") from None
         counted = used(answer, "completion_tokens")
         facts = {
             "uncounted": counted is None,
@@ -161,11 +158,9 @@ class Asker:
 
     def request(self, prompt: dict, seed: int) -> dict:
         """Return the body of a request for one response."""
-        protocol, omitted, is_chat = self.protocol, self.endpoint.omit_fields, self.form.chat_template
+        protocol, is_chat = self.protocol, self.form.chat_template
         sampling = {"seed": seed, "temperature": protocol.temperature, "top_p": protocol.top_p}
-        length = "max_completion_tokens" if is_chat and "max_tokens" in omitted else "max_tokens"
-        body = {"model": self.endpoint.name, **prompt, length: protocol.max_new_tokens}
-        body |= {name: value for name, value in sampling.items() if name not in omitted}
+        body = {"model": self.endpoint.name, **prompt, "max_tokens": protocol.max_new_tokens, **sampling}
         body |= {"stop": list(protocol.stop)} if protocol.stop else {}
         if not self.endpoint.is_vllm:
             return body

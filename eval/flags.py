@@ -68,30 +68,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="read the answer from behind the last </think> only; a response that never ends its <think> has none",
     )
     add("--shots", type=int, metavar="N", help="show N answered questions before each one, for base models")
-    add(
-        "--shots_file",
-        metavar="FILE",
-        help=".jsonl or .parquet they are from (default: the task itself, whose first N are then not asked)",
-    )
+    add("--shots_file", metavar="FILE", help=".jsonl or .parquet that they are from")
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add = parser.add_argument_group("questions").add_argument
-    add("--data_dir", metavar="DIR", help="folder with <task>.parquet or <task>.jsonl of benchmarks")
     add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
     add("--answer_column", metavar="NAME")
     add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
-    add(
-        "--leave_out_refused",
-        action="store_true",
-        help="give results without the questions that the model's server or engine refuses, up to half of a task; they are named",
-    )
     engines.add_flags(parser)
     endpoint.add_flags(parser)
-    parser.add_argument(
-        "--price_per_hour",
-        type=float,
-        metavar="P",
-        help="of one GPU, or of a machine without GPUs: the report then has the cost",
-    )
     remote_code.add_flag(parser)
     parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
@@ -121,7 +105,6 @@ def check(args: argparse.Namespace) -> None:
     ranges = {
         "step": args.step >= 0,
         "limit": args.limit is None or args.limit >= 1,
-        "price_per_hour": args.price_per_hour is None or 0 <= args.price_per_hour < float("inf"),
     }
     problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
     problems += engines.flag_problems(args) + endpoint.flag_problems(args)

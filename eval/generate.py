@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
@@ -16,63 +16,39 @@ from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sa
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer_of
 
 from . import endpoint_questions, prompts
-from .endpoint import GaveUp, Refused
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import THINK, THINK_END, Protocol, begun_thinking
 
 
-def respond(
-    jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict, leave_out: bool = False
-) -> None:
+def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
     """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
 
     model: folder or Hub name, no adapter; or the address of a server, which the jobs' models describe. engine_flags: fields
-        of EngineSettings that are about the hardware. leave_out: do without the questions that are refused.
+        of EngineSettings that are about the hardware.
 
     Raises:
         UsageError: the model cannot read prompts as long as these, or not --strip_think. StorageError: they cannot be written.
-        ClusterError, GenerationError: too few GPUs, no engine is left or no server answers, or a question cannot be
+        ClusterError, GenerationError: too few GPUs, an engine died or no server answers, or a question cannot be
         answered.
     """
     if not any(job.missing for job in jobs):
         return
     if jobs[0].model.endpoint:
-        failed = _from_server(jobs, form, protocol, leave_out)
+        failed = _from_server(jobs, form, protocol)
     else:
         failed = _from_engines(jobs, model, form, protocol, engine_flags)
-    settle(jobs, failed, leave_out)
-
-
-def settle(jobs: Sequence[Job], failed: Mapping[str, Refused], leave_out: bool) -> None:
-    """Leave out of the jobs what was refused, if that is wanted; where it is most of a task, its score would be of others.
-
-    failed: by task/question, why there are no responses.
-
-    Raises:
-        GenerationError: some questions are neither answered nor left out.
-    """
-    rest, hint = dict(failed), ""
-    for job in jobs:
-        keys = {f"{job.task.name}/{question.id}": question.id for question in job.task.questions}
-        refused = [key for key in keys if key in rest and not isinstance(rest[key], GaveUp)]
-        if not leave_out and refused:
-            hint = "; what was refused: --leave_out_refused gives results without up to half of a task"
-        elif 2 * len(refused) > len(keys):
-            hint = f"; more than half of {job.task.name} were refused: they are not left out"
-        else:
-            job.left_out |= {keys[key]: str(rest.pop(key)) for key in refused}
-    if rest:
-        key, error = next(iter(rest.items()))
-        raise GenerationError(f"{len(rest)} questions got no responses, such as {key}: {error}{hint}")
+    if failed:
+        key, error = next(iter(failed.items()))
+        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
 
 
 def _bar(jobs: Sequence[Job]) -> ProgressBar:
     return ProgressBar(sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs))
 
 
-def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leave_out: bool) -> dict[str, Refused]:
-    """Keys of the questions that got no responses, and why."""
+def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol) -> dict[str, str]:
+    """Return the keys of the questions that got no responses, and why."""
     asked = {f"{job.task.name}/{each.id}": (job, each) for job in jobs for each in job.missing}
     with _bar(jobs) as bar:
 
@@ -85,14 +61,12 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leav
             (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
             for key, (job, question) in asked.items()
         ]
-        return endpoint_questions.respond(
-            jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write, leave_out
-        )
+        return endpoint_questions.respond(jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write)
 
 
 def _from_engines(
     jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
-) -> dict[str, Refused]:
+) -> dict[str, str]:
     """Do as `_from_server`, with engines that are started for it."""
     engines.prepare_process()
     check_thinking(protocol, model)
@@ -101,7 +75,7 @@ def _from_engines(
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
     print(*fit_lines(asked, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
-    failed: dict[str, Refused] = {}
+    failed: dict[str, str] = {}
     with engines.started(settings) as actors:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
         with _bar(jobs) as bar:
@@ -110,7 +84,7 @@ def _from_engines(
                 todo = [prompt for _, prompt in group]
                 for prompt, samples in engines.generate(actors, todo, sampling, settings):
                     if error := next((sample.error for sample in samples if sample.error), None):
-                        failed[prompt.key] = Refused(error)
+                        failed[prompt.key] = error
                         continue
                     opened = begun_thinking(prompt.text) if protocol.strip_think else ""
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)

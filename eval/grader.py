@@ -25,8 +25,8 @@ from .tasks import CHOICE, OWN, REASONING_GYM, Question, Rules, choice_letters, 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
 TIMEOUT = "timeout"
-HOPELESS = 16  # timeouts of somebody's scorer in a row: each takes up to 20 times SECONDS
-GIVEN_UP = f"not called any more, since it took all its time {HOPELESS} times in a row"
+MAX_TIMEOUTS = 16  # timeouts of somebody's scorer in a row: each takes up to 20 times SECONDS
+GIVEN_UP = f"not called any more, since it took all its time {MAX_TIMEOUTS} times in a row"
 
 
 class Grader:
@@ -121,7 +121,7 @@ class Grader:
         """Grade by the task's scorer. It is somebody's code: an end of its process is an error of the response like
         any other."""
         pool, error = self._pool(own_score.__name__, rules.scorer), f"{own_score.FAILED}{GIVEN_UP}"
-        if self._hung[rules.scorer] < HOPELESS:
+        if self._hung[rules.scorer] < MAX_TIMEOUTS:
             try:
                 grade = pool.ask(gold, response, rules.entry)
                 self._hung[rules.scorer] = 0

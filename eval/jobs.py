@@ -62,9 +62,8 @@ class StorageError(ReportedError, RuntimeError):
 class Job:
     """A task with n responses to a question, for a model.
 
-    settings: what the responses depend on, as JSON. records: finished questions by id (generate.to_record). left_out: why
-    the model refused questions that the result does without, by id; they are in no file, so a repeated command asks them
-    again. append: writes a line of the progress file. effort: the pass that generates now, with which records are stamped.
+    settings: what the responses depend on, as JSON. records: finished questions by id (generate.to_record). append: writes
+    a line of the progress file. effort: the pass that generates now, with which records are stamped.
     """
 
     task: Task
@@ -75,7 +74,6 @@ class Job:
     records: dict[str, dict] = field(default_factory=dict)
     append: Append | None = None
     effort: effort.Pass | None = None
-    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def progress(self) -> Path:
@@ -98,19 +96,7 @@ class Job:
 
     @property
     def missing(self) -> list[Question]:
-        return [each for each in self.task.questions if each.id not in self.records and each.id not in self.left_out]
-
-    @property
-    def answered_task(self) -> Task:
-        """Return the task without what was left out: other questions, and so another fingerprint."""
-        if not self.left_out:
-            return self.task
-        kept = tuple(question for question in self.task.questions if question.id not in self.left_out)
-        why = [
-            f"row {self.task.row_of.get(key, '?')} of {self.task.source} is left out, question {key}: {error}"
-            for key, error in self.left_out.items()
-        ]
-        return dataclasses.replace(self.task, questions=kept, skipped=(*self.task.skipped, *why))
+        return [each for each in self.task.questions if each.id not in self.records]
 
     def add(self, question_id: str, record: dict) -> None:
         """Append a finished question to the progress file.
@@ -239,7 +225,6 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passe
     Raises:
         StorageError: it cannot be written; the responses stay in the progress file.
     """
-    job = dataclasses.replace(job, task=job.answered_task)  # settings stay: they say what was asked
     started = time.monotonic()
     rows = score(job, grader)
     seconds = {"generation": round(effort.seconds_of(passes), 1), "scoring": round(time.monotonic() - started, 1)}
@@ -282,7 +267,6 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
 
     truncated = grid("finish_reason") == "length"
-    left_out = {"refused": len(job.left_out)} if job.left_out else {}
     return {
         "model": job.model.path,
         "step": job.model.step,
@@ -293,23 +277,19 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
         "versions": {**versions(), **_scorer_version()},
         "seeds": sorted({row["seed"] for row in rows}),
         "counts": {
-            "excluded_golds": len(job.task.skipped) - len(job.left_out),
-            **left_out,
+            "excluded_golds": len(job.task.skipped),
             "errors": sum(row["error"] is not None for row in rows),
         },
         "tokens": effort.tokens(job.records.values()),
         "passes": list(passes),
-        "cost": effort.cost(passes),
+        "cost": {"gpu_hours": effort.gpu_hours(passes)},
         "settings": job.settings,
     }
 
 
 def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
     """Return notes on the responses for a reader of the scores."""
-    total = len(job.task.questions) + len(job.left_out)
-    refused = f"{len(job.left_out)} of {total} questions were refused and are in no score"
-    server = endpoint_questions.notes(job.records.values(), protocol)
-    return [*([refused] if job.left_out else []), *server, *failed_scores(job.task, rows)]
+    return [*endpoint_questions.notes(job.records.values(), protocol), *failed_scores(job.task, rows)]
 
 
 def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:

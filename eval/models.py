@@ -125,7 +125,7 @@ def check(path: str, flag: str = "--model") -> None:
     """
     name = base_of(path) if is_adapter(path) else path
     problems = model_problems(flag, name)
-    if path != name:  # an adapter may have a tokenizer of its own
+    if path != name:  # an adapter may have its own tokenizer
         problems += [f"{flag} {path}: {problem}" for problem in folder_problems(path)]
     if problems:
         raise UsageError("\n".join(problems))
@@ -146,7 +146,7 @@ def check(path: str, flag: str = "--model") -> None:
 
 @contextmanager
 def full(path: str, scratch: Path) -> Iterator[str]:
-    """The model as vLLM takes it: itself or, for LoRA adapters, a merged copy in a folder of its own under `scratch`,
+    """The model as vLLM takes it: itself or, for LoRA adapters, a merged copy in a new folder under `scratch`,
     which every node has to see; it is deleted afterwards."""
     if not is_adapter(path):
         yield path

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.run.run_log import dig
 
 
 def read_reported() -> tuple[str, dict[tuple[str, int], dict[str, dict[str, float]]]]:
@@ -34,16 +33,6 @@ def reported(choice: str) -> dict[str, dict[str, float]]:
             return {f"{method}, {name}, G = {n_samples}": values for method, values in methods.items()}
     known = ", ".join(f"'{name},{group}'" for name, group in REPORTED)
     raise UsageError(f"--reported {choice!r} is not in the paper; it has {known}")
-
-
-def row_of_run(run: dict | None) -> str | None:
-    """Return the choice that fits a run.json: its model's name and its samples per prompt; None where the paper has
-    none."""
-    if not run:
-        return None
-    model = str(run.get("model", "")).rstrip("/").rpartition("/")[2]
-    group = dig(run, "args", "rollout", "n_samples_per_prompt")
-    return next((f"{name},{n}" for name, n in REPORTED if _plain(name) == _plain(model) and n == group), None)
 
 
 def _plain(name: str) -> str:

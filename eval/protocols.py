@@ -51,12 +51,12 @@ class Protocol:
     max_new_tokens: of a response; max_model_len: of prompt and response together, None for what they need.
     template: a name in prompts.TEMPLATES, text with {question} in it, or "training" for the one the model was trained
         with; chat_template: whether it goes into the tokenizer's, None for as the model was trained.
-    extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without a scorer of their own.
+    extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without their own scorer.
     top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
         as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
     strip_think: what a response says up to </think> is not read for its answer.
-    shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from, "" for the task's own.
+    shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from.
     """
 
     name: str
@@ -191,7 +191,7 @@ def check(protocol: Protocol) -> None:
         "--stop '': an empty text would end every response; leave it out": not all(p.stop),
         f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here": taken,
         f"--shots {p.shots}: must be at least 1, or 0 for none": p.shots < 0,
-        "--shots_file goes with --shots N, how many of its questions are shown": p.shots_file and not p.shots,
+        "--shots N and --shots_file FILE go together": bool(p.shots) != bool(p.shots_file),
         f"--max_model_len {room}: leaves no room for a prompt with --max_new_tokens {p.max_new_tokens}": room
         is not None
         and room <= p.max_new_tokens,

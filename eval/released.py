@@ -10,28 +10,11 @@ from __future__ import annotations
 
 import re
 
+from openrlhf_ebpo.rewards import dapo
 from openrlhf_ebpo.rewards.grading import SPECIAL
 
 TAIL = 300  # characters
 ANSWER = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
-
-REPLACED = {
-    **{"an ": "", "a ": "", ".$": "$", r"\$": "", r"\ ": "", " ": ""},
-    **{"mbox": "text", r",\text{and}": ",", r"\text{and}": ",", r"\text{m}": r"\text{}"},
-}
-REMOVED = (
-    *("square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", r"\ldots", "sue", "points"),
-    *("feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students"),
-    *("childrentickets", "multiples", r"\text{s}", r"\text{.}", "\\text{\ns}", r"\text{}^2", r"\text{}^3"),
-    *("\\text{\n}", r"\text{}", r"\mathrm{th}", r"^\circ", r"^{\circ}", r"\;", r",\!", "{,}", '"', r"\dots"),
-)
-UNWRAPPED = (
-    (r".*?\$(.*?)\$.*", r"$\1$"),  # of text with a formula, the formula
-    *((rf"\\{command}\{{(.*?)\}}", r"\1") for command in ("text", "textbf", "overline")),
-    (r"\\boxed\{(.*)\}", r"\1"),
-    (r"frac([^{])(.)", r"frac{\1}{\2}"),
-    (r"sqrt([^{])", r"sqrt{\1}"),
-)
 
 
 def extract(response: str) -> str | None:
@@ -47,13 +30,4 @@ def is_equal(gold: str, answer: str) -> bool:
 
 def spelled(answer: str) -> str:
     """Return one spelling for answers that differ in typing, units and words."""
-    text = answer.rpartition("=")[2].removesuffix(".0")
-    for old, new in REPLACED.items():
-        text = text.replace(old, new)
-    for word in REMOVED:
-        text = text.replace(word, "")
-    for pattern, new in UNWRAPPED:
-        text = re.sub(pattern, new, text)
-    text = text.replace("$", "")
-    digits = text.replace(",", "")
-    return (digits if digits.isdigit() else text).strip()
+    return dapo.normalised(answer.rpartition("=")[2].removesuffix(".0"))

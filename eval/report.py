@@ -5,7 +5,7 @@ Several directories: the models side by side, each at its last step, and every o
 
   openrlhf-ebpo eval report runs/ebpo                            a run with evaluated checkpoints
   openrlhf-ebpo eval report runs/grpo runs/ebpo --output report  two runs, ebpo compared with grpo
-  openrlhf-ebpo eval report results/base results/mine --names base,mine --reported Qwen3-8B,4
+  openrlhf-ebpo eval report results/base results/mine --reported Qwen3-8B,4
 
 A directory is a run (its eval/ is read), an --output_dir of `eval`, or a part of one. Results of different
 protocols never share a table: where there are several, choose one with --protocol. Evaluations during a training are of
@@ -32,7 +32,6 @@ from openrlhf_ebpo.eval import paper, plots, tables
 from openrlhf_ebpo.eval.tables import Column
 from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.run.results import TRAINING, Result, check_comparable, find_results
-from openrlhf_ebpo.run.run_log import read_run
 
 MANY = "eval_report"
 PICTURE = "validation.png"
@@ -50,10 +49,9 @@ EFFORT = (
 
 @dataclass(frozen=True)
 class Model:
-    """A directory and its results: one column per step, in step order."""
+    """The results of a directory: one column per step, in step order."""
 
     label: str
-    directory: Path
     history: Mapping[int, Column]
 
 
@@ -67,20 +65,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"where report.md and its picture go (default: with the results of one directory; {MANY}/ for several)",
     )
     parser.add_argument("--protocol", metavar="NAME", help="only results of this protocol, such as default or greedy")
-    parser.add_argument("--step", type=int, metavar="N", help="tables show this step (default: each model's last)")
-    parser.add_argument("--names", metavar="A,B,…", help="names of the directories (default: the end of their paths)")
     parser.add_argument(
         "--reported",
         metavar="MODEL,G",
-        help="add the paper's numbers for this model and group size, such as Qwen3-8B,4; none: leave them out (default: "
-        "those that fit the first run's run.json, if any)",
+        help="add the paper's numbers for this model and group size, such as Qwen3-8B,4",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    names = args.names.split(",") if args.names else None
     try:
-        path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
+        path = write_report(args.directories, args.output, args.protocol, args.reported)
     except OSError as error:
         raise ReportedError(f"the report cannot be written: {error}") from error
     print(f"report: {path}")
@@ -90,20 +84,15 @@ def write_report(
     directories: Sequence[str | Path],
     output: str | Path | None = None,
     protocol: str | None = None,
-    step: int | None = None,
-    names: Sequence[str] | None = None,
     reported: str | None = None,
 ) -> Path:
     """Write report.md and its picture; arguments as the flags. Returns the path of report.md.
 
     Raises:
-        UsageError: no results, different protocols or questions, or a step or a name that is not there.
+        UsageError: no results, different protocols or questions, or a row that the paper does not have.
     """
-    models = gather([Path(directory) for directory in directories], protocol, names)
-    columns = choose(models, step)
-    choice = reported or paper.row_of_run(read_run(models[0].directory))
-    numbers = paper.reported(choice) if choice and choice != "none" else {}
-    text = markdown(models, columns, numbers)
+    models = gather([Path(directory) for directory in directories], protocol)
+    text = markdown(models, choose(models), paper.reported(reported) if reported else {})
     output = Path(output) if output else default_output(models)
     output.mkdir(parents=True, exist_ok=True)
     if histories := curves(models):
@@ -112,16 +101,14 @@ def write_report(
     return output / "report.md"
 
 
-def gather(directories: Sequence[Path], protocol: str | None, names: Sequence[str] | None) -> list[Model]:
-    if names is not None and len(names) != len(directories):
-        raise UsageError(f"--names has {len(names)} names for {len(directories)} directories")
-    labels = list(names) if names else labels_of(directories)
+def gather(directories: Sequence[Path], protocol: str | None) -> list[Model]:
+    labels = labels_of(directories)
     if len(set(labels)) < len(labels):
-        raise UsageError(f"two directories have one name: {', '.join(labels)}; tell them apart with --names")
+        raise UsageError(f"one directory is there twice: {', '.join(labels)}")
     found = [_of_protocol(directory, protocol) for directory in directories]
     check_comparable([result for results in found for result in results])
-    rows = zip(labels, directories, found, strict=True)
-    return [Model(label, directory, _history(label, each, len(found) > 1)) for label, directory, each in rows]
+    rows = zip(labels, found, strict=True)
+    return [Model(label, _history(label, each, len(found) > 1)) for label, each in rows]
 
 
 def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
@@ -158,16 +145,12 @@ def labels_of(directories: Sequence[Path]) -> list[str]:
     return labels
 
 
-def choose(models: Sequence[Model], step: int | None) -> list[Column]:
-    """Return the columns: each model at `step` or its last; of a single model with several steps, also its first."""
-    for model in models:
-        if step is not None and step not in model.history:
-            steps = ", ".join(map(str, model.history))
-            raise UsageError(f"{model.directory} has no results of --step {step}; it has {steps}")
+def choose(models: Sequence[Model]) -> list[Column]:
+    """Return the columns: each model at its last step; of a single model with several steps, also its first."""
+    steps = [model.history for model in models]
     if len(models) > 1:
-        return [model.history[max(model.history) if step is None else step] for model in models]
-    history = models[0].history
-    return [history[each] for each in sorted({min(history), max(history) if step is None else step})]
+        return [history[max(history)] for history in steps]
+    return [steps[0][each] for each in sorted({min(steps[0]), max(steps[0])})]
 
 
 def curves(models: Sequence[Model]) -> dict[str, Mapping[int, Column]]:
@@ -202,7 +185,7 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         tables.answers(columns),
         "Truncated: the response reached the token limit. Mean length in tokens.",
         *_section(
-            "Tokens, time and cost",
+            "Tokens and time",
             tables.took([column for model in models for column in model.history.values()]),
             EFFORT,
         ),

@@ -22,8 +22,8 @@ output: the same rows in the same order with all their columns, and
 
 --task NAME says how the benchmark's golds are to be read, and which columns of a row say how it is compared:
 BENCHMARKS
-  my_module:TASK  a benchmark of your own; its scorer, if it has one, runs for every row
-Rules of its own for a row: a column `rules` with an object, such as {"tolerance": 0.01, "unit": "cm"}; it may have
+  my_module:TASK  a custom benchmark; its scorer, if it has one, runs for every row
+Rules for a single row: a column `rules` with an object, such as {"tolerance": 0.01, "unit": "cm"}; it may have
 is_multiple_answer (all are asked for, in any order), ordered (their order counts), unit, tolerance (largest difference
 from the gold that still counts), answer_type (Interval, Tuple, …).
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from itertools import islice
 from pathlib import Path
 
 from openrlhf_ebpo.data.table import check_file, read_rows
 from openrlhf_ebpo.errors import UsageError
 
-from . import tasks
 from .prompts import PromptForm
 from .protocols import Protocol
 from .tasks import OWN, REASONING_GYM, Question, Task
-from .tasks.files import ANSWERS
+from .tasks.files import ANSWERS, load_file
 
 FLAG = "--shots_file"
 WRITTEN = "response"  # column of a file's answers as they are shown
@@ -30,32 +28,26 @@ def named(path: str) -> str:
     return f"{Path(path).name}@{hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]}"
 
 
-def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptForm, spec: str = "") -> Task:
-    """Return the task with the protocol's number of shots: the first of the file that the task does not ask, or the task's own
-    first ones, which are then not asked. spec: its item of --tasks.
+def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptForm) -> Task:
+    """Return the task with the protocol's number of shots: the first of the file that the task does not ask.
 
     Raises:
         UsageError: there are too few, or one of them has no answer to show.
     """
     if not protocol.shots:
         return task
-    pool = tasks.load_shots(spec, file, FLAG, (*ANSWERS, WRITTEN)) if file else task
-    asked = [bare(question.question) for question in task.questions] if file else []
-    # a file without the task's columns has questions without what the benchmark puts around them
-    unasked = (each for each in pool.questions if not any(bare(each.question) in one for one in asked))
-    examples = list(islice(unasked, protocol.shots))
-    shown = {bare(question.question) for question in examples}
-    left = tuple(question for question in task.questions if bare(question.question) not in shown)
-    if len(examples) < protocol.shots or not left:
-        place = f"{file} has {len(examples)} that it does not ask" if file else f"it has {len(task.questions)}"
+    pool = load_file(file, flag=FLAG, answers=(*ANSWERS, WRITTEN))
+    asked = [bare(question.question) for question in task.questions]
+    # a benchmark may put words around a question of its data set
+    unasked = [each for each in pool.questions if not any(bare(each.question) in one for one in asked)]
+    if len(unasked) < protocol.shots:
         raise UsageError(
-            f"--shots {protocol.shots}: too few questions for task {task.name}: {place}; fewer, or {FLAG} FILE"
+            f"--shots {protocol.shots}: {file} has {len(unasked)} questions that task {task.name} does not ask"
         )
-    written = _written(file, pool) if file else {}
-    shots = tuple((each.question, written.get(each.id) or shown_answer(each, form)) for each in examples)
-    gone = len(task.questions) - len(left)
-    notes = [f"{gone} questions are shown with their answers, and not asked"] if gone and not file else []
-    return dataclasses.replace(task, questions=left, shots=shots, notes=(*task.notes, *notes))
+    rows = [row for batch in read_rows(file, flag=FLAG) for row in batch]
+    examples = unasked[: protocol.shots]
+    shots = ((each.question, _written(rows[pool.row_of[each.id] - 1]) or shown_answer(each, form)) for each in examples)
+    return dataclasses.replace(task, shots=tuple(shots))
 
 
 def bare(question: str) -> str:
@@ -63,11 +55,9 @@ def bare(question: str) -> str:
     return " ".join(question.split()).casefold()
 
 
-def _written(file: str, pool: Task) -> dict[str, str]:
-    """Return the answers that the file has as complete responses, by the question's id."""
-    texts = [row.get(WRITTEN) for batch in read_rows(file, flag=FLAG) for row in batch]
-    by_id = {question: texts[number - 1] for question, number in pool.row_of.items()}
-    return {question: text.strip() for question, text in by_id.items() if isinstance(text, str)}
+def _written(row: dict) -> str:
+    text = row.get(WRITTEN)
+    return text.strip() if isinstance(text, str) else ""
 
 
 def shown_answer(question: Question, form: PromptForm) -> str:
@@ -78,7 +68,7 @@ def shown_answer(question: Question, form: PromptForm) -> str:
     """
     if not question.gold or question.rules.kind == OWN:
         raise UsageError(
-            f"--shots: {question.question!r:.60} has no gold answer to show; give a {FLAG} whose column {WRITTEN!r} has answers"
+            f"--shots: {question.question!r:.60} has no gold answer to show; a column {WRITTEN!r} of {FLAG} gives answers in full"
         )
     if question.rules.kind == REASONING_GYM:
         return question.gold

@@ -187,7 +187,7 @@ def answers(columns: Sequence[Column]) -> str:
 
 
 def took(columns: Sequence[Column]) -> str:
-    """List tokens, time and cost of each column, and of all; "" where no result says its time."""
+    """List tokens, time and GPU-hours of each column, and of all; "" where no result says its time."""
     results = {column.label: list(column.results.values()) for column in columns}
     known = {label: each for label, each in results.items() if all(one.summary.get("passes") for one in each)}
     everything = {"all of these": [one for each in known.values() for one in each]} if len(known) > 1 else {}
@@ -196,7 +196,7 @@ def took(columns: Sequence[Column]) -> str:
 
 def _took(label: str, results: Sequence[Result]) -> dict[str, str]:
     passes = effort.merged(one for result in results for one in result.summary["passes"])
-    seconds, cost = effort.seconds_of(passes), effort.cost(passes)
+    seconds, hours = effort.seconds_of(passes), effort.gpu_hours(passes)
     generated = sum(int(result.samples.lengths.sum()) for result in results)
     prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
     return {
@@ -207,9 +207,8 @@ def _took(label: str, results: Sequence[Result]) -> dict[str, str]:
         "time": str(timedelta(seconds=round(seconds))),
         "commands": str(len(passes)),
         "engines": _several(one.get("engines") for one in passes),
-        "GPU": _several(f"{one['gpus']} x {one.get('gpu') or 'GPU'}" if one.get("gpus") else None for one in passes),
-        "GPU-hours": NONE if cost["gpu_hours"] is None else f"{cost['gpu_hours']:,.2f}",
-        "cost": NONE if cost["total"] is None else f"{cost['total']:,.2f}",
+        "GPUs": _several(one.get("gpus") for one in passes),
+        "GPU-hours": NONE if hours is None else f"{hours:,.2f}",
     }
 
 

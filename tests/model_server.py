@@ -102,14 +102,14 @@ def servers():
             server.server_close()
 
 
-def respond(server, count: int = 1, form=RAW, protocol=GREEDY, keep=None, said=None, leave_out=False, **changes):
+def respond(server, count: int = 1, form=RAW, protocol=GREEDY, keep=None, said=None, **changes):
     """(records by key, failures) of `count` questions; changes: of the endpoint."""
     asked = Endpoint(server.url, "m", **{"request_timeout": 20.0, "retries": 1, **changes})
     records: dict[str, dict] = {}
     questions = [(f"t/{i}", endpoint_questions.asked(form, "x" * (i + 1)), protocol.n) for i in range(count)]
     say = (said if said is not None else []).append
-    failed = endpoint_questions.respond(asked, questions, form, protocol, keep or records.__setitem__, say, leave_out)
-    return records, {key: str(error) for key, error in failed.items()}
+    failed = endpoint_questions.respond(asked, questions, form, protocol, keep or records.__setitem__, say)
+    return records, failed
 
 
 def arguments(folder: Path, server, *more: str) -> list[str]:

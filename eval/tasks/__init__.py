@@ -1,6 +1,6 @@
 """Tasks by name: the benchmarks of FILES and outside this package, reasoning-gym's generated ones, and any file.
 
-NAME                                           from the Hugging Face Hub, or NAME.parquet|.jsonl in --data_dir
+NAME                                           from the Hugging Face Hub
 NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
 my_package.my_module:TASK                      a benchmark outside this package (own.py); with =… as above
 reasoning_gym:chain_sum[:{"size": 100, …}]     generated; settings are those of the data set's configuration
@@ -15,14 +15,13 @@ import contextlib
 import difflib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib import import_module
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
-from .benchmark import Benchmark, gold_text, no_notes
-from .choices import lettered_choices, listed_choices, named_choices
+from .benchmark import Benchmark, gold_text
+from .choices import listed_choices, named_choices
 from .files import load_file
 from .gym import PREFIX as GYM
 from .gym import load_gym
@@ -48,10 +47,8 @@ __all__ = [
     "described",
     "find",
     "gold_text",
-    "lettered_choices",
     "listed_choices",
     "load",
-    "load_shots",
     "named_choices",
     "order",
     "ordered",
@@ -86,12 +83,10 @@ def described() -> str:
     return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())
 
 
-def load(
-    spec: str, data_dir: str | None = None, question_column: str | None = None, answer_column: str | None = None
-) -> Task:
+def load(spec: str, question_column: str | None = None, answer_column: str | None = None) -> Task:
     """Return the task that one item of --tasks names (forms above).
 
-    data_dir: folder with local copies of benchmarks. question_column, answer_column: of `file:` tasks.
+    question_column, answer_column: of `file:` tasks.
 
     Raises:
         UsageError: no such task, or its rows cannot be read; rows that cannot be used are in Task.skipped.
@@ -104,24 +99,7 @@ def load(
     name, equals, place = spec.partition("=")
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
-    return load_benchmark(find(name, FLAG), name, place or None, data_dir)
-
-
-def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...]) -> Task:
-    """Return the answered questions of a file, asked as those of the task are if the file has the columns that this
-    needs.
-
-    spec: the task's item of --tasks. answers: columns of which one has the answers, if it does not.
-
-    Raises:
-        UsageError: they cannot be read.
-    """
-    name = spec.partition("=")[0]
-    if name in BENCHMARKS or is_import_path(name):
-        as_a_sample = replace(find(name, FLAG), rows=(), other_sets={}, notes=no_notes)
-        with contextlib.suppress(UsageError):
-            return load_benchmark(as_a_sample, name, path)
-    return load_file(path, flag=flag, answers=answers)
+    return load_benchmark(find(name, FLAG), name, place or None)
 
 
 def find(name: str, flag: str) -> Benchmark:
@@ -162,6 +140,6 @@ def _unknown(name: str, flag: str) -> str:
     near = [lowered] if lowered in BENCHMARKS else difflib.get_close_matches(lowered, BENCHMARKS, 2)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return (
-        f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for one of your own"
+        f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for a custom one"
         + (f"; of --tasks also NAME=FILE, {GYM}NAME such as {GYM}chain_sum, and {FILE}PATH" if flag == FLAG else "")
     )

@@ -14,5 +14,4 @@ TASK = Benchmark(
     ),
     integer=True,
     rows=(30,),
-    other_sets={90: "AIME of 2022, 2023 and 2024 together"},
 )

@@ -9,5 +9,4 @@ TASK = Benchmark(
     copies=(HubSet("math-ai/amc23", "test"),),
     integer=True,
     rows=(40,),
-    other_sets={46: "another selection", 83: "AMC of 2022 and 2023 together"},
 )

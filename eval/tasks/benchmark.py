@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openrlhf_ebpo.data.questions import answer_key, answer_text
@@ -17,7 +17,7 @@ from openrlhf_ebpo.rewards.grading import extract_answer
 from openrlhf_ebpo.run.results import LIMITED
 
 from .choices import lettered
-from .rows import HubSet, Rows
+from .rows import HubSet
 from .types import Rules
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
@@ -32,10 +32,6 @@ def as_it_is(question: str, row: Mapping) -> str:
 def plain_rules(row: Mapping, answer) -> Rules:
     """Return a list of several answers: all are asked for."""
     return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
-
-
-def no_notes(rows: Rows) -> list[str]:
-    return []
 
 
 def gold_text(value) -> str:
@@ -79,12 +75,12 @@ class Benchmark:
     copies: where its rows are, the default first: data sets on the Hub, or a .jsonl or .parquet file (a Path); none:
         --tasks has to name a file, NAME=FILE.
     question, answer: names that these columns have in the copies; of each copy, the first that is there counts.
-    columns: the others that `prompt`, `rules` and `score` read.
+    columns: the others that `prompt`, `rules` and `score` read; a note names those that a copy lacks.
     prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
     gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
     rules: (row, value of the answer column) -> how answers are compared with the gold.
     choices: (row, value of the answer column) -> the choices, and the index of the right one: choices.named_choices,
-        listed_choices, lettered_choices, or one of your own. They are put behind the question with letters, and the letter
+        listed_choices, or a custom function. They are put behind the question with letters, and the letter
         is the gold; in place of `gold` and `rules`. shuffle: seed of their order; None: as they are.
     score: (response, gold, row) -> True, or 1 and more, where the response is right; in place of `gold` and `rules`, which
         say how math-verify compares. row has `columns`. It runs in processes with limits of time and memory; what it raises is
@@ -93,9 +89,7 @@ class Benchmark:
         wrong. Without it, the whole response.
     seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends it.
     data: rows, each a dict, that are in the file itself, in place of `copies`.
-    rows: how many the copies of it have; a note says where there are others. other_sets: row counts of sets that go by
-        the same name, and which they are; these are refused.
-    notes: what is worth knowing of a copy, as a list of sentences.
+    rows: how many the copies of it have; a note says where there are others.
     released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
 
     `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
@@ -121,8 +115,6 @@ class Benchmark:
     seconds: float | None = None
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
-    other_sets: Mapping[int, str] = field(default_factory=dict)
-    notes: Callable[[Rows], list[str]] = no_notes
     released_n: int | None = None
 
     def __post_init__(self) -> None:
@@ -142,7 +134,7 @@ class Benchmark:
 
     def _problem(self) -> str | None:
         """Name the fields that exclude each other."""
-        for which in ("prompt", "gold", "rules", "choices", "score", "extract", "notes"):
+        for which in ("prompt", "gold", "rules", "choices", "score", "extract"):
             if (function := getattr(self, which)) is not None and not callable(function):
                 return f"{which} must be a function, not {function!r:.60}"
         if self.score is None and (self.extract or self.seconds is not None or not self.answer):
@@ -179,12 +171,6 @@ class Benchmark:
                 "the right one"
             )
         return lettered(question, *found, self.shuffle)
-
-    def notes_of(self, rows: Rows) -> list[str]:
-        try:
-            return self._call("notes", list, rows)
-        except ValueError as error:
-            raise UsageError(f"benchmark {self.name}: notes: {error}") from error
 
     def _call(self, which: str, kind: type, *arguments):
         """Call one of its functions, and check the type of its result.

@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
 from .benchmark import gold_text
-from .choices import CORRECT, INCORRECT, lettered, named_choices, reader_of, refuse_unread
+from .choices import CORRECT, INCORRECT, LISTS, is_list, lettered, listed_choices, named_choices, refuse_unread
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
 from .types import REASONING_GYM, Rules, Task
@@ -44,8 +44,8 @@ def load_file(
     question = _column(rows, question_column, QUESTIONS, "question", "--question_column", flag)
     answer = _column(rows, answer_column, answers, "gold answer", "--answer_column", flag)
 
-    pairs = [(row, lookup(row, answer)) for row in rows.rows]
-    choices, seed = (named_choices, SHUFFLE) if answer == CORRECT else (reader_of(pairs), None)
+    has_lists = any(is_list(row.get(name)) for row in rows.rows for name in LISTS)
+    choices, seed = (named_choices, SHUFFLE) if answer == CORRECT else (listed_choices if has_lists else None, None)
 
     def read(row: dict):
         value, asked = lookup(row, answer), _bare(lookup(row, question), question)

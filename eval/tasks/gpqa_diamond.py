@@ -8,12 +8,11 @@ from .rows import HubSet
 TASK = Benchmark(
     "gpqa_diamond",
     about="GPQA Diamond: 198 questions of sciences, four choices each",
-    copies=(HubSet("Idavidrein/gpqa", "train", "gpqa_diamond", gated=True),),
+    copies=(HubSet("Idavidrein/gpqa", "train", "gpqa_diamond"),),
     question=("Question",),
     answer=(CORRECT,),
     columns=tuple(f"{INCORRECT}{number}" for number in (1, 2, 3)),
     choices=named_choices,
     shuffle=0,
     rows=(198,),
-    other_sets={448: "GPQA's main set", 546: "GPQA's extended set"},
 )

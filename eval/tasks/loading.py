@@ -16,20 +16,16 @@ from .rows import FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_t
 from .types import Rules, Task
 
 
-def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None, data_dir: str | None = None) -> Task:
-    """named: what --tasks calls it. place: a file, or OWNER/NAME[@REVISION] of one of its copies on the Hub; None:
-    `<name>.parquet`, `.jsonl` or `.json` in data_dir if there is one, or else the default copy.
+def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -> Task:
+    """Return the task of a benchmark.
+
+    named: what --tasks calls it. place: a file, or OWNER/NAME[@REVISION] of one of its copies on the Hub; None: the default
+    copy.
 
     Raises:
-        UsageError: it cannot be read, what is there is another data set, or a function of the benchmark is wrong.
+        UsageError: it cannot be read, or a function of the benchmark is wrong.
     """
-    rows = _rows(benchmark, named, place or _file_in(benchmark.name, data_dir))
-    if other := benchmark.other_sets.get(len(rows.rows)):
-        raise UsageError(
-            f"{FLAG} {named}: {rows.place} has {len(rows.rows)} rows, {benchmark.name} has "
-            f"{' or '.join(map(str, benchmark.rows))}. This is {other}. "
-            f"{FLAG} file:PATH evaluates on it under a name of its own"
-        )
+    rows = _rows(benchmark, named, place)
     question = choose_column(rows.columns, benchmark.question, rows.place, "question")
     answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer") if benchmark.answer else None
 
@@ -43,7 +39,10 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None, d
             return text, gold, scored_rules(benchmark, named, row)
         return text, gold, benchmark.rules_of(row, value, gold)
 
-    return make_task(benchmark.name, rows, read, benchmark.notes_of(rows), benchmark.rows)
+    there = {*rows.columns, *(name for row in rows.rows for name in row)}
+    missing = [column for column in benchmark.columns if column not in there]
+    notes = [f"{rows.place} has no {', '.join(missing)}: what they say of a question is not known"] if missing else []
+    return make_task(benchmark.name, rows, read, notes, benchmark.rows)
 
 
 def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
@@ -69,12 +68,3 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
 def _from_hub(copy: HubSet, benchmark: Benchmark, named: str) -> Rows:
     names = (*benchmark.question, *benchmark.answer)
     return hub_rows(copy, [*names, *(name.capitalize() for name in names), *benchmark.columns], named, benchmark.name)
-
-
-def _file_in(name: str, data_dir: str | None) -> str | None:
-    if data_dir is None:
-        return None
-    if not Path(data_dir).is_dir():
-        raise UsageError(f"--data_dir {data_dir}: no such folder")
-    files = [Path(data_dir, name + suffix) for suffix in READ_SUFFIXES]
-    return next((str(file) for file in files if file.is_file()), None)

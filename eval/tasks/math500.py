@@ -8,5 +8,4 @@ TASK = Benchmark(
     about="MATH-500: 500 questions",
     copies=(HubSet("HuggingFaceH4/MATH-500", "test"),),
     rows=(500,),
-    other_sets={5000: "the whole MATH test set"},
 )

@@ -9,20 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .benchmark import Benchmark
-from .rows import HubSet, Rows
+from .rows import HubSet
 from .scoring_columns import COLUMNS, column_rules
 
 
 def with_context(question: str, row: Mapping) -> str:
     context = row.get("context")
     return f"{context.strip()}\n\n{question}" if isinstance(context, str) and context.strip() else question
-
-
-def missing_columns(rows: Rows) -> list[str]:
-    missing = [column for column in COLUMNS if column not in rows.columns]
-    return [f"{rows.place} has no {', '.join(missing)}: units and tolerances there may be are not known"] * bool(
-        missing
-    )
 
 
 TASK = Benchmark(
@@ -35,6 +28,5 @@ TASK = Benchmark(
     prompt=with_context,
     rules=column_rules,
     rows=(674, 675),
-    notes=missing_columns,
     released_n=4,
 )

@@ -34,13 +34,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class HubSet:
-    """A data set on the Hub. revision None: the newest. gated: it has conditions that have to be accepted there."""
+    """A data set on the Hub. revision None: the newest."""
 
     repo: str
     split: str
     subset: str | None = None
     revision: str | None = None
-    gated: bool = False
 
 
 def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
@@ -74,7 +73,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
         from datasets import load_dataset_builder
     except ImportError:
         raise UsageError(
-            f"{FLAG} {named}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(named, name)}"
+            f"{FLAG} {named}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(named)}"
         ) from None
     try:
         builder = load_dataset_builder(hub.repo, hub.subset, revision=hub.revision)
@@ -83,26 +82,17 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
     except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}).{_conditions(hub)} {_local_file(named, name)}"
+            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}). {_local_file(named)}"
         ) from error
     found = [name for name in data.column_names if name in columns]
     rows = data.select_columns(found).with_format("arrow")[:].to_pylist()
     return Rows(data.column_names, rows, f"{hub.repo}@{builder.hash}", hub.repo)
 
 
-def _conditions(hub: HubSet) -> str:
-    return (
-        f" It has conditions: accept them on https://huggingface.co/datasets/{hub.repo}, and give your token, in HF_TOKEN or "
-        "with `hf auth login`."
-        if hub.gated
-        else ""
-    )
-
-
-def _local_file(named: str, name: str) -> str:
+def _local_file(named: str) -> str:
     return (
         f"Without it: download the data set's .parquet or .jsonl file elsewhere, copy it here and name it, "
-        f"{FLAG} {named}=FILE, or put it into a folder as {name}.parquet or {name}.jsonl and give --data_dir FOLDER"
+        f"{FLAG} {named}=FILE"
     )
 
 

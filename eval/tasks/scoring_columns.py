@@ -13,7 +13,7 @@ def column_rules(row: Mapping, answer) -> Rules:
     """Read is_multiple_answer, unit, answer_type as in Rules; error: the tolerance.
 
     Raises:
-        ValueError: a tolerance that is no number.
+        ValueError: a tolerance that is not a number.
     """
     several = isinstance(answer, (list, tuple)) and len(answer) > 1
     answer_type = row.get("answer_type") or ""
@@ -33,4 +33,4 @@ def _tolerance(value) -> float | None:
     try:
         return abs(float(value))
     except (TypeError, ValueError):
-        raise ValueError(f"its tolerance (column error) is no number: {value!r}") from None
+        raise ValueError(f"its tolerance (column error) is not a number: {value!r}") from None

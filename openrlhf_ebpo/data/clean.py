@@ -19,7 +19,6 @@ from openrlhf_ebpo.data.questions import answer_key, answer_text, bare_question,
 from openrlhf_ebpo.data.table import ROW_BATCH_SIZE
 
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-EXAMPLES = 20
 
 # Why a row is dropped, for the report.
 EMPTY_QUESTION = "no question"
@@ -36,8 +35,7 @@ class Tally:
     """Counts of a pass. Arrays have a place for each question, in the order of first appearance.
 
     index: a question's id as an integer -> its place. rows: rows with the question. keys: hash of its first answer, as
-    answers are compared. conflicting: places of questions with answers that differ -> some of these answers, for the
-    first such questions.
+    answers are compared. conflicting: places of questions with answers that differ.
     """
 
     total: int = 0
@@ -46,7 +44,7 @@ class Tally:
     index: dict[int, int] = field(default_factory=dict)
     rows: array = field(default_factory=lambda: array("L"))
     keys: array = field(default_factory=lambda: array("q"))
-    conflicting: dict[int, list[str]] = field(default_factory=dict)
+    conflicting: set[int] = field(default_factory=set)
     unusable: Counter = field(default_factory=Counter)
 
     def kept(self) -> np.ndarray:
@@ -85,11 +83,8 @@ class Tally:
 
     def _compare(self, place: int, label: str) -> None:
         self.rows[place] += 1
-        if hash(answer_key(label)) == self.keys[place]:
-            return
-        examples = self.conflicting.setdefault(place, [] if len(self.conflicting) < EXAMPLES else None)
-        if examples is not None and label not in examples and len(examples) < EXAMPLES:
-            examples.append(label)
+        if hash(answer_key(label)) != self.keys[place]:
+            self.conflicting.add(place)
 
 
 def clean(batches: Iterable[list[tuple]], datasource: str, show: Callable, path: Path) -> Tally:

@@ -82,7 +82,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=int,
         default=42,
-        help="of the order, of what is held out, and of the kinds that have none of their own (default: %(default)s)",
+        help="of the order, of what is held out, and of the kinds without their own seed (default: %(default)s)",
     )
 
 

@@ -36,6 +36,7 @@ from openrlhf_ebpo.data.report import training_command
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
+PASS_RATE = "pass_rate"
 WIDTH = 2000  # characters of the clusters' names
 
 
@@ -46,7 +47,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--by", required=True, choices=("topic", "difficulty", "shuffle"), help="see above")
     add("--seed", type=int, default=42, help="of everything random here (default: %(default)s)")
     add("--block", type=int, metavar="N", help="with --by topic: alternate between topics every N rows")
-    add("--reverse", action="store_true", help="with --by difficulty: hard to easy")
     add(
         "--min_pass_rate",
         type=float,
@@ -62,7 +62,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="drop prompts above: 0.95 drops what is always solved",
     )
     add("--cluster_column", default="cluster", metavar="NAME", help="column with the topic (default: %(default)s)")
-    add("--pass_rate_column", default="pass_rate", metavar="NAME", help="with the pass rate (default: %(default)s)")
     add("--force", action="store_true", help="replace an output that holds something else")
 
 
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     if args.by == "topic":
         places = by_topic(ids, clusters_of(table, args), args.seed, args.block)
     elif args.by == "difficulty":
-        places = by_difficulty(ids, rates_of(table, args.pass_rate_column), args.seed, args.reverse)
+        places = by_difficulty(ids, rates_of(table), args.seed)
     else:
         places = shuffled(ids, args.seed)
     ordered = table.take(pa.array(places, pa.int64()))
@@ -103,11 +102,10 @@ def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int, block: int 
     return [i for _, rows in sorted(blocks) for i in rows] + rests
 
 
-def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int, reverse: bool = False) -> list[int]:
-    """Return the places of the rows from the highest rate to the lowest, or reversed. rates: (rows,) float64."""
+def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int) -> list[int]:
+    """Return the places of the rows from the highest rate to the lowest. rates: (rows,) float64."""
     places = np.array(shuffled(ids, seed), dtype=np.int64)
-    keys = rates[places] if reverse else -rates[places]
-    return places[np.argsort(keys, kind="stable")].tolist()
+    return places[np.argsort(-rates[places], kind="stable")].tolist()
 
 
 def draw(seed: int, *names) -> bytes:
@@ -124,8 +122,6 @@ def check(args: argparse.Namespace) -> None:
     check_suffix(args.output, "--output")
     if args.block is not None and (args.by != "topic" or args.block < 1):
         raise UsageError(f"--block {args.block}: a positive number of rows, with --by topic")
-    if args.reverse and args.by != "difficulty":
-        raise UsageError(f"--reverse goes with --by difficulty, not with {args.by}")
     low, high = args.min_pass_rate, args.max_pass_rate
     if not 0 <= low <= high <= 1:
         raise UsageError(f"--min_pass_rate {low:g}, --max_pass_rate {high:g}: rates from 0 to 1, the first no higher")
@@ -141,7 +137,7 @@ def needed_columns(args: argparse.Namespace) -> dict[str, str]:
     if args.by == "topic":
         needed[args.cluster_column] = "--cluster_column"
     if needs_rates(args):
-        needed[args.pass_rate_column] = "--pass_rate_column"
+        needed[PASS_RATE] = ""
     return needed
 
 
@@ -153,7 +149,7 @@ def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, 
     """
     if not needs_rates(args):
         return table, {}
-    rates, low, high = rates_of(table, args.pass_rate_column), args.min_pass_rate, args.max_pass_rate
+    rates, low, high = rates_of(table), args.min_pass_rate, args.max_pass_rate
     dropped = {
         "without a pass rate": np.isnan(rates),
         f"with a pass rate below {low:g}": rates < low,
@@ -167,22 +163,18 @@ def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, 
     return table.filter(pa.array(keep)), counts
 
 
-def rates_of(table: pa.Table, column: str) -> np.ndarray:
+def rates_of(table: pa.Table) -> np.ndarray:
     """Return (rows,) float64, NaN for a missing one.
 
     Raises:
         UsageError: the column holds something else than rates.
     """
     try:
-        rates = pc.cast(table[column], pa.float64()).to_numpy()
+        rates = pc.cast(table[PASS_RATE], pa.float64()).to_numpy()
     except pa.ArrowException:
-        raise UsageError(
-            f"--pass_rate_column {column!r} holds {table.schema.field(column).type}, not numbers"
-        ) from None
+        raise UsageError(f"column {PASS_RATE!r} holds {table.schema.field(PASS_RATE).type}, not numbers") from None
     if ((rates < 0) | (rates > 1)).any():
-        raise UsageError(
-            f"--pass_rate_column {column!r} holds {np.nanmin(rates):g} to {np.nanmax(rates):g}, not 0 to 1"
-        )
+        raise UsageError(f"column {PASS_RATE!r} holds {np.nanmin(rates):g} to {np.nanmax(rates):g}, not 0 to 1")
     return rates
 
 
@@ -217,7 +209,7 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     if args.by == "topic":
         lines.append(cluster_line(Counter(clusters_of(table, args)), args.block))
     if needs_rates(args):
-        rates = rates_of(table, args.pass_rate_column)
+        rates = rates_of(table)
         lines.append(f"pass rates along the file: {rates[0]:.2f} first, {rates[-1]:.2f} last, mean {rates.mean():.2f}")
     flags = ["--data.order as_is"]
     if args.cluster_column in table.column_names:

@@ -16,7 +16,7 @@ What it does with the rows, each with a question and a gold answer:
 
 What it writes into --output, all at once or not at all:
   train.parquet, validation.parquet   columns id, prompt, label, question, datasource
-  report.json                         settings, input, what was dropped and why, examples of conflicting answers
+  report.json                         settings, input, what was dropped and why
 
 A finished --output is recognised (same settings, same input) and left alone; anything else is not overwritten without
 --force, which moves it aside. 1.8 million rows take about a minute at most and less than 1 GB of memory, so a killed run
@@ -38,7 +38,7 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from openrlhf_ebpo.command import command, one_line
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, check_template, shown
@@ -53,9 +53,6 @@ SETTINGS = (
     *("input", "subset", "split", "revision", "prompt_column", "answer_column", "source_column"),
     *("template", "system", "validation", "seed", "format"),
 )
-
-SHOWN = 3  # examples in the text; report.json has more
-WIDTH = 60  # characters of a question in the text
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +124,7 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
     kept = tally.kept()
     validation = np.zeros_like(kept)
     validation[kept] = held_out(np.fromiter(tally.index, np.uint64, len(kept))[kept], args.validation, args.seed)
-    made = describe(files, columns, tally, questions, int(validation.sum()), args.template)
+    made = describe(files, columns, tally, int(validation.sum()), args.template)
     if not (kept & ~validation).any():
         print(as_table(made))
         raise UsageError(
@@ -196,10 +193,8 @@ def fingerprint(files: Sequence[Path]) -> list[dict]:
     return [{"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for path, stat in stats]
 
 
-def describe(
-    files: Sequence[Path], columns: Columns, tally: Tally, questions: Path, validation: int, template: str
-) -> dict:
-    """Make the report, without the settings. questions: the file that `clean` wrote."""
+def describe(files: Sequence[Path], columns: Columns, tally: Tally, validation: int, template: str) -> dict:
+    """Make the report, without the settings."""
     kept = int(tally.kept().sum())
     return {
         "files": fingerprint(files),
@@ -210,13 +205,12 @@ def describe(
         "train": kept - validation,
         "validation": validation,
         "conflicting_questions": len(tally.conflicting),
-        "conflicts": _examples(tally.conflicting, questions, len(tally.rows)),
         "warnings": _warnings(tally, template),
     }
 
 
 def as_text(made: dict, folder: Path) -> str:
-    parts = [as_table(made), *_shown_conflicts(made), *(f"warning: {text}" for text in made["warnings"])]
+    parts = [as_table(made), *(f"warning: {text}" for text in made["warnings"])]
     return "\n\n".join([*parts, _next_steps(made, folder)])
 
 
@@ -239,18 +233,6 @@ def chosen_columns(columns: Columns) -> str:
     )
 
 
-def _examples(found: dict[int, list[str] | None], questions: Path, count: int) -> list[dict]:
-    """List id, question and answers, the first one first, of the questions whose answers were kept."""
-    others = {place: answers for place, answers in sorted(found.items()) if answers}
-    mask = np.zeros(count, bool)
-    mask[list(others)] = True
-    rows = [row for table in selected(questions, mask) for row in table.to_pylist()]
-    return [
-        {"id": row["id"], "question": row["question"], "answers": [row["label"], *answers]}
-        for row, answers in zip(rows, others.values(), strict=True)
-    ]
-
-
 def _warnings(tally: Tally, template: str) -> list[str]:
     questions = max(len(tally.rows), 1)
     warnings = []
@@ -265,16 +247,6 @@ def _warnings(tally: Tally, template: str) -> list[str]:
             "nothing else in them says how to give the answer, --template dapo or --template TEXT does"
         )
     return warnings
-
-
-def _shown_conflicts(made: dict) -> list[str]:
-    found, number = made["conflicts"][:SHOWN], made["conflicting_questions"]
-    if not found:
-        return []
-    lines = [
-        f"  {one_line(c['question'], WIDTH)}  ->  {' | '.join(one_line(a, 20) for a in c['answers'])}" for c in found
-    ]
-    return ["\n".join([f"different answers ({len(found)} of {number:,} questions; more in {report.NAME}):", *lines])]
 
 
 def _next_steps(made: dict, folder: Path) -> str:

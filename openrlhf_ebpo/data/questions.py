@@ -31,14 +31,14 @@ _AFTER = re.compile(
     re.IGNORECASE,
 )
 
-_LONGEST_AFTER = 200  # characters, to search the end only
+_MAX_AFTER_CHARS = 200  # characters, to search the end only
 
 _LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|(?<!\d)\s+|\s+(?!\d)")  # "1 1/2" is not 11/2
 _WRAPPED = re.compile(r"\$(.*)\$|\\\((.*)\\\)|\\boxed\{(.*)\}|\\text\{([^{}]*)\}", re.DOTALL)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _FRACTION = re.compile(r"([+-]?)\\[dt]?frac(?:\{([+-]?\d+)\}\{(\d+)\}|(\d)(\d))")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:/\d+)?|\d*\.\d+|\d+\.)")
-_LONGEST_NUMBER = 100  # characters; longer ones are compared as text
+_MAX_NUMBER_CHARS = 100  # characters; longer ones are compared as text
 
 
 def bare_question(prompt: str) -> str:
@@ -46,7 +46,7 @@ def bare_question(prompt: str) -> str:
     without the white space around them."""
     before = _BEFORE.match(prompt)
     text = prompt[before.end() if before else 0 :].strip()
-    after = _AFTER.search(text, max(0, len(text) - _LONGEST_AFTER))
+    after = _AFTER.search(text, max(0, len(text) - _MAX_AFTER_CHARS))
     return text[: after.start()].rstrip() if after else text
 
 
@@ -78,7 +78,7 @@ def answer_key(answer: str) -> str:
     text = _LAYOUT.sub("", answer).rstrip(".") or answer.strip()
     while match := _WRAPPED.fullmatch(text):
         text = next(group for group in match.groups() if group is not None)
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_NUMBER_CHARS:
         return text
     number = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     if match := _FRACTION.fullmatch(number):

@@ -10,8 +10,7 @@ estimated from it, is about one kind of question.
 The first is the method of the EBPO paper's later version (K = 10), the second that of the authors' released code. Topics from
 elsewhere, such as a subject or an LLM's answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
 
-OUTPUT.report.json has settings, sizes and examples. A job that was killed resumes when its command is
-repeated: embeddings are kept in the folder embeddings-cache next to the output (another --k then takes seconds).
+OUTPUT.report.json has settings, sizes and examples. A killed job leaves nothing: repeat the command.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import file_identity
 
 EXAMPLES = 2  # per cluster
-SHOWN, WIDTH = 30, 90  # clusters in the table; characters of an example
+MAX_ROWS, WIDTH = 30, 90  # clusters in the table; characters of an example
 PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a report where they are so
 
 
@@ -137,7 +136,7 @@ def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], 
         raise UsageError(
             f"--umap {args.umap}: {args.input} has {distinct} different questions; more than {least} are needed"
         )
-    vectors = embedding_topics.embed(texts, args.model, Path(args.output).parent / "embeddings-cache")
+    vectors = embedding_topics.embed(texts, args.model)
     if args.umap:
         vectors = embedding_topics.reduced(vectors, args.umap, args.seed)
     labels, distances = embedding_topics.kmeans(vectors, args.k, args.seed)
@@ -172,10 +171,10 @@ def summary(topics: list[str], texts: list[str], order: Iterable[int]) -> list[d
 def as_text(found: dict) -> str:
     clusters = found["clusters"]
     lines = [f"{found['rows']:,} questions, {len(clusters):,} clusters", "", "  size   share  cluster, with examples"]
-    for row in clusters[:SHOWN]:
+    for row in clusters[:MAX_ROWS]:
         lines.append(f"{row['size']:>6,}  {row['share']:>5.1%}  {row['cluster']}")
         lines += [f"{'':>17}{one_line(text, WIDTH)}" for text in row["examples"]]
-    if rest := clusters[SHOWN:]:
+    if rest := clusters[MAX_ROWS:]:
         lines.append(f"{sum(row['size'] for row in rest):>6,}         in {len(rest):,} smaller clusters")
     return "\n".join(["", *lines])
 

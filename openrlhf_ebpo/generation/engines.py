@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import math
 import os
 import textwrap
@@ -32,8 +31,6 @@ from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.remote_code import trusted
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-logger = logging.getLogger(__name__)
-
 # Twice vLLM's largest default of max_num_seqs, so that its batch stays full as sequences end. Queued ones cost nothing.
 SEQUENCES_IN_FLIGHT = 2048
 MINUTE = 60.0
@@ -42,7 +39,7 @@ QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
 
 class GenerationError(ReportedError, RuntimeError):
-    """No engine could be started, or none is left."""
+    """An engine did not start, or has died."""
 
 
 @dataclass(frozen=True)
@@ -237,24 +234,22 @@ def generate(
 ) -> Iterator[tuple[Prompt, list[Sample]]]:
     """Yield each prompt with its n samples, in the order in which they finish.
 
-    Prompts are read as engines become free. Those of an engine that dies go to the others. Where a prompt's own
-    processing fails (an agent that raises), its samples carry the error.
+    Prompts are read as engines become free. Where a prompt's own processing fails (an agent that raises), its samples carry
+    the error.
 
     Raises:
-        GenerationError: no engine is left, or none has finished a prompt for too long.
+        GenerationError: an engine has died, or none has finished a prompt for too long.
     """
     import ray
 
-    alive = dict(enumerate(actors))
     send = _sender(sampling, settings)
     running: dict[ray.ObjectRef, tuple[int, Prompt]] = {}
-    source, again = iter(prompts), []
+    source = iter(prompts)
     while True:
-        while (index := _free_engine(alive, running, sampling.n)) is not None:
-            prompt = again.pop() if again else next(source, None)
-            if prompt is None:
+        while (index := _free_engine(len(actors), running, sampling.n)) is not None:
+            if (prompt := next(source, None)) is None:
                 break
-            running[send(alive[index], prompt)] = index, prompt
+            running[send(actors[index], prompt)] = index, prompt
         if not running:
             return
         for ref in _wait(list(running), f"answers to {len(running)} prompts", settings.patience):
@@ -262,28 +257,19 @@ def generate(
             try:
                 samples = [_sample(response) for response in ray.get(ref)]
             except ray.exceptions.RayError as error:
-                if not is_engine_death(error):
-                    yield prompt, [Sample([], False, error=reason(error))] * sampling.n
-                    continue
-                again.append(prompt)
-                _bury(alive, index, error)
-            else:
-                yield prompt, samples
+                if is_engine_death(error):
+                    raise GenerationError(
+                        f"generation engine {index} has died: {read_cause(actors[index].death.remote())}"
+                    ) from error
+                samples = [Sample([], False, error=reason(error))] * sampling.n
+            yield prompt, samples
 
 
-def _free_engine(alive: dict[int, object], running: dict, n: int) -> int | None:
+def _free_engine(engines: int, running: dict, n: int) -> int | None:
     """Return the least loaded engine, if it has room for another prompt."""
     load = Counter(index for index, _ in running.values())
-    index = min(alive, key=lambda i: load[i])
+    index = min(range(engines), key=lambda i: load[i])
     return index if load[index] < max(SEQUENCES_IN_FLIGHT // n, 2) else None
-
-
-def _bury(alive: dict, index: int, error: Exception) -> None:
-    if (actor := alive.pop(index, None)) is not None:
-        cause = read_cause(actor.death.remote())
-        logger.warning("engine %d died (%s); %d left, which take over its prompts", index, cause, len(alive))
-        if not alive:
-            raise GenerationError(f"every engine has died; the last, engine {index}: {cause}") from error
 
 
 def _sender(sampling: Sampling, settings: EngineSettings):

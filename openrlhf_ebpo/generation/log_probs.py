@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from openrlhf_ebpo.rewards.guard import GuardedMultiTurnExecutor, GuardedSingleTurnExecutor
 
-MOST, FEWEST = 64, 8  # responses of an engine
+MAX_RESPONSES, MIN_RESPONSES = 64, 8  # responses of an engine
 TOKENS = 1 << 16  # of these responses at most: vLLM's output loop takes 9 µs more for each
 SAMPLED_TOKEN_ONLY = 0  # vLLM's number of further tokens
 PROCESSED = "processed_logprobs"  # vLLM's mode: after temperature and top_p
@@ -58,4 +58,4 @@ class MeasuredRolloutActor:
 
 def at_once(max_length: int) -> int:
     """Return how many responses are measured, of that many tokens at most."""
-    return min(MOST, max(FEWEST, TOKENS // max_length))
+    return min(MAX_RESPONSES, max(MIN_RESPONSES, TOKENS // max_length))

@@ -3,7 +3,7 @@
 It is the definition of verl's `math_dapo`, with which EBPO's authors trained, written again. Of a response without its special
 tokens the last 300 characters count, and of these what follows the last "Answer:" on its line, or on the next one that is not
 empty. It is right where its text equals the gold's after Minerva's normalisation (arXiv 2206.14858, appendix D.1) of both; a box
-alone does not count, and nothing is computed. A right response earns 1, any other −1. Logged beside the reward: `dapo_no_answer`.
+alone does not count, and nothing is computed. A right response earns 1, any other −1. Logged with the reward: `dapo_no_answer`.
 
 `scores`, by which --algo.dynamic_filtering_enable chooses, are 1 and 0, as in verl, where DAPO filters by accuracy.
 """

@@ -13,10 +13,7 @@ import contextlib
 import functools
 import logging
 import math
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -34,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 ERROR_KEY = "reward_error"  # in a rollout actor's response
 INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" if the reward is valid
-STALL_SECONDS = 30.0  # of an event loop that an agent blocks, before a warning names the line
 
 # Each response is computed in its own asyncio task, so this is one value per response.
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
@@ -177,37 +173,12 @@ async def _settle(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) -> 
         return None, describe(error)
 
 
-def watch_turns(seconds: float = STALL_SECONDS) -> None:
-    """Start a thread that warns, with the line, when a turn blocks the running event loop instead of awaiting: that stops
-    generation and every limit here. It ends with the loop."""
-    arguments = (asyncio.get_running_loop(), threading.get_ident(), seconds)
-    threading.Thread(target=_watch, args=arguments, name="watch_turns", daemon=True).start()
-
-
-def _watch(loop: asyncio.AbstractEventLoop, its_thread: int, seconds: float) -> None:
-    while not loop.is_closed():
-        turned, since = threading.Event(), time.monotonic()
-        with contextlib.suppress(RuntimeError):  # it has just been closed
-            loop.call_soon_threadsafe(turned.set)
-        while not turned.wait(seconds) and not loop.is_closed():
-            frame = sys._current_frames().get(its_thread)
-            if any(each.f_code is _settle.__code__ for each, _ in traceback.walk_stack(frame)):
-                place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-                logger.warning(
-                    f"the rollout actor has stood still for {time.monotonic() - since:.0f} s, in an agent's turn, at {place}: "
-                    "nothing is generated, and no limit is kept. An agent must not block: `await asyncio.to_thread(...)` what "
-                    "takes long"
-                )
-        time.sleep(seconds / 10)
-
-
 class LimitedRolloutActor:
     """Mixin over RolloutRayActor, whose arguments upstream fixes: the limits of rewards reach it afterwards."""
 
     async def limit_rewards(self, limits: Limits) -> None:
         """Raises RewardError if the reward file cannot be imported."""
         self.executor.reward_limits = limits
-        watch_turns()
         if prepare := getattr(self.executor, "prepare_rewards", None):
             await prepare()
 

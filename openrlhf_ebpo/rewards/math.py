@@ -1,14 +1,13 @@
 """Reward verifiable mathematics: `--reward.remote_url math`, the label column holds the gold answer.
 
 A response earns 1 where its last `\\boxed{...}` or, without one, its last "Answer:" line equals the gold
-answer (grading.py), and 0 otherwise, also where the answer takes too long to grade. Logged beside the reward:
+answer (grading.py), and 0 otherwise, also where the answer takes too long to grade. Logged with the reward:
 `math_no_answer` (neither a box nor an "Answer:" line) and `math_timeout` (grading was cut off: time, memory, a crash).
 A gold answer that cannot be read is a mistake in the data: the reward fails, and the sample is excluded (guard.py).
 
 The settings, OPENRLHF_EBPO_MATH_WORKERS, _SECONDS and _MEMORY_MB, are described in pool.py.
 
-A reward function sees prompt and response as one text, so the prompt's end has to be found in it. Where a tokenizer
-does not give back the prompt that it read, `--train.agent_func_path math` (math_agent.py) grades the tokens instead.
+A reward function sees prompt and response as one text, so the prompt's end has to be found in it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
-REMEDY = "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens"
+REMEDY = (
+    "Leave rows with such prompts out, or write the prompts in characters that the tokenizer has (--template of openrlhf-ebpo data "
+    "prepare and gym); a tokenizer that changes all text, as to small letters, does not go with the packaged rewards"
+)
 OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there to know it again
 
 
@@ -57,7 +59,7 @@ def as_text(label):
     return str(label) if isinstance(label, (int, float)) and not isinstance(label, bool) else label
 
 
-def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
+def response_of(query: str, prompt: str) -> str:
     """Return what follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and
     \\boxed must not be taken for the response's, so there is no guessing: it is found as it is, but for a beginning-of-text
     token, for spaces and Unicode forms that a tokenizer changes, or without its beginning, which upstream cuts off where a
@@ -75,7 +77,7 @@ def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
     if end is None:
         raise RewardError(
             "the prompt is not found in the decoded sequence: this tokenizer does not give it back as it was. "
-            f"{remedy}. Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
+            f"{REMEDY}. Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
         )
     return without_end(query[places[end - 1] + 1 :])
 

@@ -1,7 +1,7 @@
 """reasoning-gym's own scorers as a reward: `--reward.remote_url reasoning_gym`; the label column holds entries (gym.py).
 
 A response earns 1 where the scorer of its own kind of task gives its answer (gym.answer_of) full marks, and 0 otherwise,
-also where scoring takes too long (pool.py, which limits time and memory as for mathematics). Logged beside the reward:
+also where scoring takes too long (pool.py, which limits time and memory as for mathematics). Logged with the reward:
 `reasoning_gym_score`, the scorer's own marks; `reasoning_gym_unmarked`, whether nothing marks an answer, so that all of
 the response is taken for it; and `reasoning_gym_timeout`, whether scoring was cut off.
 """
@@ -19,10 +19,6 @@ from openrlhf_ebpo.rewards.pool import Died, Pool, shared_pool
 
 logger = logging.getLogger(__name__)
 GRADER = gym.__name__
-REMEDY = (
-    "Leave rows with such prompts out, or write the prompts in characters that the tokenizer has "
-    "(openrlhf-ebpo data gym --template); a tokenizer that changes all text, as to small letters, does not go with this reward"
-)
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
@@ -32,7 +28,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
         RewardError: a prompt cannot be found in its query. GoldError: a label cannot be scored.
     """
     pool = shared_pool(GRADER)
-    responses = [response_of(query, prompt, REMEDY) for query, prompt in zip(queries, prompts, strict=True)]
+    responses = [response_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
     marks = [marks_of(pool, label, response) for label, response in zip(labels, responses, strict=True)]
     scores = torch.tensor([0.0 if mark is None else mark for mark in marks])
     rewards = (scores >= 1.0).float()

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 VARIABLE = "OPENRLHF_EBPO_SPECIAL_TOKENS"  # JSON; Ray's workers have all variables of this beginning
 KEPT = frozenset(("<think>", "</think>", "<answer>", "</answer>"))  # the rewards read these
-LONGEST = 100  # characters of a token
-MOST = 16_000  # of all: Linux has 128 KiB for a variable, which Ray also puts into a command line
+MAX_TOKEN_CHARS = 100  # characters of a token
+MAX_LIST_CHARS = 16_000  # of all: Linux has 128 KiB for a variable, which Ray also puts into a command line
 
 
 def announce(tokenizer) -> None:
@@ -29,12 +29,12 @@ def _own(tokenizer) -> Iterator[str]:
 
 
 def bounded(tokens: Iterator[str]) -> list[str]:
-    found, room = [], MOST
+    found, room = [], MAX_LIST_CHARS
     for token in dict.fromkeys(token.strip() for token in tokens if isinstance(token, str)):
         room -= len(json.dumps(token)) + 2
         if room < 0:
             break
-        if 0 < len(token) <= LONGEST and token not in KEPT:
+        if 0 < len(token) <= MAX_TOKEN_CHARS and token not in KEPT:
             found.append(token)
     return found
 

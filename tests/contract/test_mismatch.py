@@ -153,7 +153,7 @@ def ask(engine, count=1, prompt="p", measured=True, **settings):
 
 def test_of_a_batch_the_first_responses_are_asked_for_log_probabilities():
     engine = actor()
-    assert ask(engine, 6) == [0, 0, 0, 0, None, None] and log_probs.MOST == 64
+    assert ask(engine, 6) == [0, 0, 0, 0, None, None] and log_probs.MAX_RESPONSES == 64
     assert ask(engine, 6, prompt="fails") == [0, 0, 0, 0, None, None], "and again of the next, also after errors"
     assert ask(engine, 2) == [0, 0]
 

@@ -20,14 +20,11 @@ from model_server import CARD, CHAT, KEY, RAW, SAMPLED, VLLM, Good, arguments
 from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import endpoint, endpoint_questions, flags, generate, protocols, report, run
-from openrlhf_ebpo.eval.endpoint import Endpoint, GaveUp, Refused
-from openrlhf_ebpo.eval.jobs import Job
-from openrlhf_ebpo.eval.models import Model
+from openrlhf_ebpo.eval import endpoint, endpoint_questions, flags, protocols, report, run
+from openrlhf_ebpo.eval.endpoint import Endpoint
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.eval.tasks import Question, Task
 from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError
+from openrlhf_ebpo.generation.engines import EngineSettings
 from openrlhf_ebpo.hub import evaluations as hub_evaluations
 from openrlhf_ebpo.hub import run_data
 from openrlhf_ebpo.run import results
@@ -180,7 +177,6 @@ def test_a_server_without_a_list_is_asked_all_the_same_and_one_that_is_down_is_n
 
 
 VLLM_HERE = {"is_vllm": True}
-NO_TEMPERATURE = {"omit_fields": ("temperature",)}
 
 
 @pytest.mark.parametrize(
@@ -193,9 +189,6 @@ NO_TEMPERATURE = {"omit_fields": ("temperature",)}
         ({}, {}, PromptForm("{question}", bos=True), "--add_bos: "),
         (VLLM_HERE, {}, PromptForm("{question}", bos=True), None),
         (VLLM_HERE, {}, replace(CHAT, bos=True), "the server's chat template decides on the begin token"),
-        (NO_TEMPERATURE, {"temperature": 0.5}, RAW, "--omit_fields: .*the protocol has --temperature"),
-        (VLLM_HERE | NO_TEMPERATURE, {}, RAW, "--omit_fields: .*the protocol has --temperature"),
-        ({"omit_fields": ("temperature", "seed")}, {}, RAW, None),
         ({"max_model_len": 8}, {}, RAW, "--max_new_tokens 8: m on this server reads 8 tokens"),
     ],
 )
@@ -325,13 +318,13 @@ def test_the_flags_defaults_are_those_of_the_endpoint_and_the_engines():
     assert EngineSettings("m", 1, **engines.flag_values(args)) == EngineSettings("m", 1)
 
 
-# questions that are always refused
+# a question that is refused
 
 
-def refusing(*refused: str, status: int = 400):
+def refusing(refused: str):
     def behave(handler, body, _):
-        if body["prompt"] in refused:
-            handler.reply({"error": {"message": "content\x1b[1m policy"}}, status)
+        if body["prompt"] == refused:
+            handler.reply({"error": {"message": "content\x1b[1m policy"}}, 400)
             return True
 
     return behave
@@ -350,9 +343,7 @@ def test_tasks_that_are_whole_get_their_result_though_another_lacks_a_response(s
     server = serve(refusing("1+2?"))
     error = error_of(two_tasks(tmp_path, server))
     assert "1 questions got no responses, such as file-q/" in error and "7 of 8 questions are in" in error
-    assert (
-        "what was refused: --leave_out_refused gives results without up to half of a task" in error and "[1m" in error
-    )
+    assert "HTTP 400: content [1m policy" in error
     (found,) = results.find_results(tmp_path / "out")
     (page,) = (tmp_path / "out").rglob("report.md")
     assert found.task == "file-p" and "| file-p |" in page.read_text()
@@ -362,71 +353,6 @@ def test_tasks_that_are_whole_get_their_result_though_another_lacks_a_response(s
     run.main(two_tasks(tmp_path, server))
     assert len(server.asked) == asked + 1
     assert sorted(each.task for each in results.find_results(tmp_path / "out")) == ["file-p", "file-q"]
-
-
-def test_refused_questions_are_left_out_where_that_is_wanted_and_named(serve, tmp_path, capsys):
-    server = serve(refusing("1+2?", "1+4?"))
-    error_of(arguments(tmp_path, server))
-    run.main(arguments(tmp_path, server, "--leave_out_refused"))
-    assert "file-q, step 0: 2 questions were refused and are in no score" in capsys.readouterr().out
-    (found,) = results.find_results(tmp_path / "out")
-    task = found.summary["task"]
-    assert len(found.samples.question_ids) == task["questions"] == 4 and found.summary["counts"]["refused"] == 2
-    assert "2 of 6 questions were refused and are in no score" in task["notes"]
-    first, _ = sorted(task["skipped"])
-    assert "row 3 of " in first and "q.jsonl@" in first and "HTTP 400: content [1m policy" in first
-    page = Path(report.write_report([tmp_path / "out"])).read_text()
-    assert "2 of 6 questions were refused" in page and "| file-q | out | 4 | 1 |" in page and page.count("| 2 |\n") == 1
-    asked = len(server.asked)
-    run.main(arguments(tmp_path, server))
-    assert len(server.asked) == asked and "2 questions were refused" in capsys.readouterr().out
-
-    other = arguments(tmp_path, serve())
-    other[other.index("--output_dir") + 1] = str(tmp_path / "other")
-    run.main(other)
-    with pytest.raises(UsageError, match=r"file-q stands for different questions in .*questions 4 and 6"):
-        report.write_report([tmp_path / "out", tmp_path / "other"], tmp_path / "both")
-
-
-def test_trouble_is_not_left_out(serve, tmp_path):
-    server = serve(refusing("1+2?", status=503))
-    error = error_of(arguments(tmp_path, server, "--leave_out_refused", "--retries", "0"))
-    assert "policy" in error and "were refused" not in error and not list((tmp_path / "out").rglob("summary.json"))
-
-
-def test_most_of_a_task_is_not_left_out(serve, tmp_path):
-    server = serve(refusing(*(f"1+{i}?" for i in range(4))))
-    error = error_of(arguments(tmp_path, server, "--leave_out_refused"))
-    assert (
-        "4 questions got no responses" in error
-        and "more than half of file-q were refused: they are not left out" in error
-    )
-    assert not list((tmp_path / "out").rglob("summary.json"))
-
-
-def test_refusals_that_are_left_out_do_not_end_the_command(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(endpoint_questions, "MAX_FAILED_IN_A_ROW", 2)
-    server = serve(refusing("1+2?", "1+3?", "1+4?"))
-    argv = arguments(tmp_path, server, "--concurrency", "1")
-    assert "2 questions in a row got no responses" in error_of(argv)
-    run.main([*argv, "--leave_out_refused"])
-    (found,) = results.find_results(tmp_path / "out")
-    assert found.summary["counts"]["refused"] == 3
-
-
-def test_a_refused_question_of_an_engine_here_is_left_out_just_so(tmp_path):
-    questions = tuple(Question(str(i), f"{i}?", "1") for i in range(3))
-    task = Task("t", questions, "q.jsonl@1", row_of={"1": 7})
-    job = Job(task, 1, Model("m", 0), tmp_path, {}, records={"0": {}, "2": {}})
-    with pytest.raises(GenerationError, match=r"such as t/1: too long; what was refused: --leave_out_refused"):
-        generate.settle([job], {"t/1": Refused("too long")}, False)
-    assert job.missing == [questions[1]]
-    with pytest.raises(GenerationError, match=r"such as t/1: later$"):
-        generate.settle([job], {"t/1": GaveUp("later")}, True)
-    generate.settle([job], {"t/1": Refused("too long")}, True)
-    assert not job.missing and job.answered_task.questions == (questions[0], questions[2])
-    assert job.answered_task.skipped == ("row 7 of q.jsonl@1 is left out, question 1: too long",)
-    assert job.answered_task.fingerprint() != task.fingerprint()
 
 
 # what is out of the ordinary outlives the command

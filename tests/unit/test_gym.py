@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime
 import itertools
@@ -13,7 +12,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -156,15 +154,6 @@ def test_problems_are_named_and_the_next_task_is_made():
         for index in range(60):
             make("gsm_symbolic", "gsm_symbolic", {"seed": 777, "size": 60}, index)
     assert "question" in make("chain_sum", "chain_sum", SETTINGS, 0)
-
-
-def test_a_process_that_somebody_kills_is_started_again():
-    first = make("chain_sum", "chain_sum", SETTINGS, 0)
-    keeper = psutil.Process(maker()._workers[0]._popen.pid)
-    for process in [keeper, *keeper.children()]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert make("chain_sum", "chain_sum", SETTINGS, 0) == first
 
 
 def test_an_end_of_the_process_is_named(monkeypatch):

@@ -55,9 +55,6 @@ def test_its_rows_can_be_of_another_file(example):
     task = tasks.load("measures:TASK=more.jsonl")
     assert task.source.startswith("more.jsonl@") and "2 rows, the public data set 8" in task.notes[0]
     assert task.skipped == ("row 2 of more.jsonl is left out: its tolerance is -1",)
-    (example / "data").mkdir()
-    (example / "more.jsonl").rename(example / "data" / "measures.jsonl")
-    assert tasks.load("measures:TASK", data_dir="data").fingerprint() == task.fingerprint()
     with pytest.raises(UsageError, match=r"measures:TASK=me/measures: neither .* on the Hub \(there is none\)"):
         tasks.load("measures:TASK=me/measures")
 
@@ -98,8 +95,6 @@ BAD = {
     "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
     "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),
     "rules": ("TASK = Benchmark('x', rules=lambda row, a: {})", "mine:TASK=q.jsonl", "it has to be a Rules"),
-    "notes": ("TASK = Benchmark('x', notes=lambda rows: None)", "mine:TASK=q.jsonl", r"notes\(.* is None; .* list"),
-    "a note": ("TASK = Benchmark('x', notes=lambda rows: 'abc')", "mine:TASK=q.jsonl", "is 'abc'; it has to be a list"),
     "a prompt that exits": ("TASK = Benchmark('x', prompt=lambda q, row: exit(3))", "mine:TASK=q.jsonl", "raised SystemExit: 3"),
     "a prompt that changes the row": (
         "TASK = Benchmark('x', prompt=lambda q, row: row.update(answer='2') or q)", "mine:TASK=q.jsonl", "raised AttributeError"

@@ -16,7 +16,7 @@ from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import jobs, own_score, run, tasks
-from openrlhf_ebpo.eval.grader import HOPELESS, Grader
+from openrlhf_ebpo.eval.grader import MAX_TIMEOUTS, Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.score import read_pair
 from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Question, Rules, Task
@@ -141,7 +141,7 @@ def test_no_answer_is_not_scored(hostile):
 def test_a_scorer_that_hangs_every_time_is_not_asked_for_ever(hostile):
     task, grader = hostile
     scorer = task.questions[0].rules.scorer
-    grader._hung[scorer] = HOPELESS - 1
+    grader._hung[scorer] = MAX_TIMEOUTS - 1
     started = time.monotonic()
     assert [grade(hostile, "loop")["error"] for _ in range(2)][1].startswith(
         "score: not called any more, since it took all"

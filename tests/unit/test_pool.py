@@ -1,11 +1,7 @@
-"""Grading processes: hostile answers, kills and many threads leave the pool working, and nothing outlives its parent."""
+"""Grading processes: hostile answers and many threads leave the pool working; test_reward_processes.py kills them."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import signal
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import seconds, wait_until, wait_until_gone
 
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers, number_from
@@ -58,44 +53,10 @@ def grade_in_thread(pool: Pool, gold: str, answer: str):
     return thread, verdicts
 
 
-def kill_at_work(pool: Pool) -> None:
-    """Kill the grading process once it has spent time on its answer."""
-
-    def killed() -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in processes_of(pool)[1:]:
-                if child.status() != psutil.STATUS_ZOMBIE and child.cpu_times().user > 0.1:
-                    child.kill()
-                    wait_until_gone([child.pid])
-                    return True
-        return False
-
-    wait_until(killed)
-
-
 def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
     pool = start(workers=1, seconds=20, memory_mb=16)
     assert pool.grade_answer("42", LARGE).outcome in ("crash", "wrong")
     assert pool.grade_answer("43", "43").correct
-
-
-def test_an_answer_whose_process_is_killed_is_graded_again(start):
-    pool = start(workers=1, seconds=seconds(1))
-    thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
-    kill_at_work(pool)
-    thread.join()
-    assert verdicts == [Verdict(False, "timeout")], "the second grading came to its own end"
-    assert pool.grade_answer("43", "43").correct
-
-
-@pytest.mark.parametrize("killed", [0, 1], ids=["keeper", "grading process"])
-def test_idle_processes_may_be_killed_too(start, killed):
-    pool = start(workers=1)
-    levels = processes_of(pool)
-    levels[killed].kill()
-    assert pool.grade_answer("1", "1").correct
-    wait_until_gone([process.pid for process in levels])
-    assert pool.grade_answer("2", "2").correct
 
 
 def test_many_threads_get_their_own_verdicts(pool):
@@ -122,26 +83,6 @@ def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(pool, gold):
         with pytest.raises(GoldError, match="gold answer"):
             pool.grade_answer(gold, answer)
     assert pool.grade_answer("42", "42").correct
-
-
-PARENT = """
-import os, psutil, signal, sys, threading, time
-from openrlhf_ebpo.rewards.pool import Pool
-pool = Pool(workers=2, seconds=1)
-pool.grade_answer("42", "42")
-threading.Thread(target=pool.grade_answer, args=("42", sys.argv[1])).start()
-time.sleep(0.5)
-print([process.pid for process in psutil.Process().children(recursive=True)], flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_nothing_outlives_a_killed_parent():
-    parent = subprocess.run([sys.executable, "-c", PARENT, ENDLESS], stdout=subprocess.PIPE, text=True, check=False)
-    assert parent.returncode == -signal.SIGKILL
-    pids = json.loads(parent.stdout)
-    assert len(pids) >= 2, "what waits for answers, and what grades one"
-    wait_until_gone(pids)
 
 
 def test_workers_import_neither_torch_nor_ray(pool):

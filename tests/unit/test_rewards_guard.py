@@ -1,15 +1,11 @@
-"""Returns of reward functions and agents: what is accepted, what is said of another, and who blocks all others."""
+"""Returns of reward functions and agents: what is accepted, and what is said of another."""
 
-import asyncio
 import math
-import time
 
 import numpy as np
 import pytest
 import torch
-from patience import seconds
 
-from openrlhf_ebpo.rewards.guard import GuardedTurns, watch_turns
 from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe
 
 
@@ -108,29 +104,3 @@ def test_our_own_verdict_stands_without_a_place_and_an_error_never_raised_has_no
 
 def test_a_message_of_several_lines_becomes_one():
     assert "\n" not in describe(ValueError("first\nsecond"))
-
-
-def test_an_agent_that_blocks_is_named_with_its_line(caplog):
-    class Blocks:
-        async def step(self, state):
-            deadline = time.monotonic() + seconds(60)
-            while not caplog.records and time.monotonic() < deadline:
-                time.sleep(0.01)
-            return {"done": True}
-
-    async def main():
-        watch_turns(0.1)
-        return await type("Agent", (GuardedTurns, Blocks), {})().step({})
-
-    assert asyncio.run(main()) == {"done": True}
-    (message, *_) = caplog.messages
-    assert "in an agent's turn, at " in message and f"{__file__}:" in message and "in step" in message
-
-
-def test_what_blocks_outside_of_a_turn_is_not_the_agents(caplog):
-    async def main():
-        watch_turns(0.05)
-        time.sleep(0.5)
-
-    asyncio.run(main())
-    assert caplog.messages == []

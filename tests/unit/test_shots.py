@@ -15,7 +15,7 @@ from openrlhf_ebpo.eval.tasks import OWN, REASONING_GYM, Question, Rules, Task
 RAW, BOXED = PromptForm("Q: {question}"), PromptForm(prompts.TEMPLATES["boxed"])
 
 
-def protocol(count: int, file: str = "") -> protocols.Protocol:
+def protocol(count: int, file: str = "x") -> protocols.Protocol:
     return protocols.override(protocols.get("default"), shots=count, shots_file=file)
 
 
@@ -30,22 +30,14 @@ def task(tmp_path) -> Task:
     return tasks.load(f"file:{write(tmp_path / 'q.jsonl', [*range(6), 1])}")  # one question is there twice
 
 
-def test_the_tasks_own_first_questions_are_shown_and_not_asked(task):
-    found = shots.with_shots(task, protocol(2), None, RAW)
-    assert found.shots == (("What is 0?", "Answer: 0"), ("What is 1?", "Answer: 1"))
-    assert [each.gold for each in found.questions] == ["2", "3", "4", "5"]
-    assert found.notes[-1] == "3 questions are shown with their answers, and not asked"
-    assert len({each.fingerprint() for each in (task, found, shots.with_shots(task, protocol(3), None, RAW))}) == 3
-    assert shots.with_shots(task, protocol(0), None, RAW) is task
-
-
 def test_shots_of_a_file_are_none_of_the_questions(task, tmp_path):
     file = write(tmp_path / "train.jsonl", [3, 7, 8, 9])
-    found = shots.with_shots(task, protocol(2, "x"), file, BOXED)
+    found = shots.with_shots(task, protocol(2), file, BOXED)
     assert found.shots == (("What is 7?", r"\boxed{7}"), ("What is 8?", r"\boxed{8}"))
     assert found.questions == task.questions and found.notes == task.notes
+    assert found.fingerprint() != task.fingerprint() and shots.with_shots(task, protocol(0, ""), None, RAW) is task
     worked = write(tmp_path / "worked.jsonl", [7, 8], response="It is so.\nAnswer: it ")
-    assert [answer for _, answer in shots.with_shots(task, protocol(2, "x"), worked, BOXED).shots] == [
+    assert [answer for _, answer in shots.with_shots(task, protocol(2), worked, BOXED).shots] == [
         "It is so.\nAnswer: it"
     ] * 2
     assert shots.named(file) != shots.named(worked) and shots.named(file).startswith("train.jsonl@")
@@ -55,29 +47,15 @@ def test_a_question_that_the_file_spells_otherwise_is_not_shown(task, tmp_path):
     path = tmp_path / "train.jsonl"
     rows = [{"question": f" what  is {i}?", "answer": str(i)} for i in (3, 7)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [each for each, _ in shots.with_shots(task, protocol(1, "x"), str(path), RAW).shots] == ["what  is 7?"]
+    assert [each for each, _ in shots.with_shots(task, protocol(1), str(path), RAW).shots] == ["what  is 7?"]
 
 
-BENCHMARK = """
-from openrlhf_ebpo.eval.tasks import Benchmark
-TASK = Benchmark(
-    "asked", data=({"question": "How long is it?", "answer": "3", "unit": "km"},), columns=("unit",),
-    prompt=lambda question, row: f"{question} Say it in {row['unit']}.",
-)
-"""
-
-
-def test_shots_of_a_benchmark_are_asked_as_its_questions_and_are_none_of_them(tmp_path, monkeypatch):
-    (tmp_path / "asked_in_units.py").write_text(BENCHMARK)
-    monkeypatch.syspath_prepend(tmp_path)
-    spec = "asked_in_units:TASK"
-    task = tasks.load(spec)
-    rows = [{"question": q, "answer": "5"} for q in ("How long is it?", "How far is it?")]
-    for columns, shown in (({"unit": "km"}, "How far is it? Say it in km."), ({}, "How far is it?")):
-        path = tmp_path / "train.jsonl"
-        path.write_text("".join(json.dumps({**row, **columns}) + "\n" for row in rows))
-        found = shots.with_shots(task, protocol(1, "x"), str(path), RAW, spec)
-        assert found.shots == ((shown, "Answer: 5"),) and found.questions == task.questions
+def test_a_question_that_a_benchmark_puts_words_around_is_not_shown(tmp_path):
+    asked = Task("t", (Question("a", "How long is it? Say it in km.", "3"),), "s")
+    path = tmp_path / "train.jsonl"
+    rows = [{"question": text, "answer": "5"} for text in ("How long is it?", "How far is it?")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert shots.with_shots(asked, protocol(1), str(path), RAW).shots == (("How far is it?", "Answer: 5"),)
 
 
 def test_a_file_may_have_whole_responses_alone_and_one_that_has_no_answers_is_named_by_its_flag(tmp_path):
@@ -87,41 +65,32 @@ def test_a_file_may_have_whole_responses_alone_and_one_that_has_no_answers_is_na
         return str(path)
 
     own = Task("t", (Question("a", "Say more.", "", Rules(OWN, scorer="m:T@1")),), "s")
-    shown = shots.with_shots(own, protocol(1, "x"), file(response="It is said."), RAW).shots
+    shown = shots.with_shots(own, protocol(1), file(response="It is said."), RAW).shots
     assert shown == (("Say it.", "It is said."),)
     with pytest.raises(UsageError, match=r"^--shots_file .*no column for the gold answer.* or response\).*topic$"):
-        shots.with_shots(own, protocol(1, "x"), file(topic="words"), RAW)
+        shots.with_shots(own, protocol(1), file(topic="words"), RAW)
 
 
-@pytest.mark.parametrize(
-    ("count", "numbers", "message"),
-    [
-        (4, [3, 7, 8, 9], "too few questions for task file-q: .*train.jsonl has 3 that it does not ask"),
-        (7, None, "too few questions for task file-q: it has 7; fewer, or --shots_file FILE"),
-        (6, None, "too few questions for task file-q"),  # none would be left to ask
-    ],
-)
-def test_too_few_to_show(task, tmp_path, count, numbers, message):
-    file = numbers and write(tmp_path / "train.jsonl", numbers)
-    with pytest.raises(UsageError, match=f"--shots {count}: {message}"):
-        shots.with_shots(task, protocol(count), file, RAW)
+def test_too_few_to_show(task, tmp_path):
+    file = write(tmp_path / "train.jsonl", [3, 7, 8, 9])
+    with pytest.raises(UsageError, match=r"--shots 4: .*train.jsonl has 3 questions that task file-q does not ask"):
+        shots.with_shots(task, protocol(4), file, RAW)
 
 
 def test_answers_are_shown_as_their_scorer_reads_them():
     assert shots.shown_answer(Question("a", "Q", "B", Rules("choice", entry="AB")), BOXED) == r"\boxed{B}"
     assert shots.shown_answer(Question("a", "Q", "5", Rules(REASONING_GYM, entry="{}")), BOXED) == "5"
     for question in (Question("a", "Q", ""), Question("a", "Q", "x", Rules(OWN, scorer="m:T@1"))):
-        with pytest.raises(
-            UsageError, match="'Q' has no gold answer to show; give a --shots_file whose column 'response'"
-        ):
+        with pytest.raises(UsageError, match="'Q' has no gold answer to show; a column 'response' of --shots_file"):
             shots.shown_answer(question, RAW)
 
 
 def test_a_file_that_is_not_there_names_its_flag(tmp_path):
     with pytest.raises(UsageError, match=r"--shots_file .*no.jsonl: no such file"):
         shots.named(str(tmp_path / "no.jsonl"))
-    with pytest.raises(UsageError, match="--shots_file goes with --shots N"):
-        protocol(0, "x")
+    for alone in ((0, "x"), (2, "")):
+        with pytest.raises(UsageError, match="--shots N and --shots_file FILE go together"):
+            protocol(*alone)
     with pytest.raises(UsageError, match="--shots -1"):
         protocol(-1)
 

@@ -10,7 +10,7 @@ from tiny_tokenizers import save
 
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, tokenizer_of
 from openrlhf_ebpo.rewards import dapo, gym, math, reasoning_gym
-from openrlhf_ebpo.rewards.special_tokens import KEPT, LONGEST, MOST, VARIABLE, bounded, without_end
+from openrlhf_ebpo.rewards.special_tokens import KEPT, MAX_LIST_CHARS, MAX_TOKEN_CHARS, VARIABLE, bounded, without_end
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,8 @@ def test_what_stands_elsewhere_stays(monkeypatch):
 
 def test_the_names_are_few_enough_for_the_environment():
     many = bounded(f"<extra {i} \0\ud800>" for i in range(10_000))
-    assert many[0] == "<extra 0 \0\ud800>" and len(json.dumps(many)) <= MOST
-    assert bounded(iter([None, "", " ", 3, "<think>", "x" * (LONGEST + 1), " </s>\n", "</s>"])) == ["</s>"]
+    assert many[0] == "<extra 0 \0\ud800>" and len(json.dumps(many)) <= MAX_LIST_CHARS
+    assert bounded(iter([None, "", " ", 3, "<think>", "x" * (MAX_TOKEN_CHARS + 1), " </s>\n", "</s>"])) == ["</s>"]
 
 
 def test_the_end_token_comes_first(tmp_path):
@@ -66,7 +66,7 @@ def test_the_end_token_comes_first(tmp_path):
         )
     )
     names = json.loads(os.environ[VARIABLE])
-    assert names[0] == "[EOS]" and len(os.environ[VARIABLE]) <= MOST
+    assert names[0] == "[EOS]" and len(os.environ[VARIABLE]) <= MAX_LIST_CHARS
 
 
 def test_a_tokenizer_that_cannot_be_read_leaves_no_names_of_another(monkeypatch, tmp_path):
