@@ -10,7 +10,7 @@ from pathlib import Path
 from openrlhf_ebpo.checks.preflight import BUILT_IN, DATA_SUFFIXES, REWARDS
 from openrlhf_ebpo.errors import raise_problems
 
-FILE = str(REWARDS / BUILT_IN["reasoning_gym"])
+FILE = str(REWARDS / BUILT_IN["reward.remote_url"]["reasoning_gym"])
 MAX_SCORED = 3  # entries of each kind in a file
 MAX_PROBLEMS = 5  # one mistake is often in every row
 

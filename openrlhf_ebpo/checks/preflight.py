@@ -28,27 +28,30 @@ NEEDED = {
     **dict.fromkeys(("data.prompt_dataset", "data.dataset"), "a JSON lines, Parquet or CSV file, or a Hub data set"),
     **dict.fromkeys((MODEL_FLAGS[0], MODEL_FLAGS[-1]), "a Hugging Face model or a folder with one"),
 }
-REWARD = "reward.remote_url"
 INIT_PRIOR = "algo.advantage.ebpo.init_prior"
 PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.metrics", "logger.tensorboard_dir", INIT_PRIOR)
 # Short names for the reward files of this package.
-BUILT_IN = {"math": "math.py", "reasoning_gym": "reasoning_gym.py", "dapo": "dapo.py"}
+BUILT_IN = {
+    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py", "dapo": "dapo.py"},
+    "train.agent_func_path": {"math": "math_agent.py"},
+}
 BUILT_IN_NEEDS = {
-    "math.py": ("math_verify", "'openrlhf_ebpo[math]'"),
+    **dict.fromkeys(("math.py", "math_agent.py"), ("math_verify", "'openrlhf_ebpo[math]'")),
     "reasoning_gym.py": ("reasoning_gym", "reasoning-gym"),
 }
 REWARDS = Path(__file__).parents[1] / "rewards"
 FAIL_REWARD = {str(REWARDS / "dapo.py"): -1.0}  # what a failed response earns, if that is not 0
-BUILT_IN_FILES = {str(REWARDS / file) for file in BUILT_IN.values()}
+BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in names.values()}
 
 
 def absolute_paths(args: dict) -> None:
     """Make local paths absolute and short names of rewards paths, in place: Ray's workers may have another working directory."""
     for flag in (flag for flag in PATH_FLAGS if args.get(flag)):
         args[flag] = str(Path(args[flag]).expanduser().absolute())
-    if args.get(REWARD) in BUILT_IN:
-        args[REWARD] = str(REWARDS / BUILT_IN[args[REWARD]])
-    for flag in (flag for flag in (*MODEL_FLAGS, *DATA_FLAGS, REWARD, "train.agent_func_path") if args.get(flag)):
+    for flag, names in BUILT_IN.items():
+        if args.get(flag) in names:
+            args[flag] = str(REWARDS / names[args[flag]])
+    for flag in (flag for flag in (*MODEL_FLAGS, *DATA_FLAGS, *BUILT_IN) if args.get(flag)):
         args[flag] = ",".join(_absolute_if_local(part.strip()) for part in args[flag].split(","))
 
 
@@ -196,7 +199,7 @@ def _reward_problems(args: dict) -> list[str]:
     flag, agent = "--reward.remote_url", args.get("train.agent_func_path")
     first, *others = names_of(args, "reward.remote_url") or [None]
     problems = agent_problems("--train.agent_func_path", agent)
-    if first in BUILT_IN_FILES and not args.get("data.label_key"):
+    if {first, agent} & BUILT_IN_FILES and not args.get("data.label_key"):
         problems.append(
             "--data.label_key is missing: the packaged rewards compare responses with the gold answers in a column"
         )
@@ -216,7 +219,8 @@ def reward_problems(flag: str, reward: str) -> list[str]:
     if reward.endswith(".py"):
         return _python_problems(flag, reward, "reward_func", "def reward_func(queries, prompts, labels)")
     if not reward.startswith(("http://", "https://")):
-        return [f"{flag} {reward}: neither {', '.join(BUILT_IN)}, nor a .py file or an http(s) address"]
+        names = ", ".join(BUILT_IN["reward.remote_url"])
+        return [f"{flag} {reward}: neither {names}, nor a .py file or an http(s) address"]
     try:
         named = urlsplit(reward).hostname and urlsplit(reward).port != 0
     except ValueError:  # of the port

@@ -12,7 +12,6 @@ RETIRED = {
     "--data.coverage": ADAPTIVE,
     "--data.order_any_model": "any order is trained on; `openrlhf-ebpo data difficulty` measures one for this model (docs/data.md)",
     "--hub.branch_per_step": "every step has a tag, step-000010, which `openrlhf-ebpo hub pull` and loaders take as revision",
-    "--train.agent_func_path math": "--reward.remote_url math grades by the same rules; leave --train.agent_func_path out",
     "--vllm.max_restarts": "an engine that dies ends the run; --train.max_restarts N resumes it from the newest checkpoint",
     "--vllm.max_num_seqs": SIZES,
     "--vllm.max_num_batched_tokens": SIZES,

@@ -7,7 +7,8 @@ A gold answer that cannot be read is a mistake in the data: the reward fails, an
 
 The settings, OPENRLHF_EBPO_MATH_WORKERS, _SECONDS and _MEMORY_MB, are described in pool.py.
 
-A reward function sees prompt and response as one text, so the prompt's end has to be found in it.
+A reward function sees prompt and response as one text, so the prompt's end has to be found in it. Where a tokenizer
+does not give back the prompt that it read, `--train.agent_func_path math` (math_agent.py) grades the tokens instead.
 """
 
 from __future__ import annotations
@@ -19,10 +20,7 @@ from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
-REMEDY = (
-    "Leave rows with such prompts out, or write the prompts in characters that the tokenizer has (--template of openrlhf-ebpo data "
-    "prepare and gym); a tokenizer that changes all text, as to small letters, does not go with the packaged rewards"
-)
+REMEDY = "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens"
 OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there to know it again
 
 
@@ -59,7 +57,7 @@ def as_text(label):
     return str(label) if isinstance(label, (int, float)) and not isinstance(label, bool) else label
 
 
-def response_of(query: str, prompt: str) -> str:
+def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
     """Return what follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and
     \\boxed must not be taken for the response's, so there is no guessing: it is found as it is, but for a beginning-of-text
     token, for spaces and Unicode forms that a tokenizer changes, or without its beginning, which upstream cuts off where a
@@ -77,7 +75,7 @@ def response_of(query: str, prompt: str) -> str:
     if end is None:
         raise RewardError(
             "the prompt is not found in the decoded sequence: this tokenizer does not give it back as it was. "
-            f"{REMEDY}. Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
+            f"{remedy}. Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
         )
     return without_end(query[places[end - 1] + 1 :])
 

@@ -19,6 +19,10 @@ from openrlhf_ebpo.rewards.pool import Died, Pool, shared_pool
 
 logger = logging.getLogger(__name__)
 GRADER = gym.__name__
+REMEDY = (
+    "Leave rows with such prompts out, or write the prompts in characters that the tokenizer has "
+    "(openrlhf-ebpo data gym --template); a tokenizer that changes all text, as to small letters, does not go with this reward"
+)
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
@@ -28,7 +32,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
         RewardError: a prompt cannot be found in its query. GoldError: a label cannot be scored.
     """
     pool = shared_pool(GRADER)
-    responses = [response_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
+    responses = [response_of(query, prompt, REMEDY) for query, prompt in zip(queries, prompts, strict=True)]
     marks = [marks_of(pool, label, response) for label, response in zip(labels, responses, strict=True)]
     scores = torch.tensor([0.0 if mark is None else mark for mark in marks])
     rewards = (scores >= 1.0).float()

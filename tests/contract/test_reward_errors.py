@@ -175,7 +175,7 @@ def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
 
     from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
 
-    for file in BUILT_IN.values():
+    for file in BUILT_IN["reward.remote_url"].values():
         assert callable(SingleTurnAgentExecutor(str(REWARDS / file)).reward_func)
     (tmp_path / "reward.py").write_text("import os\nos._exit(3)\n")
     with pytest.raises(RewardError, match=r"reward.py, while it was imported, ended its process \(exit code 3\)"):

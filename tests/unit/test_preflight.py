@@ -223,11 +223,15 @@ def test_local_paths_become_absolute_and_hub_names_stay(good, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("math", "math.py"), ("reasoning_gym", "reasoning_gym.py"), ("dapo", "dapo.py")]
+    ("flag", "name", "file"),
+    [
+        ("reward.remote_url", "math", "math.py"),
+        ("reward.remote_url", "reasoning_gym", "reasoning_gym.py"),
+        ("train.agent_func_path", "math", "math_agent.py"),
+    ],
 )
-def test_the_packaged_rewards_have_short_names(good, name, file):
-    flag = "reward.remote_url"
-    args = {**good, flag: name}
+def test_the_packaged_rewards_have_short_names(good, flag, name, file):
+    args = {**good, "reward.remote_url": None, flag: name}
     preflight.absolute_paths(args)
     assert Path(args[flag]).is_file() and Path(args[flag]).name == file
     preflight.check_files(args)

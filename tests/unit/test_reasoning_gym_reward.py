@@ -18,6 +18,7 @@ from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY
 from openrlhf_ebpo.eval.tasks import REASONING_GYM, Rules
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.rewards.reasoning_gym import marks_of, oracle_problem, reward_func
 
 ITEMS = 2
@@ -232,6 +233,13 @@ def test_an_answer_that_the_scorer_cannot_read_is_wrong_and_nothing_was_cut_off(
     result = rewards("Factor\n", ["I do not know.", gym.readable(label)], label)
     assert result["rewards"].tolist() == [0, 1]
     assert result["extra_logs"]["reasoning_gym_timeout"].tolist() == [0, 0] and not caplog.records
+
+
+def test_a_prompt_that_is_not_found_is_told_what_helps_this_reward():
+    (label,) = entries("chain_sum", size=1)
+    with pytest.raises(RewardError, match="the prompt is not found in the decoded sequence") as error:
+        reward_func(["something else 5"], ["A prompt"], [label])
+    assert "data gym --template" in str(error.value) and "agent_func_path" not in str(error.value)
 
 
 def test_another_right_answer_than_the_oracles_earns_1_too(pool):
