@@ -1,167 +1,157 @@
-"""The command: which parts, for how long, and where the report goes."""
+"""The command: the parts in their order, each recorded in the report as soon as it ends."""
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
+import shutil
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpu import machine, report
-from gpu.parts import MACHINE, Part, parts
-from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work, shell_command, tail
+from gpu import report, trainings
+from gpu.modes import MODES
+from gpu.work import ROOT, PartFailed, Work, tail
 from openrlhf_ebpo.command import command, interrupted_once
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.run_log import timestamp
+from openrlhf_ebpo.seams import native
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-MINUTES = 15
+MACHINE = "machine"
 CPU_PATIENCE = 4  # a rehearsal takes so many times as long, on a few cores
-SOMETHING_FAILED, SOMETHING_IS_LEFT = 1, 3
-ABOUT = """Does everything run on this machine's GPU? Checks versions, runs the tests marked gpu, trains, kills, resumes and verifies
-in every mode, compares trainer and vLLM, times EBPO against group_norm, and writes REPORT_DIR/report.md and report.json.
+PAIRS = 3
+OWN_PACKAGES = ("psutil", "pyarrow", "pytest", "pytest_timeout", "reasoning_gym", "scipy", "wrapt")  # besides the stack
+ABOUT = """Check that everything runs on this machine's GPU: versions, the tests marked gpu, training, kill, resume and verify in every
+mode, trainer against vLLM, EBPO's time and memory against group_norm's. Writes REPORT_DIR/report.md and report.json.
 
-Under 15 minutes on one H100-class GPU (an estimate). Called again it resumes with what is left or has failed: parts that have passed
-are kept, until the code, the versions or the GPU change. docs/gpus.md says what each part is.
+Under 15 minutes on one H100-class GPU (an estimate). A repeated command keeps the parts that have passed and runs the others; after
+a change of code, versions or machine name another REPORT_DIR. docs/gpus.md describes each part.
 
-exit status: 0 everything passed (or cannot be run here), 1 something failed, 2 a mistake in the flags, 3 something is left to run"""
+exit status: 0 all parts passed, 1 a part failed, 2 a wrong flag"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the check.
+
+    Attributes:
+        seconds: an estimate for one H100-class GPU; a start of the whole stack is taken as 40 s.
+        limit: seconds after which it is ended.
+        run: returns what the report shows of it; raises PartFailed.
+    """
+
+    what: str
+    seconds: int
+    limit: int
+    run: Callable[[Work], dict]
+
+
+def check_machine(work: Work) -> dict:
+    work.run([sys.executable, "-m", "openrlhf_ebpo.cli.doctor"])
+    return {"doctor": tail(work.log)}
+
+
+def run_tests(work: Work) -> dict:
+    words = ["-m", "pytest", "-m", "gpu", "-q", "-rs", "--durations=10", "-p", "no:cacheprovider", "tests/gpu"]
+    work.run([sys.executable, *words])
+    return {"summary": tail(work.log, 1)[0]}
+
+
+def time_pairs(work: Work) -> dict:
+    shutil.rmtree(work.output, ignore_errors=True)  # measured with other code
+    steps, prompts = ("12", "16") if work.cpu else ("40", "64")
+    words = ["--pairs", str(PAIRS), "--steps", steps, "--prompts", prompts, "--output", str(work.output)]
+    work.run([sys.executable, str(ROOT / "research" / "overhead.py"), *words], RAY_ADDRESS="local")
+    return {"table": (work.output / "overhead.md").read_text()}
+
+
+PARTS = {
+    MACHINE: Part("openrlhf-ebpo doctor: versions, GPU, compiler, libraries, memory, disk", 30, 400, check_machine),
+    **{
+        name: Part(mode.what, mode.seconds, 400, functools.partial(trainings.train, name=name))
+        for name, mode in MODES.items()
+    },
+    "tests": Part("the tests marked gpu", 170, 500, run_tests),
+    "speed": Part(f"EBPO against group_norm in {PAIRS} pairs: time of a step, GPU memory", 255, 900, time_pairs),
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    names = list(parts())
-    parser.add_argument("report_dir", nargs="?", type=Path, default=Path("runs/gpu_check"), metavar="REPORT_DIR")
-    parser.add_argument(
-        "--only", nargs="+", metavar="PART", choices=names, help=f"these alone, again: {', '.join(names)}"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=minutes,
-        metavar="N",
-        help=f"begin no part that does not fit any more ({MINUTES}; with --large no limit)",
-    )
-    parser.add_argument(
-        "--large", action="store_true", help="also the long parts: benchmarks larger than tiny, half an hour and more"
-    )
-    parser.add_argument("--dry_run", action="store_true", help="print the parts and their commands, and stop")
-    parser.add_argument(
+    add = parser.add_argument
+    add("report_dir", nargs="?", type=Path, default=Path("runs/gpu_check"), metavar="REPORT_DIR")
+    add("--only", nargs="+", metavar="PART", choices=[*PARTS], help=f"these alone, again: {', '.join(PARTS)}")
+    add(
         "--cpu", action="store_true", help="a rehearsal without a GPU: the same commands, with what CUDA needs left out"
     )
 
 
-def minutes(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text}: give more than 0")
-    return number
-
-
 def run(options: argparse.Namespace) -> None:
-    folder, chosen = options.report_dir.absolute(), choose(options)
+    folder = options.report_dir.absolute()
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"REPORT_DIR {folder} is a file; name a folder")
-    if options.dry_run:
-        print("\n".join(planned(folder, chosen, options.cpu)))
-        return
-    if not options.cpu and (why := machine.why_no_gpu()):
+    if missing := [name for name in OWN_PACKAGES if importlib.util.find_spec(name) is None]:
+        raise UsageError(f"not installed: pip install {' '.join(missing).replace('_', '-')}")
+    if not options.cpu and (cause := no_gpu()):
         raise UsageError(
-            f"no GPU can be used here: {why}. `openrlhf-ebpo doctor` says more; --cpu rehearses without one"
+            f"no GPU can be used here: {cause}. `openrlhf-ebpo doctor` says more; --cpu rehearses without one"
         )
-    found = machine.described(options.cpu)
-    state = report.begin(folder, found, options.cpu)
-    limit = options.minutes or (float("inf") if options.large or options.cpu else MINUTES)
-    until = time.monotonic() + 60 * limit
+    state = report.begin(folder, options.cpu)
     with interrupted_once():
-        for part in chosen:
-            if report.is_done(state, part.name) and part.name not in (options.only or ()):
-                print(f"{part.name}: has passed before", flush=True)
+        for name in options.only or PARTS:
+            if not options.only and state["parts"].get(name, {}).get("outcome") == report.PASSED:
+                print(f"{name}: has passed before", flush=True)
                 continue
-            if why := cannot_begin(state, part, until):
-                print(f"{part.name}: left, {why}", flush=True)
-                state["parts"].pop(part.name, None)
-            else:
-                seconds = part.limit * (CPU_PATIENCE if options.cpu else 1)
-                execute(state, part, Work(part.name, folder, seconds, options.cpu, found["visible"], until))
-            report.write(folder, state, everything(state, chosen))
-    end(folder, state, chosen)
+            state["parts"][name] = found = outcome(name, folder, state)
+            report.write(folder, state)
+            if name == MACHINE and found["outcome"] == report.FAILED:
+                break  # nothing else would run
+    failed = [name for name, part in state["parts"].items() if part["outcome"] == report.FAILED]
+    print(f"report: {folder / 'report.md'}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}; logs: {folder / 'logs'}")
 
 
-def choose(options: argparse.Namespace) -> list[Part]:
-    """In the order of the table, with what they need."""
-    every = parts()
-    if not options.only:
-        return [part for part in every.values() if options.large or not part.large]
-    alone = {name: replace(part, needs=tuple({*part.needs} - {MACHINE})) for name, part in every.items()}
-    wanted = {*options.only, *(need for name in options.only for need in alone[name].needs)}
-    return [part for part in alone.values() if part.name in wanted]
-
-
-def everything(state: dict, chosen: Sequence[Part]) -> list[Part]:
-    """The parts of the report: the long ones only where they were asked for once."""
-    names = {*state["parts"], *(part.name for part in chosen)}
-    return [part for part in parts().values() if not part.large or part.name in names]
-
-
-def cannot_begin(state: dict, part: Part, until: float) -> str | None:
-    missing = [name for name in part.needs if not report.is_done(state, name)]
-    if missing:
-        return f"since {' and '.join(missing)} has not passed"
-    remaining = until - time.monotonic()
-    if remaining < part.seconds:
-        return f"since about {part.seconds} s do not fit into the {max(remaining, 0):.0f} s of --minutes that remain"
-    return None
-
-
-def execute(state: dict, part: Part, work: Work) -> None:
-    """Run a part and record its outcome; one that --minutes interrupts is left for the next call."""
-    print(f"{part.name}: {part.what} (about {part.seconds} s on a GPU, at most {work.seconds} s) ...", flush=True)
+def outcome(name: str, folder: Path, state: dict) -> dict:
+    """Run a part; an error, also one of ours, fails it and not the rest."""
+    part = PARTS[name]
+    limit = part.limit * (CPU_PATIENCE if state["kind"] == report.REHEARSAL else 1)
+    work = Work(name, folder, limit, state["kind"] == report.REHEARSAL, state["machine"]["visible"])
+    print(f"{name}: {part.what} (about {part.seconds} s on a GPU, at most {limit} s) ...", flush=True)
     work.log.unlink(missing_ok=True)
-    found = {"outcome": report.PASSED, "reason": None, "facts": None}
+    facts, reason = None, None
     try:
-        found["facts"] = part.run(work)
-    except TimeIsUp as error:
-        print(f"{part.name}: left, {error}", flush=True)
-        state["parts"].pop(part.name, None)
-        return
-    except PartSkipped as error:
-        found |= {"outcome": report.SKIPPED, "reason": str(error)}
+        facts = part.run(work)
     except PartFailed as error:
-        found |= {"outcome": report.FAILED, "reason": str(error)}
-    except Exception as error:  # of ours: the rest is still worth running
-        found |= {"outcome": report.FAILED, "reason": f"{type(error).__name__}: {error}"}
-    found |= {
-        "began": timestamp(),
+        reason = str(error)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    found = {
+        "outcome": report.FAILED if reason else report.PASSED,
+        "reason": reason,
+        "facts": facts,
+        "ended": timestamp(),
+        "commit": report.commit(),
         "seconds": round(time.monotonic() - work.began, 1),
         "commands": work.commands,
-        "log": tail(work.log) if found["outcome"] == report.FAILED else [],
+        "log": tail(work.log) if reason else [],
     }
-    state["parts"][part.name] = found
-    print(
-        f"{part.name}: {found['outcome']} after {found['seconds']} s"
-        + (f": {found['reason']}" if found["reason"] else ""),
-        flush=True,
-    )
+    lines = [
+        f"{name}: {found['outcome']} after {found['seconds']} s" + (f": {reason}" if reason else ""),
+        *found["log"],
+    ]
+    print("\n  ".join(lines), flush=True)
+    return found
 
 
-def planned(folder: Path, chosen: Sequence[Part], cpu: bool) -> list[str]:
-    lines = []
-    for part in chosen:
-        lines.append(f"# {part.name}: {part.what} (about {part.seconds} s, at most {part.limit} s)")
-        work = Work(part.name, folder, part.limit, cpu)
-        lines += [shell_command({"command": words, "environment": {}}) for words in part.plan(work)]
-    total = sum(part.seconds for part in chosen)
-    return [*lines, f"# {len(chosen)} parts, about {total / 60:.0f} minutes on one H100-class GPU (an estimate)"]
-
-
-def end(folder: Path, state: dict, chosen: Sequence[Part]) -> None:
-    failed, left = report.failed(state), report.left(state, chosen)
-    print(f"report: {folder / 'report.md'}")
-    if left:
-        print(f"left: {', '.join(left)}; repeat the command to resume")
-    if failed:
-        print(f"failed: {', '.join(failed)}; their logs are in {folder / 'logs'}")
-    if failed or left:
-        sys.exit(SOMETHING_FAILED if failed else SOMETHING_IS_LEFT)
+def no_gpu() -> str | None:
+    """Return why nothing can run on a GPU here, or None."""
+    if is_cpu_stack():
+        return "the installed torch is built without CUDA"
+    return native.failing_import("import torch; assert torch.cuda.is_available(), 'torch finds no GPU'")
 
 
 main = command("gpu_check.sh", ABOUT, add_flags, run)

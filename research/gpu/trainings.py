@@ -23,30 +23,30 @@ from openrlhf_ebpo.seams.rows import SEAMS
 
 MAX_STALE_IN_A_ROW = 1  # one may be an outlier; weights that do not arrive stay old
 WARM_UP = 5  # steps, in which kernels are compiled and caches filled
-
-
-def plan(work: Work, name: str) -> list[list[str]]:
-    """The training's command, which is given twice where it is killed, and the one that verifies it."""
-    flags = flags_of(name, work.model, work.output)
-    verify = [sys.executable, "-m", "openrlhf_ebpo.cli.verify", str(flags["logger.run_dir"])]
-    return [training.command(flags), verify]
+PREPARE = """
+import sys
+from pathlib import Path
+from openrlhf_ebpo.quickstart.stages import preparation, run_stages
+run_stages(preparation(Path(sys.argv[1])))
+"""  # does nothing if the model is there
 
 
 def train(work: Work, name: str) -> dict:
-    """Facts for the report.
+    """Return facts for the report.
 
     Raises:
         PartFailed: something does not hold; its message says what.
     """
-    mode, (words, verify) = MODES[name], plan(work, name)
-    run_dir = Path(verify[-1])
+    mode, flags = MODES[name], flags_of(name, work.model, work.output)
+    words, run_dir = training.command(flags), Path(flags["logger.run_dir"])
+    work.run([sys.executable, "-c", PREPARE, str(work.model)], OMP_NUM_THREADS="1")
     shutil.rmtree(work.output, ignore_errors=True)  # of a training that was interrupted
     with peak() as memory, ray_for(work, mode) as ray:
         environment = {"OMP_NUM_THREADS": "1", **ray}
         if mode.killed:
             kill_midway(work, words, run_dir, environment)
         work.run(words, **environment)
-        work.run(verify)
+        work.run([sys.executable, "-m", "openrlhf_ebpo.cli.verify", str(run_dir)])
     found = facts(run_dir, work.cpu) | memory | {"placement": placement(work, mode)}
     if wrong := problems(found, mode, work.cpu):
         raise PartFailed("; ".join(wrong))
