@@ -40,14 +40,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimators",
         nargs="+",
-        action="extend",
         type=registry.known,
         metavar="NAME",
         help="one training each, all else the same (default: ebpo group_norm). One that RUN_DIR lacks is added to what is "
         f"there. {registry.described()}",
-    )
-    parser.add_argument(
-        "--estimator", action="append", dest="estimators", type=registry.known, metavar="NAME", help="one of them"
     )
     parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start over")
 

@@ -42,7 +42,7 @@ def compare(directory: Path, estimators: Sequence[str]) -> None:
             "rise": paired_difference(before, after[name]),
             "difference": None if name == against else paired_difference(after[against], after[name]),
             "steps": last_step(run_dir),
-            **first_steps(directory / "warm_start", run_dir),
+            "all_fail_first_ten_steps": all_fail_at_first(run_dir),
         }
     titles = " and ".join(map(registry.title, estimators))
     heading = f"{titles}: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}, one warm start"
@@ -70,15 +70,12 @@ def last_step(run_dir: Path) -> int:
     return read_metrics(run_dir)[-1]["step"]
 
 
-def first_steps(warm_start: Path, run_dir: Path) -> dict:
-    """Measure how many groups all fail at the start, and the gradient of one of them."""
-    from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, all_fail_gradient
+def all_fail_at_first(run_dir: Path) -> float:
+    """Return the mean share of groups that all fail, over the first ten steps."""
+    from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction
 
-    first = [read_rollouts(run_dir, step) for step in range(1, min(10, last_step(run_dir)) + 1)]
-    return {
-        "all_fail_first_ten_steps": float(np.mean([all_fail_fraction(rollouts) for rollouts in first])),
-        "all_fail_gradient": all_fail_gradient(warm_start, first[0], "advantage"),
-    }
+    steps = range(1, min(10, last_step(run_dir)) + 1)
+    return float(np.mean([all_fail_fraction(read_rollouts(run_dir, step)) for step in steps]))
 
 
 def same_prompts(run_dirs: Sequence[Path]) -> bool:

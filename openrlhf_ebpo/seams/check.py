@@ -109,6 +109,14 @@ def source_fingerprint(module: str, name: str) -> str | None:
     return hashlib.sha256(text_of(node, lines)).hexdigest()[:12]
 
 
+def imports(module: str, name: str) -> bool:
+    """Return True if the module's first level imports this name from another one."""
+    path = module_path(module)
+    nodes = parsed(path.read_text(encoding="utf-8"))[0].body if path.is_file() else ()
+    found = (alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names)
+    return any(name == (alias.asname or alias.name) for alias in found)
+
+
 @functools.lru_cache
 def parsed(source: str) -> tuple[ast.Module, list[bytes]]:
     """Several rows are of one module, and parsing it takes longer than everything else that is done with them."""
