@@ -59,7 +59,7 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 VERSION = "0.4.13"
 GOAL = 0.95
 GPU_SHARE = 0.4  # of its memory, for each engine
-SHOWN = 5  # disagreements
+MAX_DISAGREEMENTS = 5  # printed
 BOXED = r"\boxed{%s}"
 
 
@@ -316,7 +316,7 @@ def compare_scores(questions: list[Question], n: int, pairs: list[tuple[Run, Run
         chosen = {pair: score for pair, score in scores.items() if (score[2] is not None) == answered}
         differ = [(pair, score) for pair, score in chosen.items() if score[0] != score[1]]
         print(f"{len(chosen):,} distinct texts {label}: {len(differ)} scored differently")
-        for (question, text), (correct, verdict, answer) in differ[:SHOWN]:
+        for (question, text), (correct, verdict, answer) in differ[:MAX_DISAGREEMENTS]:
             print(f"  gold {question.gold}: ours {correct} ({answer}), math_verify {verdict}: …{text[-60:]!r}")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Does everything run on this machine's GPU? Tests, trainings in every mode, kill and resume, timings: one report.
+# Checks that everything runs on this machine's GPU: tests, trainings in every mode, kill and resume, timings: one report.
 #
 #   bash scripts/gpu_check.sh [REPORT_DIR] [--only PART ...] [--cpu]     --help
 #

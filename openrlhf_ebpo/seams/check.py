@@ -94,7 +94,7 @@ def changed(seam: Seam) -> str | None:
 
 
 def source_fingerprint(module: str, name: str) -> str | None:
-    """Fingerprint of a function's or class's source text; None where there is none."""
+    """Return the fingerprint of a function's or class's source text; None if it does not exist."""
     path = module_path(module)
     if not path.is_file():
         return None

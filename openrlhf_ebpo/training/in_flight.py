@@ -23,7 +23,7 @@ from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT = "openrlhf_ebpo_in_flight"  # beside torchdata's keys, so that OpenRLHF alone can read the state too
+IN_FLIGHT = "openrlhf_ebpo_in_flight"  # next to torchdata's keys, so that OpenRLHF alone can read the state too
 FINISHED = "_iterator_finished"  # torchdata's: the loader has seen its end
 
 

@@ -56,9 +56,13 @@ def check_machine(work: Work) -> dict:
 
 
 def run_tests(work: Work) -> dict:
-    words = ["-m", "pytest", "-m", "gpu", "-q", "-rs", "--durations=10", "-p", "no:cacheprovider", "tests/gpu"]
+    """Raises PartFailed: a test failed, or all were skipped although there is a GPU."""
+    words = ["-m", "pytest", "-m", "gpu", "-rs", "--durations=10", "-p", "no:cacheprovider", "tests/gpu"]
     work.run([sys.executable, *words])
-    return {"summary": tail(work.log, 1)[0]}
+    summary = tail(work.log, 1)[0]
+    if not work.cpu and " passed" not in summary:
+        raise PartFailed(f"no test has run: {summary}")
+    return {"summary": summary}
 
 
 def time_pairs(work: Work) -> dict:

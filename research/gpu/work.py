@@ -1,4 +1,4 @@
-"""How a part runs its commands: each is recorded, has its output in the part's log, and a limit."""
+"""Run a part's commands: each is recorded, writes to the part's log, and has a limit."""
 
 from __future__ import annotations
 

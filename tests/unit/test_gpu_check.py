@@ -177,6 +177,18 @@ def test_an_unknown_part_is_refused(tmp_path):
     assert end.value.code == 2
 
 
+def test_tests_that_all_skip_count_in_a_rehearsal_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(Work, "run", lambda work, words: None)
+    for cpu in (True, False):
+        each = Work("tests", tmp_path, 60, cpu)
+        each.log.parent.mkdir(exist_ok=True)
+        each.log.write_text("==== 5 skipped in 0.1s ====\n")
+        if cpu:
+            assert check.run_tests(each) == {"summary": "==== 5 skipped in 0.1s ===="}
+    with pytest.raises(PartFailed, match="no test has run: .*5 skipped"):
+        check.run_tests(each)
+
+
 # Commands
 
 
