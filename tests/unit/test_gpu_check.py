@@ -185,7 +185,7 @@ def test_tests_that_all_skip_count_in_a_rehearsal_alone(tmp_path, monkeypatch):
         each.log.write_text("==== 5 skipped in 0.1s ====\n")
         if cpu:
             assert check.run_tests(each) == {"summary": "==== 5 skipped in 0.1s ===="}
-    with pytest.raises(PartFailed, match="no test has run: .*5 skipped"):
+    with pytest.raises(PartFailed, match=r"no test has run: .*5 skipped"):
         check.run_tests(each)
 
 
