@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import os
 import shutil
 import statistics
 import sys
@@ -13,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from gpu.modes import KILL_AFTER, MODES, STEPS, Mode, flags_of
-from gpu.two_nodes import two_nodes
 from gpu.work import PartFailed, Work
 from lab import training
 from lab.gpu_memory import peak
@@ -22,6 +23,7 @@ from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.rows import SEAMS
 
 MAX_STALE_IN_A_ROW = 1  # one may be an outlier; weights that do not arrive stay old
+CORES = 8  # of a node; more than there may be, since Ray only counts them
 WARM_UP = 5  # steps, in which kernels are compiled and caches filled
 PREPARE = """
 import sys
@@ -61,6 +63,27 @@ def ray_for(work: Work, mode: Mode) -> Iterator[dict[str, str]]:
         return
     with two_nodes() as address:
         yield {"RAY_ADDRESS": address}
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[str]:
+    """Start two Ray nodes with the same one GPU, and give the cluster's address.
+
+    OpenRLHF asks Ray for one GPU for the trainer and one for each engine, and NCCL refuses two ranks of one machine on one GPU. Two
+    nodes have a GPU each, and NCCL takes the nodes for two machines (NCCL_HOSTID): weights then go over a socket.
+    """
+    from ray.cluster_utils import Cluster
+
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    nodes = Cluster()
+    try:
+        for number in range(2):
+            variables = {"NCCL_HOSTID": f"node-{number}"}
+            logging.getLogger("ray").setLevel(logging.WARNING)
+            nodes.add_node(num_cpus=CORES, num_gpus=1, dashboard_agent_listen_port=0, env_vars=variables)
+        yield nodes.address
+    finally:
+        nodes.shutdown()
 
 
 def placement(work: Work, mode: Mode) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from patience import wait_until
 
+import gpu_check as check
 import overhead
-from gpu import check, modes, report, trainings, work
-from gpu.check import PARTS, Part
+from gpu import modes, report, trainings, work
 from gpu.work import PartFailed, Work
+from gpu_check import PARTS, Part
 from lab import gpu_memory as memory
 from lab import training
 from lab.statistics import alternated, ratio
