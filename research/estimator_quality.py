@@ -1,4 +1,4 @@
-"""How far each baseline is from the best one: mean squared error against the true success rate, over the Bayes risk.
+"""Measure how far each baseline is from the best one: mean squared error against the true success rate, over the Bayes risk.
 
 Success rates p of prompts are drawn from a known distribution, G responses of each succeed or fail, and an estimator gives
 its baseline V. The best possible baseline is the posterior mean of p; its error is the Bayes risk, and a table shows

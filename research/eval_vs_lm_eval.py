@@ -21,7 +21,7 @@ replace an installed package:
       more-itertools nltk portalocker colorama pytablewriter DataProperty mbstrdecoder pathvalidate tabledata tcolorpy typepy
   python research/eval_vs_lm_eval.py --lm_eval_path lm_eval_0.4.13
 
-Without --model, a tiny one is first trained to add in steps (--steps), so that some of its answers are right. Its tokens
+The model is a tiny one that is first trained to add in steps (--steps), so that some of its answers are right. Its tokens
 cost next to nothing, so this compares the harnesses' own work, and is the hardest case. Both engines are vLLM as it
 comes, with the same kernels and the same sequences at a time.
 """
@@ -45,7 +45,7 @@ from importlib import metadata
 from pathlib import Path
 
 from lab.statistics import alternated, ratio
-from openrlhf_ebpo.eval import prompts, tasks
+from openrlhf_ebpo.eval import prompts
 from openrlhf_ebpo.eval.generate import to_record
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
@@ -59,7 +59,7 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 VERSION = "0.4.13"
 GOAL = 0.95
 GPU_SHARE = 0.4  # of its memory, for each engine
-SHOWN = 5  # disagreements
+MAX_DISAGREEMENTS = 5  # printed
 BOXED = r"\boxed{%s}"
 
 
@@ -80,11 +80,9 @@ def main() -> None:
     options = parse()
     engines.prepare_process()
     with tempfile.TemporaryDirectory() as directory:
-        model = options.model or str(Path(directory, "model"))
-        questions = chosen_questions(options)
-        if not options.model:
-            train_tiny(model, options.steps)
-        rendered = prompts.render(questions, prompts.prompt_form(options.template, options.chat_template), model)
+        model, questions = str(Path(directory, "model")), sums(options.questions)
+        train_tiny(model, options.steps)
+        rendered = prompts.render(questions, prompts.prompt_form("raw", False), model)
         sampling = Sampling(options.n, max_new_tokens=options.max_new_tokens)
         pairs = measure(rendered, sampling, model, options)
     print_speed(pairs)
@@ -99,26 +97,14 @@ def parse() -> argparse.Namespace:
     add("--questions", type=int, default=128, help="(%(default)s)")
     add("--n", type=int, default=4, help="responses to a question (%(default)s)")
     add("--max_new_tokens", type=int, default=320, help="longest response (%(default)s)")
-    add("--model", help="folder or Hub name (default: a tiny one, trained here)")
-    add("--task", metavar="TASK", help="with --model: as --tasks of eval.run, such as math500 or file:questions.jsonl")
-    add("--template", default="raw", help="of the prompts, as in eval.run (%(default)s)")
-    add("--chat_template", action=argparse.BooleanOptionalAction, default=False)
     add("--steps", type=int, default=300, help="training steps of the tiny model (%(default)s)")
     options = parser.parse_args()
-    if bool(options.model) != bool(options.task):
-        parser.error("--model and --task belong together")
     if options.pairs < 2:
         parser.error("--pairs must be at least 2, or there is no interval")
     found = "".join(each.version for each in metadata.distributions(name="lm-eval", path=[options.lm_eval_path]))
     if found != VERSION:
         parser.error(f"--lm_eval_path {options.lm_eval_path} holds {found or 'no'} lm-eval, not {VERSION}: see --help")
     return options
-
-
-def chosen_questions(options) -> list[Question]:
-    if options.model:
-        return list(tasks.load(options.task).questions)[: options.questions]
-    return sums(options.questions)
 
 
 # The tiny model
@@ -330,7 +316,7 @@ def compare_scores(questions: list[Question], n: int, pairs: list[tuple[Run, Run
         chosen = {pair: score for pair, score in scores.items() if (score[2] is not None) == answered}
         differ = [(pair, score) for pair, score in chosen.items() if score[0] != score[1]]
         print(f"{len(chosen):,} distinct texts {label}: {len(differ)} scored differently")
-        for (question, text), (correct, verdict, answer) in differ[:SHOWN]:
+        for (question, text), (correct, verdict, answer) in differ[:MAX_DISAGREEMENTS]:
             print(f"  gold {question.gold}: ours {correct} ({answer}), math_verify {verdict}: …{text[-60:]!r}")
 
 

@@ -26,7 +26,7 @@ QUESTIONS, PROMPTS, MINI_BATCH = (
     128,
 )  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
 PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
-LONGEST, LONGEST_IN_EVALUATION = 8192, 20480
+MAX_TOKENS, MAX_EVALUATION_TOKENS = 8192, 20480
 EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
 BENCHMARK_RESPONSES = 32 * sum(BENCHMARKS[task].rows[0] for task in REPORTED["Qwen3-8B", 4]["GRPO"])
 DIFFICULTY_RESPONSES = 16 * QUESTIONS
@@ -84,7 +84,9 @@ ASSUMED = {
 }
 
 
-def generation(model: Model, machine: Machine, responses: float, assumed, length=None, longest: int = LONGEST) -> float:
+def generation(
+    model: Model, machine: Machine, responses: float, assumed, length=None, longest: int = MAX_TOKENS
+) -> float:
     """Seconds to generate `responses` of the mean length on all GPUs."""
     length = length or assumed.length
     split = model.engine_80gb if machine.memory < 100e9 else 1
@@ -121,7 +123,7 @@ def trainings(assumed) -> list[list[str]]:
 
 def once(assumed) -> list[list[str]]:
     """The work done once per model."""
-    longer = (assumed.evaluation_length, LONGEST_IN_EVALUATION)
+    longer = (assumed.evaluation_length, MAX_EVALUATION_TOKENS)
     work = {"measuring difficulty": (DIFFICULTY_RESPONSES,), "five benchmarks x 32": (BENCHMARK_RESPONSES, *longer)}
     rows = []
     for model in MODELS.values():

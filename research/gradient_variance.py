@@ -1,4 +1,4 @@
-"""How good the gradient of one batch is: each estimator's effective sample size and bias, on the small transformer of learning.py.
+"""Measure the gradient of one batch: each estimator's effective sample size and bias, on the small transformer of learning.py.
 
 At the warm start of a cell many batches are drawn, and each estimator gives a gradient g for each, from the same responses.
 With batches i and j that share nothing, g_i·g_j is ‖E g‖² plus noise of mean 0; so, over all pairs,

@@ -1,10 +1,8 @@
-"""The controller's cost per step as it grows: time and memory of the advantage stage and of the run log.
+"""The controller's cost of one step: time and memory of the advantage stage and of the run log.
 
-Sizes double, first in responses, then in tokens. A row for each, in seconds of processor time and MiB of memory above what was
-there (tensors: the padded ones that OpenRLHF makes of the responses; stage: advantages; collect: what the run log takes from a
-step; log: its thread, which decodes and writes meanwhile; file: Parquet of random text, about twice what text takes); then a
-straight line through all of them, in tokens and in responses, and what it says for a step of --responses x --tokens. With --measure
-that step itself is measured, if it fits.
+A row for each size, RESPONSESxTOKENS, in seconds of processor time and MiB of memory above what was there (tensors: the padded ones
+that OpenRLHF makes of the responses; stage: advantages; collect: what the run log takes from a step; log: its thread, which decodes
+and writes meanwhile; file: Parquet of random text, about twice what text takes). It takes about 60 bytes of memory a token.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from pathlib import Path
 from string import printable
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 
 from lab.tables import head, line
@@ -37,50 +34,25 @@ import advantage
 
 SAMPLES, MICRO_BATCH = 8, 8
 PROMPT_TOKENS = 12
-SIZES = ["128x4096", "256x4096", "512x4096", "1024x4096", "256x8192", "256x16384", "256x32768"]
 COLUMNS = ("tensors MiB", "stage s", "stage MiB", "collect s", "collect MiB", "log s", "log MiB", "file MiB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="RxT", help=f"default: {' '.join(SIZES)}")
-    parser.add_argument("--responses", type=int, default=16384, help="of the step that is asked for (default 16384)")
-    parser.add_argument("--tokens", type=int, default=32768, help="of a response of it (default 32768)")
-    parser.add_argument("--measure", action="store_true", help="measure that step too: takes about 60 bytes a token")
+    parser.add_argument("sizes", nargs="+", type=size, metavar="RESPONSESxTOKENS", help="such as 4096x8000")
     options = parser.parse_args()
     torch.set_num_threads(1)  # what Ray gives the trainer
     logging.disable(logging.WARNING)
     measure(64, 256)  # load what is loaded on first use
     print(head(["responses x tokens", *COLUMNS], numbers=len(COLUMNS)))
-    sizes = [tuple(map(int, size.split("x"))) for size in options.sizes]
-    found = []
-    for size in sizes:
-        found.append(measure(*size))
-        print(row(size, found[-1]), flush=True)
-    asked = options.responses, options.tokens
-    print(row(asked, predicted(sizes, np.array(found), *asked), "forecast"), flush=True)
-    if options.measure:
-        print(row(asked, measure(*asked), "measured"))
+    for responses, tokens in options.sizes:
+        costs_of = (f"{value:.2f}" for value in measure(responses, tokens))
+        print(line([f"{responses} x {tokens}", *costs_of]), flush=True)
 
 
-def row(size: tuple[int, int], values, note: str = "") -> str:
-    return line([f"{size[0]} x {size[1]} {note}".strip(), *(f"{value:.2f}" for value in values)])
-
-
-def predicted(sizes: list[tuple[int, int]], found: np.ndarray, responses: int, tokens: int) -> np.ndarray:
-    """Of a straight line in tokens and responses, by least squares of relative errors; no cost is below 0.
-
-    Args:
-        found: (sizes, costs).
-    """
-    from scipy.optimize import nnls
-
-    terms = np.array([(r * t, r, 1) for r, t in sizes], float)
-    scale = terms.max(axis=0)
-    wanted = np.array([responses * tokens, responses, 1.0]) / scale
-    weights = 1 / np.maximum(found, 1e-3)
-    fits = [nnls(terms / scale * w[:, None], values * w)[0] for values, w in zip(found.T, weights.T, strict=True)]
-    return np.array([wanted @ fit for fit in fits])
+def size(text: str) -> tuple[int, int]:
+    responses, tokens = map(int, text.split("x"))
+    return responses, tokens
 
 
 def measure(responses: int, tokens: int) -> list[float]:

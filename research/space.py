@@ -1,4 +1,4 @@
-"""How fast the Space is, as its visitors find it: its start, long runs drawn in a browser, clicks over a million rollout
+"""Measure how fast the Space is for its visitors: its start, long runs drawn in a browser, clicks over a million rollout
 rows, many visitors of one view, and memory.
 
 The data is made first (about 10 s, 250 MB in a temporary folder). Everything is asked over HTTP of an app in a process of

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Does everything run on this machine's GPU? Tests, trainings in every mode, kill and resume, timings: one report.
+# Checks that everything runs on this machine's GPU: tests, trainings in every mode, kill and resume, timings: one report.
 #
-#   bash scripts/gpu_check.sh [REPORT_DIR] [--minutes N] [--only PART ...] [--large] [--cpu] [--dry_run]     --help
+#   bash scripts/gpu_check.sh [REPORT_DIR] [--only PART ...] [--cpu]     --help
 #
 # REPORT_DIR: default runs/gpu_check. For Linux with an NVIDIA GPU and the stack installed for the python3 on PATH (docs/gpus.md).
 # With --cpu, or without a GPU, the CPU stack is installed if no stack is. Repeat the command to resume.

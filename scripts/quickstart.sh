@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Sets up everything on a fresh machine, trains a tiny model with EBPO and with GRPO through the complete stack, and compares.
 #
-#   bash scripts/quickstart.sh [RUN_DIR] [--estimators NAME ...] [--force]      RUN_DIR: default runs/quickstart
+#   bash scripts/quickstart.sh [RUN_DIR] [--force]      RUN_DIR: default runs/quickstart
 #
 # Under ten minutes on two cores, no GPU needed. Repeat the command to resume an interrupted run, or to print the table of
-# a finished one. --estimators ebpo score_weighted rloo: trains these instead, or adds them to a finished run.
-# --force: moves an existing run aside and starts over.
+# a finished one. --force: moves an existing run aside and starts over.
 set -euo pipefail
-case " $* " in *" --help "* | *" -h "*) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit ;; esac
+case " $* " in *" --help "* | *" -h "*) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 exec python -m openrlhf_ebpo.quickstart "$@"

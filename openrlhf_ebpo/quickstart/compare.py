@@ -13,38 +13,35 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart.stages import N_SAMPLES_PER_PROMPT, PROMPTS_PER_STEP, STEPS
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 
-REFERENCE = "group_norm"  # what the others are held against, where it is among them
+ESTIMATORS = ("ebpo", "group_norm")
+REFERENCE = "group_norm"  # what the other is held against
+ARMS = "arms"
 PICTURE = "comparison.png"
 RESULTS = "docs/results.md"
 
 
-def arm_of(directory: Path, estimator: str) -> Path:
-    return directory / "arms" / estimator.replace(":", ".")
-
-
-def compare(directory: Path, estimators: Sequence[str]) -> None:
+def compare(directory: Path) -> None:
     """Evaluate the warm start and every arm, draw the picture, write result.json."""
     from openrlhf_ebpo.quickstart.evaluate import evaluate, paired_difference, read_tasks
     from openrlhf_ebpo.run.plot import plot_runs
 
     heldout = read_tasks(directory / "data" / "heldout.jsonl")
-    runs = {name: arm_of(directory, name) / "run" for name in estimators}
+    runs = {name: directory / ARMS / name / "run" for name in ESTIMATORS}
     before = evaluate(directory / "warm_start", heldout, runs.values(), 0)
     after = {
-        name: evaluate(arm_of(directory, name) / "model", heldout, [run_dir], last_step(run_dir))
+        name: evaluate(directory / ARMS / name / "model", heldout, [run_dir], last_step(run_dir))
         for name, run_dir in runs.items()
     }
-    against = reference(estimators)
     arms = {}
     for name, run_dir in runs.items():
         arms[name] = {
             "after": float(after[name].mean()),
             "rise": paired_difference(before, after[name]),
-            "difference": None if name == against else paired_difference(after[against], after[name]),
+            "difference": None if name == REFERENCE else paired_difference(after[REFERENCE], after[name]),
             "steps": last_step(run_dir),
-            **first_steps(directory / "warm_start", run_dir),
+            "all_fail_first_ten_steps": all_fail_at_first(run_dir),
         }
-    titles = " and ".join(map(registry.title, estimators))
+    titles = " and ".join(map(registry.title, ESTIMATORS))
     heading = f"{titles}: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}, one warm start"
     plot_runs({registry.title(name): run_dir for name, run_dir in runs.items()}, directory / PICTURE, heading)
     result = {
@@ -54,31 +51,24 @@ def compare(directory: Path, estimators: Sequence[str]) -> None:
         "n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
         "steps": STEPS,
         "before": float(before.mean()),
-        "reference": against,
+        "reference": REFERENCE,
         "same_prompts": same_prompts(list(runs.values())),
         "arms": arms,
-        "versions": read_run(runs[against])["versions"],
+        "versions": read_run(runs[REFERENCE])["versions"],
     }
     write_json(directory / "result.json", result)
-
-
-def reference(estimators: Sequence[str]) -> str:
-    return REFERENCE if REFERENCE in estimators else estimators[-1]
 
 
 def last_step(run_dir: Path) -> int:
     return read_metrics(run_dir)[-1]["step"]
 
 
-def first_steps(warm_start: Path, run_dir: Path) -> dict:
-    """Measure how many groups all fail at the start, and the gradient of one of them."""
-    from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, all_fail_gradient
+def all_fail_at_first(run_dir: Path) -> float:
+    """Return the mean share of groups that all fail, over the first ten steps."""
+    from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction
 
-    first = [read_rollouts(run_dir, step) for step in range(1, min(10, last_step(run_dir)) + 1)]
-    return {
-        "all_fail_first_ten_steps": float(np.mean([all_fail_fraction(rollouts) for rollouts in first])),
-        "all_fail_gradient": all_fail_gradient(warm_start, first[0], "advantage"),
-    }
+    steps = range(1, min(10, last_step(run_dir)) + 1)
+    return float(np.mean([all_fail_fraction(read_rollouts(run_dir, step)) for step in steps]))
 
 
 def same_prompts(run_dirs: Sequence[Path]) -> bool:
@@ -115,19 +105,18 @@ def table(result: dict, directory: Path) -> str:
 def differences(result: dict) -> list[str]:
     """Describe the differences between the arms, and their intervals."""
     against = registry.title(result["reference"])
-    pairs = [(f"{registry.title(n)} - {against}", arm["difference"]) for n, arm in result["arms"].items()]
-    found = [(name, values) for name, values in pairs if values] or [
-        (f"rise of {against}", result["arms"][result["reference"]]["rise"])
-    ]
+    lines = []
+    for name, arm in result["arms"].items():
+        if arm["difference"]:
+            mean, low, high = arm["difference"]
+            lines += [f"{registry.title(name)} - {against}  {mean:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]"]
     measured = f"{result['heldout_questions']} tasks x {result['samples_per_question']} samples"
-    lines = [f"{name}  {mean:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]" for name, (mean, low, high) in found]
-    lines += [f"The interval is of the tasks ({measured}), not of training: other seeds are in {RESULTS}."]
-    if len(pairs) > 1:
-        same = "the same prompts, in the same order" if result["same_prompts"] else "NOT the same prompts"
-        lines += [f"All began with the same model and were given {same}: {effort(result)}."]
-    else:
-        lines += [f"Trained for {effort(result)}."]
-    return lines
+    same = "the same prompts, in the same order" if result["same_prompts"] else "NOT the same prompts"
+    return [
+        *lines,
+        f"The interval is of the tasks ({measured}), not of training: other seeds are in {RESULTS}.",
+        f"All began with the same model and were given {same}: {effort(result)}.",
+    ]
 
 
 def effort(result: dict) -> str:

@@ -1,4 +1,4 @@
-"""Measure a model's held-out success, and what an all-fail group does to its gradient."""
+"""Measure a model's held-out success."""
 
 from __future__ import annotations
 
@@ -158,27 +158,6 @@ def all_fail_fraction(rollouts: pa.Table) -> float:
     """Return the share of the groups in which every response has reward 0."""
     best = rollouts.group_by("group").aggregate([("reward", "max")])["reward_max"].to_numpy()
     return float((best == 0).mean())
-
-
-def all_fail_gradient(model: str | Path, rollouts: pa.Table, column: str) -> float | None:
-    """Return the norm of the policy gradient that one all-fail group of a mixed batch causes, with the advantages in `column`
-    ("advantage": EBPO's, "grpo_advantage": GRPO's). None where the batch has no such group."""
-    rows = rollouts.to_pylist()
-    groups: dict[int, list[dict]] = {}
-    for row in rows:
-        groups.setdefault(row["group"], []).append(row)
-    failed = [group for group in groups.values() if all(row["reward"] == 0 for row in group)]
-    if not failed or len(failed) == len(groups):
-        return None
-    policy, tokenizer = load(model)
-    loss = torch.zeros((), device=policy.device)
-    for row in failed[0]:
-        prompt = tokenizer(row["prompt"], return_tensors="pt")["input_ids"]
-        tokens = tokenizer(row["prompt"] + row["response"], return_tensors="pt")["input_ids"].to(policy.device)
-        log_p = policy(tokens).logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])
-        loss = loss - row[column] * log_p[:, prompt.shape[1] - 1 :].sum()
-    loss.backward()
-    return torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm().item()
 
 
 def read_tasks(path: Path) -> list[dict]:

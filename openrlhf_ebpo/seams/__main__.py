@@ -6,39 +6,31 @@ import argparse
 import sys
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.seams.check import installed_release, source_fingerprint
+from openrlhf_ebpo.seams.check import imports, installed_release, source_fingerprint
 from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.releases import listed
-from openrlhf_ebpo.seams.relied import RELIED, Relied, definition, problem
 from openrlhf_ebpo.seams.rows import Seam
 
 ABOUT = """Hold every row of what is replaced in OpenRLHF against the installed packages.
 
 ok: the source is one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only that it is
-there is checked. CHANGED: with the fingerprint to add to seams/releases.py once the row fits both. GONE. calls: what is called
-in vLLM and transformers without a row: ok, or CHANGED. The exit status is 1 if there is a CHANGED or GONE. Nothing of them is
-imported; PYTHONPATH=DIR holds all of it against wheels that are unpacked in DIR (docs/develop.md)."""
+there is checked. CHANGED: with the fingerprint to add to seams/releases.py once the row fits both. GONE. The exit status is 1
+if there is a CHANGED or GONE. Nothing is imported; PYTHONPATH=DIR holds the rows against wheels that are unpacked in DIR
+(docs/develop.md)."""
 
 
 def check(_: argparse.Namespace) -> None:
     print(f"OpenRLHF {installed_release()}; tested: {listed()}")
-    lines = [line(seam) for seam in all_seams()] + [call_line(call) for call in RELIED]
+    lines = [line(seam) for seam in all_seams()]
     print("\n".join(lines))
     if different := [each for each in lines if each.startswith(("CHANGED", "GONE"))]:
-        sys.exit(f"{len(different)} of {len(lines)} rows and calls do not fit what is installed")
-
-
-def call_line(call: Relied) -> str:
-    if found := problem(call):
-        return f"CHANGED  calls {call}: it {found}"
-    return f"ok       calls {call}"
+        sys.exit(f"{len(different)} of {len(lines)} rows do not fit what is installed")
 
 
 def line(seam: Seam) -> str:
-    if not seam.sources:
-        there = definition(seam.module, seam.name)
-        return f"by name  {seam}" if there else f"GONE     {seam}: replaced by {seam.replacement}"
     found = source_fingerprint(seam.module, seam.name)
+    if not seam.sources and (found or imports(seam.module, seam.name)):
+        return f"by name  {seam}"
     if found is None:
         return f"GONE     {seam}: replaced by {seam.replacement}"
     if found not in seam.sources:

@@ -94,7 +94,7 @@ def changed(seam: Seam) -> str | None:
 
 
 def source_fingerprint(module: str, name: str) -> str | None:
-    """Fingerprint of a function's or class's source text; None where there is none."""
+    """Return the fingerprint of a function's or class's source text; None if it does not exist."""
     path = module_path(module)
     if not path.is_file():
         return None
@@ -107,6 +107,14 @@ def source_fingerprint(module: str, name: str) -> str | None:
         if node is None:
             return None
     return hashlib.sha256(text_of(node, lines)).hexdigest()[:12]
+
+
+def imports(module: str, name: str) -> bool:
+    """Return True if the module's first level imports this name from another one."""
+    path = module_path(module)
+    nodes = parsed(path.read_text(encoding="utf-8"))[0].body if path.is_file() else ()
+    found = (alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names)
+    return any(name == (alias.asname or alias.name) for alias in found)
 
 
 @functools.lru_cache

@@ -24,7 +24,7 @@ def is_installed() -> bool:
 
 
 def offer_stand_in() -> None:
-    """Let upstream's module be imported where there is no flash-attn. Idempotent."""
+    """Let upstream's module be imported without flash-attn. Idempotent."""
     if not is_installed() and not any(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path):
         sys.meta_path.insert(0, FlashAttnStandIn())
 
@@ -33,7 +33,7 @@ def adapt_args(args) -> list[str]:
     """Change, in place, the attention that needs it, and say so; nothing where it is installed.
 
     Raises:
-        UsageError: a flag asks for what there is no other way to do.
+        UsageError: a flag asks for what only flash-attn does.
     """
     if is_installed():
         return []

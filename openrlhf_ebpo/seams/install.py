@@ -31,7 +31,7 @@ def install() -> None:
     """Arrange for every row to be applied as its module is imported. Calling it again changes nothing.
 
     Raises:
-        SeamError: there is no OpenRLHF, another one than the driver's, or one that nobody tested and the rows do not fit.
+        SeamError: OpenRLHF is missing, differs from the driver's, or is an untested release that the rows do not fit.
     """
     if install.done:
         return

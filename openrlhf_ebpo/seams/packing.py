@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 
-TARGET = "openrlhf.models.ring_attn_utils"
-
 
 def index_first_axis(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Rows of `tensor` (B·T, ...) at `indices` (N,)."""

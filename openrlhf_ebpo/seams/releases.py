@@ -44,7 +44,6 @@ SOURCES = {
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.save_model": ("15476c8178ee", "576c88c2f7e0"),
     "openrlhf.trainer.ray.launcher.RayActorGroup.async_init_model_from_pretrained": ("3c293c3e9178",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.load_ckpt": ("6ff8e416fcea",),
-    "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.moving_average": ("5d366bdde21e",),
     "openrlhf.utils.deepspeed.deepspeed_utils.get_train_ds_config": ("2e79fbb11ad6",),
     "openrlhf.trainer.ppo_utils.replay_buffer.NaiveReplayBuffer": ("f1e8190d186c",),
     "openrlhf.utils.distributed_util.stateless_init_process_group": ("0f4de7e6719a",),

@@ -162,7 +162,7 @@ SEAMS = (
         "SingleTurnAgentExecutor",
         "openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor",
         where="rollout actors",
-        why="upstream logs a failing reward function at INFO and goes on without a reward, and takes None, NaN, "
+        why="upstream logs a failing reward function at INFO and continues without a reward, and takes None, NaN, "
         "infinity and wrong lengths as they come; here the error travels with the sample. It waits for ever for one "
         "that hangs, or ends with SystemExit or StopIteration, and dies of one that crashes",
         until="upstream reports reward errors and has a time limit",
@@ -234,7 +234,7 @@ SEAMS = (
         "PolicyModelActor",
         "openrlhf_ebpo.training.checkpoint:PolicyWithPrior",
         where="policy actors",
-        why="writes prior.json beside each exported model, the final export included, which train() asks for without "
+        why="writes prior.json next to each exported model, the final export included, which train() asks for without "
         "the trainer",
         until="upstream lets a trainer add files to a checkpoint",
     ),

@@ -21,7 +21,6 @@ from openrlhf_ebpo.errors import HealthError
 from openrlhf_ebpo.files import replacing, write_json
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.training.phases import MicroBatches
-from openrlhf_ebpo.training.rollouts import prompt_id
 
 AFTERWARDS = "policy/kl_per_step"  # takes forward passes with the new weights, which may be finite and yet of no use
 LOSSES = ("policy_loss", "critic_loss", "gpt_loss", "loss_mean", "entropy_loss", "kl")
@@ -43,7 +42,6 @@ class HealthyUpdates:
     """
 
     role: str  # "policy" or "critic"
-    _log_probs: torch.Tensor | None = None
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -89,7 +87,6 @@ class HealthyUpdates:
             "responses": len(experience.sequences),
             "action_tokens": int(experience.action_mask.sum()),
             "measured": {name: readable(value) for name, value in metrics.items()},
-            "samples": list(extremes(experience, self._log_probs)),
         }
 
     def _raise_if_any(self, what: str, weights: list[str]) -> None:
@@ -108,18 +105,9 @@ class HealthyPolicy(HealthyUpdates):
 
     role = "policy"
 
-    def __init__(self, strategy, actor, *args, **kwargs):
-        actor.register_forward_hook(self._keep_log_probs, with_kwargs=True)
-        super().__init__(strategy, actor, *args, **kwargs)
-
     @property
     def _engine(self):
         return self.actor.model
-
-    def _keep_log_probs(self, actor, args, kwargs, output) -> None:
-        """Only the training forward passes ask for `return_output` and have gradients."""
-        if kwargs.get("return_output") and torch.is_grad_enabled():
-            self._log_probs = output[0].detach()
 
 
 class HealthyCritic(HealthyUpdates):
@@ -193,28 +181,6 @@ def damaged_weights(module: torch.nn.Module) -> list[str]:
     return [name for (name, _), ok in zip(held, good, strict=True) if not ok]
 
 
-def extremes(experience, log_probs: torch.Tensor | None) -> Iterator[dict]:
-    """Per response of a micro-batch, [least, greatest] over its action tokens of all that goes into its loss."""
-    columns = {
-        "log_prob": log_probs,
-        "old_log_prob": experience.action_log_probs,
-        "rollout_log_prob": experience.rollout_log_probs,
-        "advantage": experience.advantages,
-        "return": experience.returns,
-        "value": experience.values,
-    }
-    columns = {name: values.float() for name, values in columns.items() if values is not None}
-    if {"log_prob", "old_log_prob"} <= columns.keys():
-        columns["ratio"] = (columns["log_prob"] - columns["old_log_prob"]).exp()
-    for i, mask in enumerate(experience.action_mask.bool()):
-        spans = {name: values[i][mask] for name, values in columns.items()}
-        yield {
-            "prompt_id": prompt_id(experience.prompts[i], experience.labels[i]) if experience.prompts else None,
-            "action_tokens": int(mask.sum()),
-            **{name: [readable(float(end)) for end in span.aminmax()] for name, span in spans.items() if len(span)},
-        }
-
-
 def readable(value: float) -> float | str:
     """A number that JSON knows, or "nan", "inf", "-inf"."""
     return value if math.isfinite(value) else str(value)
@@ -275,28 +241,4 @@ def write_failed_step(folder: Path, step: int, error: HealthError, trainer) -> N
     rollouts = trainer.experience_maker.rollouts
     with replacing(folder / "rollouts.parquet") as temporary:
         pq.write_table(rollouts.table(step, trainer.tokenizer), temporary)
-    write_json(
-        folder / "report.json",
-        {
-            "step": step,
-            "error": redacted_text(str(error)),
-            "settings": settings_of(trainer.args),
-            "ranks": error.report,
-        },
-    )
-
-
-def settings_of(args) -> dict:
-    """Those that decide how far a step goes; run.json has all."""
-    return {
-        "actor.adam.lr": args.actor.adam.lr,
-        "actor.max_norm": args.actor.max_norm,
-        "actor.eps_clip_low_high": args.actor.eps_clip_low_high,
-        "actor.policy_loss_type": args.actor.policy_loss_type,
-        "algo.advantage.estimator": args.algo.advantage.estimator,
-        "algo.kl.init_coef": args.algo.kl.init_coef,
-        "ds.param_dtype": args.ds.param_dtype,
-        "ds.zero_stage": args.ds.zero_stage,
-        "train.batch_size": args.train.batch_size,
-        "train.max_epochs": args.train.max_epochs,
-    }
+    write_json(folder / "report.json", {"step": step, "error": redacted_text(str(error)), "ranks": error.report})

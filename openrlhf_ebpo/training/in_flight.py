@@ -23,7 +23,7 @@ from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT = "openrlhf_ebpo_in_flight"  # beside torchdata's keys, so that OpenRLHF alone can read the state too
+IN_FLIGHT = "openrlhf_ebpo_in_flight"  # next to torchdata's keys, so that OpenRLHF alone can read the state too
 FINISHED = "_iterator_finished"  # torchdata's: the loader has seen its end
 
 
@@ -93,15 +93,10 @@ class PromptsInFlight:
         """Takes torchdata's own states too, as OpenRLHF alone saves them.
 
         Raises:
-            CheckpointError: it is not a state of torchdata's; the data set has become smaller than a row that is in flight.
+            CheckpointError: the data set has become smaller than a row that is in flight.
         """
         if not saved:
             return
-        if FINISHED not in saved:
-            raise CheckpointError(
-                "this checkpoint was saved with --data.order adaptive, which is retired: which prompts come next is unknown. Start "
-                "another run from an exported model"
-            )
         rows = [int(row) for row in saved.get(IN_FLIGHT, ())]
         if rows and not 0 <= min(rows) <= max(rows) < len(self.dataset):
             raise CheckpointError(

@@ -1,1 +1,1 @@
-"""The parts of scripts/gpu_check.sh, and the report that they end in (docs/gpus.md)."""
+"""The trainings and the report of scripts/gpu_check.sh (docs/gpus.md)."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import os
 import shutil
 import statistics
 import sys
@@ -13,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from gpu.modes import KILL_AFTER, MODES, STEPS, Mode, flags_of
-from gpu.two_nodes import two_nodes
 from gpu.work import PartFailed, Work
 from lab import training
 from lab.gpu_memory import peak
@@ -22,31 +23,32 @@ from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.rows import SEAMS
 
 MAX_STALE_IN_A_ROW = 1  # one may be an outlier; weights that do not arrive stay old
+CORES = 8  # of a node; more than there may be, since Ray only counts them
 WARM_UP = 5  # steps, in which kernels are compiled and caches filled
-
-
-def plan(work: Work, name: str) -> list[list[str]]:
-    """The training's command, which is given twice where it is killed, and the one that verifies it."""
-    flags = flags_of(name, work.model, work.output)
-    verify = [sys.executable, "-m", "openrlhf_ebpo.cli.verify", str(flags["logger.run_dir"])]
-    return [training.command(flags), verify]
+PREPARE = """
+import sys
+from pathlib import Path
+from openrlhf_ebpo.quickstart.stages import preparation, run_stages
+run_stages(preparation(Path(sys.argv[1])))
+"""  # does nothing if the model is there
 
 
 def train(work: Work, name: str) -> dict:
-    """Facts for the report.
+    """Return facts for the report.
 
     Raises:
         PartFailed: something does not hold; its message says what.
     """
-    mode, (words, verify) = MODES[name], plan(work, name)
-    run_dir = Path(verify[-1])
+    mode, flags = MODES[name], flags_of(name, work.model, work.output)
+    words, run_dir = training.command(flags), Path(flags["logger.run_dir"])
+    work.run([sys.executable, "-c", PREPARE, str(work.model)], OMP_NUM_THREADS="1")
     shutil.rmtree(work.output, ignore_errors=True)  # of a training that was interrupted
     with peak() as memory, ray_for(work, mode) as ray:
         environment = {"OMP_NUM_THREADS": "1", **ray}
         if mode.killed:
             kill_midway(work, words, run_dir, environment)
         work.run(words, **environment)
-        work.run(verify)
+        work.run([sys.executable, "-m", "openrlhf_ebpo.cli.verify", str(run_dir)])
     found = facts(run_dir, work.cpu) | memory | {"placement": placement(work, mode)}
     if wrong := problems(found, mode, work.cpu):
         raise PartFailed("; ".join(wrong))
@@ -61,6 +63,27 @@ def ray_for(work: Work, mode: Mode) -> Iterator[dict[str, str]]:
         return
     with two_nodes() as address:
         yield {"RAY_ADDRESS": address}
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[str]:
+    """Start two Ray nodes with the same one GPU, and give the cluster's address.
+
+    OpenRLHF asks Ray for one GPU for the trainer and one for each engine, and NCCL refuses two ranks of one machine on one GPU. Two
+    nodes have a GPU each, and NCCL takes the nodes for two machines (NCCL_HOSTID): weights then go over a socket.
+    """
+    from ray.cluster_utils import Cluster
+
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    nodes = Cluster()
+    try:
+        for number in range(2):
+            variables = {"NCCL_HOSTID": f"node-{number}"}
+            logging.getLogger("ray").setLevel(logging.WARNING)
+            nodes.add_node(num_cpus=CORES, num_gpus=1, dashboard_agent_listen_port=0, env_vars=variables)
+        yield nodes.address
+    finally:
+        nodes.shutdown()
 
 
 def placement(work: Work, mode: Mode) -> str:

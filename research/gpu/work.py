@@ -1,4 +1,4 @@
-"""How a part runs its commands: each is recorded, has its output in the part's log, and a limit."""
+"""Run a part's commands: each is recorded, writes to the part's log, and has a limit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,6 @@ class PartFailed(ReportedError):
     """The part does not hold; the message says what was found."""
 
 
-class PartSkipped(ReportedError):
-    """The part cannot be run on this machine; the message says why."""
-
-
-class TimeIsUp(ReportedError):
-    """--minutes have passed; what was under way is left for the next call."""
-
-
 @dataclass
 class Work:
     """One part under way.
@@ -40,7 +32,6 @@ class Work:
     Attributes:
         folder: of the report.
         seconds: the part's limit, from its beginning.
-        until: when --minutes are over, by time.monotonic.
         gpus: how many GPUs there are; in a rehearsal, how many a machine is taken to have.
     """
 
@@ -49,7 +40,6 @@ class Work:
     seconds: float
     cpu: bool = False
     gpus: int = 1
-    until: float = float("inf")
     commands: list[dict] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
@@ -64,20 +54,13 @@ class Work:
 
     @property
     def model(self) -> Path:
-        """The quickstart's data and warm start, which the part `model` makes."""
+        """The quickstart's data and warm start, which the first training makes."""
         return self.folder / "model"
 
     def check_time(self) -> None:
-        """Raises TimeIsUp or PartFailed where a limit has passed."""
-        now = time.monotonic()
-        if now >= self.until:
-            raise TimeIsUp("--minutes are over")
-        if now >= self.began + self.seconds:
-            raise PartFailed(f"not done after its limit of {self.seconds:.0f} s; {self.last_line()}")
-
-    def last_line(self) -> str:
-        lines = tail(self.log, 1)
-        return f"the last line of {self.log.name}: {lines[0]}" if lines else f"{self.log.name} is empty"
+        """Raises PartFailed where the limit has passed."""
+        if time.monotonic() >= self.began + self.seconds:
+            raise PartFailed(f"not done after its limit of {self.seconds:.0f} s")
 
     @contextlib.contextmanager
     def started(self, words: Sequence[str], **environment: str) -> Iterator[subprocess.Popen]:
@@ -110,18 +93,16 @@ class Work:
             self.check_time()
             time.sleep(pause)
 
-    def run(self, words: Sequence[str], allowed: Sequence[int] = (0,), **environment: str) -> int:
-        """The command, to its end.
+    def run(self, words: Sequence[str], **environment: str) -> None:
+        """Run the command to its end.
 
         Raises:
-            PartFailed: its status is not allowed, or the part's limit has passed.
-            TimeIsUp: --minutes are over.
+            PartFailed: its status is not 0, or the part's limit has passed.
         """
         with self.started(words, **environment) as process:
             self.wait(lambda: process.poll() is not None)
-        if process.returncode not in allowed:
+        if process.returncode:
             raise PartFailed(f"exit status {process.returncode}: {shell_command(self.commands[-1])}")
-        return process.returncode
 
 
 def stop(process: subprocess.Popen) -> None:

@@ -69,7 +69,7 @@ def load(model: str):
 
 
 def ended(tokens: list[int], end: int) -> int:
-    """How many tokens the response has, its end among them."""
+    """Count the tokens of the response, its end among them."""
     return tokens.index(end) + 1 if end in tokens else len(tokens)
 
 

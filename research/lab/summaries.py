@@ -22,7 +22,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import write_text
 
 BASE = "group_norm"
-SHOWN = ("ebpo", "james_stein", "score_weighted", "ebpo.robust")  # in the overview
+OVERVIEW = ("ebpo", "james_stein", "score_weighted", "ebpo.robust")  # in the overview
 LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
 COLUMNS = (
     *("estimator", "success at the end", "minus GRPO's", "seeds ahead", "rollouts to {level:.2f}, in GRPO's"),
@@ -126,12 +126,12 @@ def shortened(numbers: np.ndarray) -> list[float | None]:
 
 def overview(summaries: list[dict]) -> str:
     """A row a regime: success at the end at the common learning rate."""
-    columns = ["regime", "seeds", title(BASE), *(f"{title(name)} minus GRPO" for name in SHOWN), "smallest visible"]
+    columns = ["regime", "seeds", title(BASE), *(f"{title(name)} minus GRPO" for name in OVERVIEW), "smallest visible"]
     rows = []
     for name in CELLS:
         runs = {each["estimator"]: each for each in summaries if each["cell"] == name and is_common(each)}
         if base := runs.get(BASE):
-            shown = [interval(difference(runs[each], base)).text() if each in runs else "" for each in SHOWN]
+            shown = [interval(difference(runs[each], base)).text() if each in runs else "" for each in OVERVIEW]
             again = replicated(name, summaries)
             noise = f"{visible(base, again):.3f}" if again else ""
             rows.append([CELLS[name].title, str(base["seeds"]), f"{np.mean(base['end']):.3f}", *shown, noise])

@@ -13,9 +13,9 @@ from lab.policy import END, FIRST_LETTER, PAD, Shape
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.rewards import gym
 
-LONGEST = 6  # letters
+MAX_LETTERS = 6  # of a word
 PROMPT = 8  # two positions more than needed: with the response's 16 (Shape)
-RESPONSE = LONGEST + 2  # its end token, and room for one token too many
+RESPONSE = MAX_LETTERS + 2  # its end token, and room for one token too many
 HELDOUT = 512
 DRAWN = 12_000  # tasks to take distinct words from
 
@@ -26,7 +26,7 @@ ANSWERS: dict[str, Callable[[str], str]] = {"backward": backward, "sort": lambda
 @functools.cache
 def words() -> tuple[list[str], list[str]]:
     """Held-out and training words of reasoning-gym's spell_backward, distinct, in small letters."""
-    settings = {"seed": tasks.SEED, "size": DRAWN, "min_word_len": 3, "max_word_len": LONGEST}
+    settings = {"seed": tasks.SEED, "size": DRAWN, "min_word_len": 3, "max_word_len": MAX_LETTERS}
     dataset = gym.create(tasks.DATASET, settings)
     found = dict.fromkeys(dataset[i]["answer"][::-1].lower() for i in range(DRAWN))
     plain = [word for word in found if word.isascii() and word.isalpha()]
@@ -64,7 +64,7 @@ def mixed(draw: random.Random, task: str) -> tuple[str, str]:
     """The longest words in one of forty examples: the policy soon knows the others, and hardly these."""
     while True:
         word, answer = right(draw, task)
-        if len(word) < LONGEST or draw.random() < 1 / 40:
+        if len(word) < MAX_LETTERS or draw.random() < 1 / 40:
             return word, answer
 
 

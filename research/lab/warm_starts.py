@@ -12,7 +12,7 @@ from lab import policy, tasks
 from openrlhf_ebpo.files import replacing
 
 STARTS = (0.01, 0.05, 0.1, 0.3, 0.6)
-BATCH, LR, WARMUP, LONGEST = 32, 2e-3, 20, 4000
+BATCH, LR, WARMUP, MAX_STEPS = 32, 2e-3, 20, 4000
 CHECKED_EVERY = 2
 VALIDATION = 256  # training words: held-out words choose nothing
 
@@ -44,7 +44,7 @@ def supervised(shape, task: str, examples: str, starts: list[float], seeds: list
     validation = [tasks.prompts(words), tasks.answers([tasks.ANSWERS[task](word) for word in words])]
     validation = [tensor.expand(len(seeds), *tensor.shape) for tensor in validation]
     reached: list[dict[float, Tensor]] = [{} for _ in seeds]
-    for step in range(LONGEST):
+    for step in range(MAX_STEPS):
         adam.param_groups[0]["lr"] = LR * min(1.0, (step + 1) / WARMUP)
         shown = [[tasks.EXAMPLES[examples](draw, task) for _ in range(BATCH)] for draw in draws]
         prompts = torch.stack([tasks.prompts([word for word, _ in rows]) for rows in shown])
@@ -63,5 +63,5 @@ def supervised(shape, task: str, examples: str, starts: list[float], seeds: list
         if all(len(each) == len(starts) for each in reached):
             return reached
     raise RuntimeError(
-        f"{LONGEST} steps on {examples} examples of {task!r} never taught {max(starts):.0%} to every seed"
+        f"{MAX_STEPS} steps on {examples} examples of {task!r} never taught {max(starts):.0%} to every seed"
     )

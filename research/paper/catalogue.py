@@ -48,7 +48,7 @@ def compared(what: str, found: Interval, expected: int, unit: str = "", digits: 
 
 
 class Size(NamedTuple):
-    """How much is measured. steps: of a training of the small network."""
+    """The amount that is measured. steps: of a training of the small network."""
 
     name: str
     seeds: int

@@ -21,6 +21,7 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.seams.check import installed_release
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 PPO, SFT = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_sft"
 ONE_THRESHOLD = pytest.mark.skipif(
@@ -338,6 +339,11 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
         (["--logger.metrics", "reward.py"], "reward.py: not JSON"),
         (["--sample", "0"], "--sample is 0; give 1 or more prompts"),
+        pytest.param(
+            ["--train.enable_ema"],
+            "--train.enable_ema: OpenRLHF averages weights on a GPU (this machine has no CUDA)",
+            marks=pytest.mark.skipif(not is_cpu_stack(), reason="needs a CPU build of torch"),
+        ),
     ],
     ids=lambda value: str(value)[:50],
 )

@@ -37,8 +37,6 @@ def test_an_infinite_advantage_in_one_rank_stops_every_rank_with_the_same_words(
     )
     (finding,) = [found for found in first["report"] if found["rank"] == 1]
     assert finding["measured"]["policy_loss"] in ("inf", "-inf") and finding["responses"] == 2
-    (sample,) = [sample for sample in finding["samples"] if "inf" in sample["advantage"]]
-    assert sample["action_tokens"] == 6 and sample["prompt_id"] and len(sample["ratio"]) == 2
 
 
 @pytest.mark.parametrize("case", ["gradient 2", "gradient 3"])
@@ -64,8 +62,6 @@ def test_a_poisoned_weight_of_one_rank_is_named_by_all(outcomes, case):
 def test_the_critic_is_watched_too(outcomes):
     for outcome in outcomes:
         assert "critic, rank 1: critic_loss is nan" in outcome["critic 2"]["error"]
-        (finding,) = [found for found in outcome["critic 2"]["report"] if found["rank"] == 1]
-        assert ["nan", "nan"] in [sample["return"] for sample in finding["samples"]]
 
 
 def test_a_step_left_out_is_how_fp16_finds_its_scale_and_a_fault_in_bf16():
@@ -140,24 +136,11 @@ class Rollouts:
         return pa.table({"step": [step]})
 
 
-def test_the_batch_of_a_step_that_failed_is_kept_also_when_it_fails_again(tmp_path, sections):
-    settings = {
-        "actor.adam.lr": 1.0,
-        "actor.max_norm": 1.0,
-        "actor.eps_clip_low_high": [0.2, 0.2],
-        "actor.policy_loss_type": "ppo",
-        "algo.advantage.estimator": "ebpo",
-        "algo.kl.init_coef": 0.0,
-        "ds.param_dtype": "bf16",
-        "ds.zero_stage": 2,
-        "train.batch_size": 8,
-        "train.max_epochs": 1,
-    }
+def test_the_batch_of_a_step_that_failed_is_kept_also_when_it_fails_again(tmp_path):
     trainer = SimpleNamespace(
         run_log=SimpleNamespace(run_dir=tmp_path),
         experience_maker=SimpleNamespace(rollouts=Rollouts()),
         tokenizer=None,
-        args=sections(**settings),
     )
     for folder in ("failed_step-000012", "failed_step-000012.2"):
         with (
@@ -168,5 +151,4 @@ def test_the_batch_of_a_step_that_failed_is_kept_also_when_it_fails_again(tmp_pa
         assert "--actor.adam.lr" in str(stopped.value)
         report = json.loads((tmp_path / folder / "report.json").read_text())
         assert report["step"] == 12 and report["ranks"] == [{"rank": 0, "weights": ["w"]}]
-        assert report["settings"] == settings
         assert (tmp_path / folder / "rollouts.parquet").is_file()

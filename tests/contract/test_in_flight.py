@@ -246,11 +246,6 @@ def test_rows_with_the_same_prompt_and_label_are_told_apart_by_their_number(buil
             assert Counter(episode) == {"1": 4, "2": 4, "3": 4}
 
 
-def test_a_checkpoint_of_the_retired_adaptive_order_is_refused(build):
-    with pytest.raises(CheckpointError, match=r"--data\.order adaptive, which is retired"):
-        build().prompts_dataloader.load_state_dict({"format": "openrlhf_ebpo curriculum 1", "draws": 3})
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_state_of_upstreams_loader_is_taken(build, num_workers):
     """As OpenRLHF alone saves it; and upstream's loader takes one of ours."""

@@ -24,7 +24,6 @@ from openrlhf_ebpo.seams.check import check_release, check_unchanged, source_fin
 from openrlhf_ebpo.seams.cpu import rows as cpu_rows
 from openrlhf_ebpo.seams.cpu import weight_sync
 from openrlhf_ebpo.seams.install import all_seams, apply, install
-from openrlhf_ebpo.seams.relied import RELIED
 from openrlhf_ebpo.seams.rows import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -363,13 +362,13 @@ def test_offering_the_stand_in_twice_adds_one_finder():
 def test_the_state_of_every_row_can_be_printed(capsys, monkeypatch):
     printer.main([])
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) == len(all_seams()) + len(RELIED)
+    assert len(lines) == len(all_seams())
     assert all(line.startswith(("ok ", "by name ")) for line in lines), lines
     gone = dataclasses.replace(ROW, name="NoSuchClass")
     monkeypatch.setattr(printer, "all_seams", lambda: (ROW, gone))
     for row in (ROW, gone):
         monkeypatch.setitem(releases.SOURCES, str(row), (UNKNOWN,))
-    with pytest.raises(SystemExit, match=f"2 of {2 + len(RELIED)} rows and calls do not fit"):
+    with pytest.raises(SystemExit, match="2 of 2 rows do not fit"):
         printer.main([])
     text = capsys.readouterr().out
     assert f"CHANGED  {ROW}: {FINGERPRINT}, and known are {UNKNOWN}" in text and f"GONE     {gone}" in text

@@ -49,8 +49,7 @@ def test_the_advantage_benchmark_checks_its_values_and_ends_with_the_speedup():
     assert last.startswith("speedup ") and float(last.split()[1]) > 1
 
 
-@pytest.mark.nightly  # a forecast of time, on which nothing rests; daily: unit/test_run_log.py
-def test_the_scaling_benchmark_forecasts_and_measures_a_step():
-    sizes = ("64x50", "128x50", "64x100")
-    rows = run("research/scaling.py", "--sizes", *sizes, "--responses", "128", "--tokens", "100", "--measure")
-    assert "| 128 x 100 forecast | " in rows and rows.splitlines()[-1].startswith("| 128 x 100 measured | ")
+@pytest.mark.nightly  # a measurement of time, on which nothing rests; daily: unit/test_run_log.py
+def test_the_controllers_cost_of_a_step_is_measured():
+    rows = run("research/scaling.py", "64x50", "128x100")
+    assert "| responses x tokens | tensors MiB | " in rows and rows.splitlines()[-1].startswith("| 128 x 100 | ")

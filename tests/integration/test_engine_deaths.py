@@ -99,7 +99,7 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in
     assert all(words in output for words in ("step 2: the step is not healthy: policy", "policy_loss is", str(folder)))
     assert "global_step1 is complete: repeat the command with --ckpt.load_enable" in output
     report = json.loads((folder / "report.json").read_text())
-    assert report["step"] == 2 and report["ranks"][0]["samples"] and (folder / "rollouts.parquet").is_file()
+    assert report["step"] == 2 and report["ranks"][0]["measured"] and (folder / "rollouts.parquet").is_file()
     assert newest_whole([checkpoints / "_actor"]).tag == "global_step1"
     assert [row["step"] for row in read_metrics(run_dir)] == [1] and read_run(run_dir)["status"] == "failed"
 

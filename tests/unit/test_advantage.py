@@ -12,6 +12,7 @@ from lab.bandit import Bandit, train
 from openrlhf_ebpo.estimator.advantage import group_outcomes, grpo_advantages
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
+from tests.reference_ebpo import Reference
 
 CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 EXAMPLE = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
@@ -51,51 +52,6 @@ def test_the_metrics_of_the_worked_example():
     )
 
 
-def slow_step(history: dict, rewards, valid, low: float, high: float) -> dict:
-    """Algorithm 1 over plain lists; `history` keeps every reward and every group mean ever seen."""
-    span = high - low
-    means = []
-    for row, ok in zip(rewards, valid, strict=True):
-        kept = [r for r, v in zip(row, ok, strict=True) if v]
-        means.append(sum(kept) / len(kept) if kept else None)
-        history["rewards"] += kept
-        if kept:
-            history["means"].append(means[-1])
-
-    def variance(values, ddof=0):
-        mean = math.fsum(values) / len(values)
-        return math.fsum((v - mean) ** 2 for v in values) / max(len(values) - ddof, 1)
-
-    prior_mean = math.fsum(history["rewards"]) / len(history["rewards"])
-    within, between = variance(history["rewards"]), variance(history["means"])
-    weights, baselines, raw = [], [], []
-    for row, ok, mean in zip(rewards, valid, means, strict=True):
-        if mean is None:
-            weights.append(None)
-            baselines.append(None)
-            continue
-        noise = within / sum(ok)
-        weight = 1.0 if noise + between <= 1e-6 * span**2 else noise / (noise + between)
-        weights.append(weight)
-        baselines.append((1 - weight) * mean + weight * prior_mean)
-        raw += [r - baselines[-1] for r, v in zip(row, ok, strict=True) if v]
-    centre, std = math.fsum(raw) / len(raw), math.sqrt(variance(raw, ddof=1))
-    present = [r for row, ok in zip(rewards, valid, strict=True) for r, v in zip(row, ok, strict=True) if v]
-    spread = min(std, max(present) - min(present))  # a batch of one value has nothing to tell
-    advantages = []
-    for row, ok, baseline in zip(rewards, valid, baselines, strict=True):
-        for r, v in zip(row, ok, strict=True):
-            used = v and spread > 1e-6 * span
-            advantages.append((r - baseline - centre) / (std + 1e-6) if used else 0.0)
-    return {
-        "prior": (prior_mean, within, between),
-        "weights": weights,
-        "baselines": baselines,
-        "advantages": advantages,
-        "std": std / span,
-    }
-
-
 @st.composite
 def batches(draw):
     """Batches of one run: (fail, pass), then lists of (rewards, valid); single groups can lose all their samples."""
@@ -119,18 +75,20 @@ def batches(draw):
 def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
     (low, high), size, runs = drawn
     config = EstimatorConfig(n_samples_per_prompt=size, fail_reward=low, pass_reward=high)
-    prior, history = Prior(), {"rewards": [], "means": []}
+    prior, reference, seen = Prior(), Reference(config), 0
     for rewards, valid in runs:
         result = ebpo_step(torch.tensor(rewards, dtype=torch.float64), torch.tensor(valid), prior, config)
-        prior, expected = result.state, slow_step(history, rewards, valid, low, high)
-        found = (prior.rewards.mean, prior.rewards.variance, prior.group_means.variance)
-        assert found == pytest.approx(expected["prior"], rel=1e-9, abs=1e-12)
-        assert prior.rewards.count == len(history["rewards"])
-        for name, values in (("weights", result.shrinkage), ("baselines", result.baselines)):
-            pairs = [(f, e) for f, e in zip(numbers(values), expected[name], strict=True) if e is not None]
+        prior, seen = result.state, seen + sum(map(sum, valid))
+        shrinkages, baselines, advantages = reference.step(
+            rewards, valid, [[1.0] * size] * len(rewards), [None] * len(rewards)
+        )
+        assert prior.rewards.count == seen
+        for values, expected in ((result.shrinkage, shrinkages), (result.baselines, baselines)):
+            pairs = [(f, e) for f, e in zip(numbers(values), expected, strict=True) if e is not None]
             assert [f for f, _ in pairs] == pytest.approx([e for _, e in pairs], rel=1e-7, abs=1e-9)
-        if not 1e-8 < expected["std"] < 1e-5:  # at the threshold itself rounding decides
-            assert numbers(result.advantages) == pytest.approx(expected["advantages"], rel=1e-6, abs=1e-6)
+        raw = (result.rewards - result.baselines)[result.valid] / (high - low)
+        if len(raw) < 2 or not 1e-8 < raw.std() < 1e-5:  # at the threshold itself rounding decides
+            assert result.advantages.tolist() == [pytest.approx(row, rel=1e-6, abs=1e-6) for row in advantages]
 
 
 def test_rewards_in_float32_are_taken_as_they_are():

@@ -110,16 +110,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say(task, n):
         assert 0.9 <= cell.coverage <= (1 if cell.few else 0.99), name
 
 
-def test_the_benchmark_says_where_coverage_is_wrong(capsys, monkeypatch):
-    monkeypatch.setattr(coverage, "SHAPES", {"AMC": coverage.SHAPES["AMC"]})
-    monkeypatch.setattr(coverage, "RUNS", (2,))
-    coverage.main(["--repetitions", "200", "--check"])
-    assert "| AMC | runs: pass@1 |" in capsys.readouterr().out
-    monkeypatch.setattr(intervals, "Z", 1.0)
-    with pytest.raises(SystemExit, match=r"outside 93 to 97 %: AMC, questions: pass@1, n = 2"):
-        coverage.main(["--repetitions", "200", "--check"])
-
-
 def test_a_paired_interval_has_two_degrees_of_freedom_less_than_questions():
     a, b, n = np.array([1.0, 0, 0.5, 1, 0, 1]), np.array([1.0, 0.5, 0, 1, 1, 0.5]), 2
     (a_low, a_high), (b_low, b_high) = intervals.over_questions(a), intervals.over_questions(b)

@@ -1,4 +1,4 @@
-"""research/gpu: which parts are run, what is kept, what comes into the report. The parts themselves: `--cpu`, by hand."""
+"""Guards scripts/gpu_check.sh: which parts run, what is kept and reported, when a part fails; and the timing of overhead.py."""
 
 from __future__ import annotations
 
@@ -12,31 +12,20 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import seconds, wait_until
+from patience import wait_until
 
+import gpu_check as check
 import overhead
-from gpu import check, machine, modes, report, trainings, work
-from gpu.parts import PAIRS, Part, outcomes, parts
-from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work
+from gpu import modes, report, trainings, work
+from gpu.work import PartFailed, Work
+from gpu_check import PARTS, Part
 from lab import gpu_memory as memory
 from lab import training
 from lab.statistics import alternated, ratio
 from openrlhf_ebpo.errors import ReportedError, UsageError
 
 ROOT = Path(__file__).parents[2]
-H100 = {"name": "H100 | <b>", "memory_mib": 81559, "driver": "580", "capability": "9.0"}
-MACHINE = {
-    "gpus": [H100],
-    "visible": 1,
-    "cores": 16,
-    "memory_gib": 100.0,
-    "processor": "x",
-    "system": "Linux",
-    "python": "3.12",
-    "versions": {"torch": "2.11.0"},
-    "set": "torch 2.11",
-    "nvcc": "13.0",
-}
+MACHINE = {"gpus": [{"name": "H100 | <b>", "memory_mib": 81559}], "visible": 1, "versions": {"torch": "2.11.0"}}
 FACTS = {
     "status": "complete",
     "steps": list(range(1, 21)),
@@ -60,29 +49,19 @@ def timings(*pairs):
     return [{arm: {"step": s, **shared} for arm, s in zip(overhead.ARMS, pair, strict=True)} for pair in pairs]
 
 
-def speed_facts(*pairs):
-    found = overhead.summary(timings(*pairs))
-    return json.loads(json.dumps({"pairs": timings(*pairs), **found}))
-
-
 @pytest.fixture
 def stubbed(monkeypatch, tmp_path):
     """Runs the command over parts that do what a test says: stubbed(words, **runs) -> exit status. No GPU, no commands."""
-    monkeypatch.setattr(machine, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(machine, "described", lambda cpu: MACHINE)
+    monkeypatch.setattr(check, "no_gpu", lambda: None)
+    monkeypatch.setattr(report, "machine", lambda cpu: MACHINE)
     begun: list[str] = []
 
-    def main(*words, **runs) -> int:
-        def part(name, run):
-            def noted(work):
-                begun.append(name)
-                return run(work)
+    def main(*words, **runs):
+        def noted(work):
+            begun.append(work.part)
+            return runs[work.part](work)
 
-            needs = () if name == "machine" else ("machine",)
-            return Part(name, f"what {name} does", 60, 100, lambda work: [], noted, needs)
-
-        table = {name: part(name, run) for name, run in runs.items()}
-        monkeypatch.setattr(check, "parts", lambda: table)
+        monkeypatch.setattr(check, "PARTS", {name: Part(f"what {name} does", 60, 100, noted) for name in runs})
         begun.clear()
         try:
             check.main([str(tmp_path / "out"), *words])
@@ -100,10 +79,6 @@ def fine(work):
 
 def failing(work):
     raise PartFailed("it does not hold")
-
-
-def skipping(work):
-    raise PartSkipped("two GPUs are needed")
 
 
 def saved(stubbed):
@@ -140,125 +115,79 @@ def test_attention_is_chosen_by_what_is_installed(monkeypatch, tmp_path):
         assert modes.flags_of("lora", tmp_path, tmp_path)["ds.attn_implementation"] == expected
 
 
-# Time
+# The parts
 
 
 def test_the_estimates_fit_into_fifteen_minutes_and_the_page_has_them():
-    short = [part for part in parts().values() if not part.large]
-    assert sum(part.seconds for part in short) <= 60 * check.MINUTES
+    total = sum(part.seconds for part in PARTS.values())
     page = (ROOT / "docs" / "gpus.md").read_text()
-    assert f"| all | | 17 | {sum(part.seconds for part in short)} s" in page
-    for part in short:
-        assert re.search(rf"`{part.name}`", page) or part.name == "speed_2", part.name
-        assert f"| {part.limit} s" in page and part.seconds < part.limit
-    assert f"{PAIRS} pairs".replace("3", "three") in page
+    assert total <= 15 * 60 and f"| all | | {total} s |" in page
+    for name, part in PARTS.items():
+        assert re.search(rf"\| `{name}` \|.*\| {part.seconds} s \| {part.limit} s \|", page), name
+        assert part.seconds < part.limit
 
 
-def test_a_part_that_does_not_fit_is_left_and_a_later_call_goes_on(stubbed, monkeypatch):
-    assert stubbed("--minutes", "0.5", machine=fine) == check.SOMETHING_IS_LEFT and stubbed.begun == []
-    assert report.left(saved(stubbed), list(check.parts().values())) == ["machine"]
-    assert stubbed(machine=fine) == 0 and stubbed.begun == ["machine"]
+def test_a_failed_part_does_not_end_the_rest_and_is_run_again(stubbed):
+    assert stubbed(machine=fine, a=failing, b=lambda work: {}["x"], c=fine).startswith("failed: a, b; logs: ")
+    parts = saved(stubbed)["parts"]
+    outcomes = {name: part["outcome"] for name, part in parts.items()}
+    assert outcomes == {"machine": "passed", "a": "failed", "b": "failed", "c": "passed"}
+    assert parts["a"]["reason"] == "it does not hold" and parts["b"]["reason"] == "KeyError: 'x'"
+    assert stubbed(machine=fine, a=fine, b=fine, c=fine) == 0 and stubbed.begun == ["a", "b"]
 
 
-def test_what_the_time_cuts_off_is_left_and_not_failed(stubbed):
-    def cut(work):
-        raise TimeIsUp("--minutes are over")
-
-    assert stubbed(machine=fine, async_=cut) == check.SOMETHING_IS_LEFT
-    assert list(saved(stubbed)["parts"]) == ["machine"]
-
-
-# What is kept
-
-
-def test_a_failed_part_does_not_end_the_rest_and_is_run_again(stubbed, capsys):
-    assert stubbed(machine=fine, a=failing, b=fine, c=skipping) == check.SOMETHING_FAILED
-    outcomes_ = {name: part["outcome"] for name, part in saved(stubbed)["parts"].items()}
-    assert outcomes_ == {"machine": "passed", "a": "failed", "b": "passed", "c": "skipped"}
-    assert "failed: a;" in capsys.readouterr().out
-    assert stubbed(machine=fine, a=fine, b=fine, c=skipping) == 0 and stubbed.begun == ["a", "c"]
-
-
-def test_an_error_of_ours_fails_the_part_and_not_the_rest(stubbed):
-    assert stubbed(machine=fine, a=lambda work: {}["x"], b=fine) == check.SOMETHING_FAILED
-    assert saved(stubbed)["parts"]["a"]["reason"] == "KeyError: 'x'" and stubbed.begun[-1] == "b"
-
-
-def test_without_what_it_needs_a_part_is_left_but_only_runs_it_all_the_same(stubbed, capsys):
-    assert stubbed(machine=failing, a=fine) == check.SOMETHING_FAILED and stubbed.begun == ["machine"]
-    assert "a: left, since machine has not passed" in capsys.readouterr().out
+def test_nothing_is_tried_on_a_machine_that_lacks_something_unless_named(stubbed):
+    assert stubbed(machine=failing, a=fine).startswith("failed: machine;") and stubbed.begun == ["machine"]
     stubbed("--only", "a", machine=failing, a=fine)
     assert stubbed.begun == ["a"] and saved(stubbed)["parts"]["a"]["outcome"] == "passed"
 
 
-def test_only_runs_again_what_has_passed(stubbed):
+def test_only_repeats_a_part_that_has_passed_and_keeps_the_others(stubbed):
     assert stubbed(machine=fine, a=fine) == 0
     assert stubbed("--only", "a", machine=fine, a=fine) == 0 and stubbed.begun == ["a"]
     assert set(saved(stubbed)["parts"]) == {"machine", "a"}
 
 
-@pytest.mark.parametrize("what", ["source", "gpu", "versions", "kind"])
-def test_another_version_or_machine_begins_anew_and_the_old_report_stays(stubbed, monkeypatch, what, capsys):
-    assert stubbed(machine=fine) == 0
-    words = ["--cpu"] if what == "kind" else []
-    if what == "source":
-        monkeypatch.setattr(report, "source", lambda: "another")
-    if what in ("gpu", "versions"):
-        change = {"gpus": [{**H100, "name": "H200"}]} if what == "gpu" else {"versions": {"torch": "2.13.0"}}
-        monkeypatch.setattr(machine, "described", lambda cpu: {**MACHINE, **change})
-    assert stubbed(*words, machine=fine) == 0 and stubbed.begun == ["machine"]
-    (old,) = stubbed.folder.parent.glob("out.*")
-    assert (old / "report.json").exists() and (old / "report.md").exists() and old.name in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}'])
-def test_a_folder_with_another_report_json_is_refused_and_left_alone(tmp_path, text):
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"kind": "rehearsal", "parts": {}}'])
+def test_a_folder_with_another_report_json_is_refused_and_left_alone(tmp_path, text, monkeypatch):
+    monkeypatch.setattr(report, "machine", lambda cpu: MACHINE)
     (tmp_path / "report.json").write_text(text)
-    with pytest.raises(UsageError, match=r"report\.json is not a report of this check"):
-        report.begin(tmp_path, MACHINE, cpu=False)
+    with pytest.raises(UsageError, match=r"report\.json is not a report of this kind of check"):
+        report.begin(tmp_path, cpu=False)
     assert (tmp_path / "report.json").read_text() == text
 
 
-def test_a_machine_without_a_gpu_is_told_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "why_no_gpu", lambda: "torch finds no GPU")
-    with pytest.raises(SystemExit, match=r"no GPU can be used here: torch finds no GPU.*--cpu"):
+@pytest.mark.parametrize(
+    ("cause", "missing", "words"),
+    [
+        ("torch finds no GPU", [], "no GPU can be used here: torch finds no GPU.*--cpu"),
+        (None, ["scipy", "reasoning_gym"], "not installed: pip install reasoning-gym scipy"),
+    ],
+)
+def test_a_machine_without_a_gpu_or_a_package_is_told_what_to_do(cause, missing, words, monkeypatch, tmp_path):
+    monkeypatch.setattr(check, "no_gpu", lambda: cause)
+    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None if name in missing else name)
+    with pytest.raises(SystemExit, match=words):
         check.main([str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_prints_every_command_and_writes_nothing(tmp_path, capsys):
-    check.main([str(tmp_path / "out"), "--dry_run"])
-    lines = capsys.readouterr().out.splitlines()
-    assert not (tmp_path / "out").exists()
-    assert sum("openrlhf_ebpo.cli.train_ppo_ray" in line for line in lines) == len(modes.MODES)
-    assert sum("overhead.py" in line for line in lines) == PAIRS
-    assert sum("openrlhf_ebpo.cli.verify" in line for line in lines) == len(modes.MODES)
-
-
-def test_the_long_parts_are_asked_for_and_smaller_in_a_rehearsal(capsys, tmp_path):
-    check.main([str(tmp_path), "--dry_run"])
-    assert "--large" not in capsys.readouterr().out
-    check.main([str(tmp_path), "--dry_run", "--large"])
-    large = capsys.readouterr().out
-    assert "overhead.py --large --pairs 2" in large and re.search(r"learning_smollm2.py .*--minutes 25", large)
-    check.main([str(tmp_path), "--dry_run", "--large", "--cpu"])
-    assert re.search(r"learning_smollm2.py .*--seeds 1 --tiny --output \S+smollm2", capsys.readouterr().out)
-
-
-def test_each_pair_of_the_timing_adds_one_to_those_before_it(tmp_path):
-    words = [parts()[f"speed_{n}"].plan(Work(f"speed_{n}", tmp_path, 1))[0] for n in (1, 2, 3)]
-    assert [each[each.index("--pairs") + 1] for each in words] == ["1", "2", "3"]
-    assert len({each[each.index("--output") + 1] for each in words}) == 1
-    assert ["--force" in each for each in words] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    "words", [["--minutes", "0"], ["--minutes", "nan"], ["--minutes", "x"], ["--only", "everything"]]
-)
-def test_flags_that_cannot_be_meant_are_refused(words, tmp_path, capsys):
+def test_an_unknown_part_is_refused(tmp_path):
     with pytest.raises(SystemExit) as end:
-        check.main([str(tmp_path), *words])
+        check.main([str(tmp_path), "--only", "everything"])
     assert end.value.code == 2
+
+
+def test_tests_that_all_skip_count_in_a_rehearsal_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(Work, "run", lambda work, words: None)
+    for cpu in (True, False):
+        each = Work("tests", tmp_path, 60, cpu)
+        each.log.parent.mkdir(exist_ok=True)
+        each.log.write_text("==== 5 skipped in 0.1s ====\n")
+        if cpu:
+            assert check.run_tests(each) == {"summary": "==== 5 skipped in 0.1s ===="}
+    with pytest.raises(PartFailed, match=r"no test has run: .*5 skipped"):
+        check.run_tests(each)
 
 
 # Commands
@@ -283,17 +212,10 @@ HANGS = [
 ]
 
 
-@pytest.mark.parametrize("cut_off", [False, True])
-def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch, cut_off):
+def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(work, "GRACE", 5)
-    until = time.monotonic() + seconds(2) if cut_off else float("inf")
-    each = Work("a", tmp_path, 60 if cut_off else 2, until=until)
-    error, words = (
-        (TimeIsUp, "--minutes")
-        if cut_off
-        else (PartFailed, r"not done after its limit of 2 s; the last line of a\.log: \d+")
-    )
-    with pytest.raises(error, match=words):
+    each = Work("a", tmp_path, 2)
+    with pytest.raises(PartFailed, match="not done after its limit of 2 s"):
         each.run(HANGS)
     child = int(each.log.read_text().splitlines()[-1])
     assert each.commands[0]["status"] == -15
@@ -383,32 +305,7 @@ def test_the_report_says_how_many_gpus_there_were(gpus, words, tmp_path):
     assert trainings.placement(Work("lora", tmp_path, 1, gpus=gpus), modes.MODES["lora"]) == "one GPU, shared"
 
 
-# The machine
-
-
-def test_each_set_of_versions_is_fine_by_itself():
-    for name, wanted in machine.SETS.items():
-        found = {part: version for part, version in wanted.items() if version}
-        assert machine.nearest_set(found) == name
-        assert [each for each in machine.version_findings(found) if each.remedy] == []
-        local = {**found, "torch": found["torch"] + "+cu130"}
-        assert machine.nearest_set(local) == name and not any(each.remedy for each in machine.version_findings(local))
-
-
-def test_what_is_missing_is_fatal_and_another_version_is_not():
-    found = {part: version for part, version in machine.SETS["pinned"].items() if part not in ("ray", "flash-attn")}
-    findings = {each.found: each for each in machine.version_findings({**found, "vllm": "0.30.0"})}
-    assert findings["ray is not installed"].fatal and "2.55.0 is needed" in findings["ray is not installed"].remedy
-    assert not findings["vllm 0.30.0"].fatal and "has 0.29.0" in findings["vllm 0.30.0"].remedy
-    assert (
-        not findings["flash-attn is not installed"].fatal and "sdpa" in findings["flash-attn is not installed"].remedy
-    )
-
-
-def test_the_packages_of_the_check_are_named_with_a_line_to_type():
-    (finding,) = machine.package_findings(["scipy", "reasoning_gym"])
-    assert finding.fatal and finding.remedy == "pip install reasoning-gym==0.1.25 scipy"
-    assert list(machine.package_findings([])) == []
+# Memory and numbers
 
 
 def test_memory_that_nvidia_smi_does_not_know_is_not_counted():
@@ -429,9 +326,6 @@ def test_the_peak_is_the_largest_that_was_seen(monkeypatch):
     with memory.peak() as found:
         wait_until(lambda: next(seen, None) is None, 10)
     assert found["peak_mib"] in (5, 7, 9)
-
-
-# Numbers
 
 
 def test_the_ratio_of_pairs_is_the_geometric_mean_with_its_interval():
@@ -508,60 +402,28 @@ def test_the_large_model_has_half_a_billion_weights_and_a_word_for_every_charact
     assert len(prompts) == 8 and {len(prompt) for prompt in prompts} == {training.LARGE_PROMPT}
 
 
-JUNIT = """<testsuites><testsuite><testcase name="good"/><testcase name="off"><skipped message=""/></testcase>
-<testcase name="bad"><failure message="">x</failure></testcase><testcase name="worse"><error message=""/></testcase></testsuite></testsuites>"""
-
-
-def test_pytests_file_says_who_failed():
-    assert outcomes(JUNIT) == {"passed": 1, "skipped": 1, "failed": ["bad", "worse"]}
-
-
 # The report
 
 
 def test_the_report_has_the_machine_every_part_the_numbers_and_every_command():
-    state = {**report.begin(Path("/nowhere"), MACHINE, cpu=True), "commit": "abc"}
     command = {"command": ["python", "-m", "a b"], "environment": {"X": "1"}, "seconds": 1.5, "status": 0}
-    passed = {"outcome": "passed", "reason": None, "seconds": 3.0, "commands": [command], "log": []}
-    state["parts"] = {
+    passed = {"outcome": "passed", "reason": None, "seconds": 3.0, "commands": [command], "log": [], "commit": "abc"}
+    parts = {
         "colocate": {**passed, "facts": FACTS},
         "lora": {**passed, "outcome": "failed", "reason": "a | b\nc", "facts": None, "log": ["```", "<script>"]},
-        "speed_1": {**passed, "facts": speed_facts((1.0, 1.1))},
-        "speed_2": {**passed, "facts": speed_facts((1.0, 1.1), (1.0, 1.1))},
+        "tests": {**passed, "facts": {"summary": "5 passed in 3 s"}},
+        "speed": {**passed, "facts": {"table": "overhead 1.100\n"}},
     }
-    text = report.markdown(state, [part for part in parts().values() if not part.large])
-    assert "3 passed, 1 failed, 0 skipped; left: machine, model, separate, async, tests, speed_3." in text
-    assert (
-        report.REHEARSAL in text
-        and "name H100 \\| &lt;b>, memory_mib 81559" in text
-        and "| commit | abc, sources " in text
-    )
+    text = report.markdown({"kind": "rehearsal", "began": "now", "machine": MACHINE, "parts": parts})
+    assert "3 passed, 1 failed." in text and report.REHEARSED in text
+    assert "name H100 \\| &lt;b>, memory_mib 81559" in text and "| colocate | passed | 3 | abc |  |" in text
     assert (
         "| colocate | one GPU, shared | 20, resumed 1 times | 0.5 | 0.05 → 0.1 | 0.01 | 0.004 | mismatch/k3_kl 0.0001 | 1000 |"
         in text
     )
-    assert "Seconds of a step, EBPO / group_norm: 1.100, 95 % interval 1.100 to 1.100 (2 pairs)." in text
-    assert "### lora\n\na \\| b c\n\n```\n'''\n<script>\n```" in text
+    assert "\n5 passed in 3 s\n" in text and "\noverhead 1.100\n" in text
+    assert "## lora failed\n\na \\| b c\n\n```\n'''\n<script>\n```" in text
     assert "# colocate: status 0, 1.5 s\nX=1 python -m 'a b'" in text
-
-
-def test_the_page_names_every_part_and_every_fact():
-    page = (ROOT / "docs" / "gpus.md").read_text()
-    shown = {
-        "steps",
-        "resumed",
-        "seconds_a_step",
-        "reward",
-        "kl_per_step",
-        "vllm_kl",
-        "mismatch",
-        "peak_mib",
-        "placement",
-    }
-    assert shown <= FACTS.keys() and [name for name in shown if f"`{name}`" not in page] == []
-    for name, wanted in machine.SETS.items():
-        assert name.removeprefix("pinned") in page
-        assert [version for version in wanted.values() if version and version not in page] == []
 
 
 # The CPU backend

@@ -182,7 +182,7 @@ def test_what_a_warm_start_shows(bench, examples):
     heldout, training = bench.tasks.words()
     assert {word for word, _ in shown} <= set(training) and not set(heldout) & set(training)
     right = np.mean([word[::-1] == answer for word, answer in shown])
-    longest = np.mean([len(word) == bench.tasks.LONGEST for word, _ in shown])
+    longest = np.mean([len(word) == bench.tasks.MAX_LETTERS for word, _ in shown])
     assert right == 1 if examples != "confidently_wrong" else 0.03 < right < 0.25
     assert longest < 0.05 if examples == "mixed" else longest > 0.4
 

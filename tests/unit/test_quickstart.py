@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from patience import seconds
 
-from openrlhf_ebpo.command import Parser
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import tasks, tiny_model
-from openrlhf_ebpo.quickstart.compare import arm_of, same_prompts, table
+from openrlhf_ebpo.quickstart.compare import ARMS, same_prompts, table
 from openrlhf_ebpo.quickstart.evaluate import (
     MAX_NEW_TOKENS,
     N_SAMPLES,
@@ -137,9 +136,8 @@ def result_of_two(**changes):
     return {**whole, **measured, **changes}
 
 
-def begun(directory, estimators=("ebpo", "group_norm")):
-    (directory / "arms").mkdir(parents=True)
-    (directory / "arms" / "estimators.json").write_text(json.dumps(estimators))
+def begun(directory):
+    (directory / ARMS).mkdir(parents=True)
     return directory
 
 
@@ -160,12 +158,6 @@ def test_the_table_says_where_the_prompts_were_not_the_same(tmp_path):
     assert "NOT the same prompts" in table(result_of_two(same_prompts=False), tmp_path)
 
 
-def test_the_table_of_one_arm_has_its_rise(tmp_path):
-    one = result_of_two(arms={"rloo": arm(0.1, [0.05, 0.03, 0.07], None)}, reference="rloo")
-    text = table(one, tmp_path)
-    assert "rise of RLOO  +0.050, 95 % interval [+0.030, +0.070]" in text and "same prompts" not in text
-
-
 def test_two_runs_were_given_the_same_prompts_or_not(tmp_path):
     given = {"a": [["p", "q"], ["r", "s"]], "b": [["q", "p"], ["s", "r"]], "c": [["r", "s"], ["p", "q"]]}
     for name, steps in given.items():
@@ -177,32 +169,8 @@ def test_two_runs_were_given_the_same_prompts_or_not(tmp_path):
     assert not same_prompts([tmp_path / "a", tmp_path / "c"])
 
 
-def test_an_arm_that_is_wanted_later_is_added_to_those_that_are_there(tmp_path):
-    assert quickstart.planned(tmp_path, ()) == ["ebpo", "group_norm"]
-    assert quickstart.planned(tmp_path, ["rloo", "rloo"]) == ["rloo"]
-    begun(tmp_path, ["rloo"])
-    assert quickstart.planned(tmp_path, ()) == ["rloo"]
-    assert quickstart.planned(tmp_path, ["ebpo"]) == ["rloo", "ebpo"]
-    (tmp_path / "result.json").write_text(json.dumps(result_of_two(arms={"rloo": {}})))
-    assert quickstart.finished(tmp_path, ["rloo"]) and not quickstart.finished(tmp_path, ["rloo", "ebpo"])
-
-
-def test_estimators_are_a_list_or_one_by_one_in_front_of_the_directory(tmp_path):
-    parser = Parser("quickstart", "")
-    quickstart.add_flags(parser)
-    assert parser.parse_args(["--estimator", "rloo", "runs/x"]).estimators == ["rloo"]
-    options = parser.parse_args(["runs/x", "--estimators", "ebpo", "rloo"])
-    assert options.estimators == ["ebpo", "rloo"] and str(options.run_dir) == "runs/x"
-
-
-def test_a_critics_estimator_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        quickstart.main([str(tmp_path), "--estimators", "ebpo", "gae"])
-    assert "--estimators gae learns with a critic" in str(exit_.value) and not any(tmp_path.iterdir())
-
-
 def test_every_stage_with_a_result_is_passed_over(tmp_path):
-    names = [(name.partition(":")[0], done()) for name, done, _ in quickstart.stages(tmp_path, ["ebpo", "rloo"])]
+    names = [(name.partition(":")[0], done()) for name, done, _ in quickstart.stages(tmp_path)]
     kinds = ["tasks", "model", "warm start", "training", "training", "evaluation"]
     assert names == [(kind, False) for kind in kinds]
     for path in (
@@ -213,9 +181,9 @@ def test_every_stage_with_a_result_is_passed_over(tmp_path):
     ):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).touch()
-    (tmp_path / "arms/rloo/model").mkdir(parents=True)
-    (tmp_path / "arms/rloo/model/tokenizer.json").touch()
-    assert [done() for _, done, _ in quickstart.stages(tmp_path, ["ebpo", "rloo"])] == [True] * 5 + [False]
+    (tmp_path / "arms/group_norm/model").mkdir(parents=True)
+    (tmp_path / "arms/group_norm/model/tokenizer.json").touch()
+    assert [done() for _, done, _ in quickstart.stages(tmp_path)] == [True] * 5 + [False]
 
 
 def test_the_arms_differ_in_nothing_but_the_estimator_and_where_they_write(tmp_path):
@@ -238,12 +206,12 @@ def test_the_space_finds_the_arms_and_calls_them_by_their_estimators(tmp_path):
     begun(tmp_path)
     (tmp_path / "data").mkdir()
     for name in ("ebpo", "group_norm"):
-        run_dir = arm_of(tmp_path, name) / "run"
+        run_dir = tmp_path / ARMS / name / "run"
         write_metrics(run_dir, 3, ["rollout/reward_mean"])
         (run_dir.parent / "model").mkdir()
     runs = Runs([str(tmp_path)])
     assert runs.listed() == ["ebpo", "group_norm"]
-    assert [runs.get(name).path for name in runs.listed()] == [arm_of(tmp_path, n) / "run" for n in runs.listed()]
+    assert [runs.get(name).path for name in runs.listed()] == [tmp_path / ARMS / n / "run" for n in runs.listed()]
 
 
 def test_the_warm_start_is_the_model_nearest_to_the_wanted_success(tmp_path):

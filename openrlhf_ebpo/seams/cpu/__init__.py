@@ -52,6 +52,7 @@ def check_args(args) -> None:
         (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),
         (args.vllm.tensor_parallel_size > 1, "vllm.tensor_parallel_size", "use more engines: --vllm.num_engines"),
         (args.ds.load_in_4bit, "ds.load_in_4bit", "4-bit weights need bitsandbytes and CUDA"),
+        (args.train.enable_ema, "train.enable_ema", "OpenRLHF averages weights on a GPU"),
     ]
     problems = [f"--{flag}: {why} (this machine has no CUDA)" for found, flag, why in impossible if found]
     if problems:

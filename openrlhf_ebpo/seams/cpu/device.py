@@ -30,14 +30,6 @@ def cpu_mesh(original):
     return init_device_mesh
 
 
-def cpu_moving_average(original):
-    @functools.wraps(original)
-    def moving_average(self, model, model_ema, beta=0.992, device="cpu"):
-        return original(self, model, model_ema, beta, "cpu")
-
-    return moving_average
-
-
 def torch_adam(original):
     @functools.wraps(original)
     def get_train_ds_config(*args, **kwargs):

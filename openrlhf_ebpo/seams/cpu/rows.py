@@ -46,14 +46,6 @@ SEAMS = (
         link=ACCELERATOR,
     ),
     Seam(
-        "openrlhf.utils.deepspeed.deepspeed",
-        "DeepspeedStrategy.moving_average",
-        "openrlhf_ebpo.seams.cpu.device:cpu_moving_average",
-        where="policy actors",
-        why="the trainer passes 'cuda' as the device of the averaged weights",
-        until="upstream asks torch.accelerator",
-    ),
-    Seam(
         "openrlhf.utils.deepspeed.deepspeed_utils",
         "get_train_ds_config",
         "openrlhf_ebpo.seams.cpu.device:torch_adam",
