@@ -79,10 +79,9 @@ def _rows(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.clip((values - edges[0]) / apart.mean(), -1, len(edges)).astype(np.int32)
 
 
-def means(place: np.ndarray, values: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+def means(place: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     """The mean of each stretch, NaN without any value."""
-    known = np.isfinite(values) if weights is None else np.isfinite(values) & np.isfinite(weights)
-    weights = None if weights is None else weights[known]
-    total = np.bincount(place[known], weights, minlength=count)
-    summed = np.bincount(place[known], values[known] * (1 if weights is None else weights), minlength=count)
+    known = np.isfinite(values)
+    total = np.bincount(place[known], minlength=count)
+    summed = np.bincount(place[known], values[known], minlength=count)
     return np.where(total > 0, summed / np.where(total > 0, total, 1), np.nan)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +53,6 @@ def panels(
     ran: str,
     axis: Callable,
     unit: str,
-    topic: str = "",
 ) -> list[dict]:
     """The heat maps of one run.
 
@@ -63,9 +61,8 @@ def panels(
         run: its name and number.
         ran: name of the estimator that trained.
         axis: steps -> where they stand on the x axis, which has this unit.
-        topic: the cluster that is looked at; "" for all.
     """
-    found = binned(groups, responses, topic)
+    found = binned(groups, responses)
     if estimator_title(ran) == GRPO and "advantage" in found:
         found = {name: each for name, each in found.items() if name != "grpo"}  # what ran
     return [
@@ -85,30 +82,23 @@ class Binned:
     zero: float  # share of all values that are next to nothing
 
 
-_MADE: weakref.WeakKeyDictionary[Responses, dict] = (
+_MADE: weakref.WeakKeyDictionary[Responses, dict[str, Binned]] = (
     weakref.WeakKeyDictionary()
 )  # an index gives the same until there is more
-_TOPICS = 8  # of a run whose maps are kept
 
 
-def binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
+def binned(groups: Groups, responses: Responses) -> dict[str, Binned]:
     """Bin every quantity that was recorded."""
-    made = _MADE.setdefault(responses, {})
-    if topic not in made:
-        if len(made) >= _TOPICS:
-            made.pop(next(iter(made)), None)
-        made[topic] = _binned(groups, responses, topic)
-    return made[topic]
+    if responses not in _MADE:
+        _MADE[responses] = _binned(groups, responses)
+    return _MADE[responses]
 
 
-def _binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
-    of_topic = groups.cluster == topic
-    shown = {
-        "groups": (groups.valid > 0) & (of_topic if topic else True),
-        "responses": of_topic[responses.group] if topic else slice(None),
-    }
-    steps = {"groups": groups.step[shown["groups"]], "responses": groups.step[responses.group[shown["responses"]]]}
-    values = {each.name: each.values(groups, responses)[shown[each.of]] for each in QUANTITIES}
+def _binned(groups: Groups, responses: Responses) -> dict[str, Binned]:
+    valid = groups.valid > 0
+    steps = {"groups": groups.step[valid], "responses": groups.step[responses.group]}
+    values = {each.name: each.values(groups, responses) for each in QUANTITIES}
+    values["success"] = values["success"][valid]
     at = stretches(steps["responses"], COLUMNS)
     found = {}
     for quantity in QUANTITIES:
@@ -201,9 +191,3 @@ def partly(groups: Groups, responses: Responses) -> str:
         if len(groups) and first > groups.step[0]
         else ""
     )
-
-
-def topics(found: Sequence[Groups], most: int = 50) -> list[str]:
-    """Clusters of all runs, those with the most groups first."""
-    counts = Counter(name for groups in found for name in groups.cluster.tolist() if name is not None)
-    return [name for name, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:most]]

@@ -1,15 +1,12 @@
-"""Runs from data set repos of the Hub: only names that a run has, only after their sizes are known, read-only. A copy of a
-repo that the app was not started with is there for whoever names it, in no list and for a while."""
+"""Runs from data set repos of the Hub: only names that a run has, only after their sizes are known, read-only."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +22,6 @@ _FILES = re.compile(
     rf"|(eval/)?{_NAME}/{_NAME}/step-\d{{1,9}}/(summary\.json|samples\.parquet)",
     re.ASCII,
 )
-ADDED = 16  # copies of repos that visitors named; the one that was not looked at for longest goes first
 _AGAIN = 600.0  # seconds until the Hub is asked once more
 _WAIT = 10.0  # seconds for another's download
 
@@ -34,11 +30,6 @@ def is_repo(text: str) -> bool:
     """Test if it names a repo, and not a folder: of a folder the first part exists."""
     named = bool(_REPO.fullmatch(text)) and ".." not in text and "--" not in text
     return named and not os.path.exists(text.partition("/")[0])
-
-
-def is_allowed(repo: str, allowed: Iterable[str]) -> bool:
-    """Test if the allowlist has the repo, as owner/name, or its owner."""
-    return repo in set(allowed) or repo.partition("/")[0] in set(allowed)
 
 
 def wanted(
@@ -109,11 +100,6 @@ def forget(directory: Path, names: Sequence[str]) -> None:
             path.unlink()
 
 
-def drop(repo: str, cache: Path | None = None) -> None:
-    """Remove the copy of a repo."""
-    shutil.rmtree((cache or default_cache()) / repo, ignore_errors=True)
-
-
 def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_ebpo_space"
 
@@ -127,33 +113,22 @@ class Copy:
 
 @dataclass
 class Fetched:
-    """keep: repos that the app was started with; their copies stay."""
+    """Copies of repos: fetched when first asked for, and again at intervals, since a run may grow."""
 
     cache: Path | None
-    keep: Container[str]
     fetch: Callable = fetch
-    drop: Callable = drop
-    copies: OrderedDict[str, Copy] = field(default_factory=OrderedDict)
-    _one: threading.Lock = field(default_factory=threading.Lock)  # a visitor's downloads do not take every thread
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    copies: dict[str, Copy] = field(default_factory=dict)
+    _one: threading.Lock = field(default_factory=threading.Lock)  # downloads do not take every thread
 
     def get(self, repo: str) -> Copy:
-        """The copy of a repo, which is fetched the first time, and at intervals as it may grow; the copy here stays if the
-        Hub does not answer.
+        """The copy of a repo; the one that is here stays if the Hub does not answer.
 
         Raises:
             RunError: it cannot be fetched.
         """
-        now = time.monotonic()
-        with self._lock:
-            copy = self.copies.get(repo)
-            if copy:
-                self.copies.move_to_end(repo)
-        if copy and now - copy.at < _AGAIN:
+        copy = self.copies.get(repo)
+        if copy and time.monotonic() - copy.at < _AGAIN:
             return copy
-        return self._refresh(repo, copy)
-
-    def _refresh(self, repo: str, copy: Copy | None) -> Copy:
         if not self._one.acquire(timeout=0 if copy else _WAIT):
             if copy:
                 return copy
@@ -166,10 +141,5 @@ class Fetched:
             path, problems = copy.path, copy.problems
         finally:
             self._one.release()
-        made = Copy(path, tuple(problems), time.monotonic())
-        with self._lock:
-            self.copies[repo] = made
-            for gone in [name for name in self.copies if name not in self.keep][:-ADDED]:
-                del self.copies[gone]
-                self.drop(gone, self.cache)
-        return made
+        self.copies[repo] = Copy(path, tuple(problems), time.monotonic())
+        return self.copies[repo]

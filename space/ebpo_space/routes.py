@@ -1,17 +1,15 @@
-"""Routes besides pages: the rest of a long text, and the Parquet file of a step's rollouts as it lies in the
-run directory."""
+"""The route besides pages: the rest of a long text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse
 
 from . import results
 from .errors import RunError
 from .groups import file_of, read_columns, rows_of
-from .runs import inside
 from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace
@@ -59,20 +57,3 @@ def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
     if not _PLACE.fullmatch(query["place"]) or row < 0:
         raise ValueError
     return results.sample(opened.run, query["place"], row, (field,))
-
-
-def rollouts(workspace: Workspace, parameters: Mapping[str, str]) -> Response:
-    """The file of a step.
-
-    Raises:
-        RunError: there is no such run or step, or its file leads out of the run.
-    """
-    run = workspace.runs.get(parameters.get("run", ""))
-    step = parameters.get("step", "")
-    name = file_of(run, int(step)) if re.fullmatch(r"\d{1,9}", step, re.ASCII) else None
-    if name is None:
-        raise RunError(f"There are no rollouts of step {step[:20]}.")
-    prefix = re.sub(r"[^A-Za-z0-9.-]+", "_", run.key).strip("._")[-80:] or "run"
-    return FileResponse(
-        inside(run, "rollouts", name), filename=f"{prefix}-{name}", headers={"cache-control": "no-store"}
-    )

@@ -93,7 +93,7 @@ def _head(looked: Looked) -> HTML:
     parts = [
         f"step {state.step:,}" if state.step is not None else "no step yet",
         f"in {duration(lasted)}" if lasted is not None else "",
-        html('last <time data-at="{:.0f}">{}</time>', state.at, clock(state.at)) if state.at and lasted is None else "",
+        f"last {clock(state.at)}" if state.at and lasted is None else "",
     ]
     said = html('<p class="said {}">{}</p>', badge, harmless(state.said, 400)) if state.said else ""
     trained = html("<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), _model(about))

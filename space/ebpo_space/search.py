@@ -1,4 +1,4 @@
-"""Choosing groups by filters, what a list shows of their texts, one group's answers, and the same prompt at other steps."""
+"""Choosing groups by filters, their prompts, one group's answers, and the same prompt at other steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from .bounded import batches, columns_of
 from .errors import RunError, reading
 from .groups import Groups, Index, file_of, listed, open_file, read_columns, rows_of
 from .runs import Run
-from .text import lowered
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
 KINDS = {
@@ -33,9 +32,6 @@ FOUND = 500  # groups a text search finds at most
 ERROR_FILES = 24  # steps whose errors are counted
 MAX_MESSAGES = 1000  # of a step
 MAX_ANSWERS = 4096  # of a group
-WORDS_SECONDS = 1.0  # to look for hits; groups that are left show their prompts
-_AROUND = 36  # characters before a hit
-_AFTER = 90
 _BATCH = 1024
 _STEPS = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
@@ -182,62 +178,16 @@ def history(groups: Groups, prompt_id: str | None) -> np.ndarray:
     return np.flatnonzero(groups.prompt_id == prompt_id) if prompt_id else np.zeros(0, int)
 
 
-@dataclass(frozen=True)
-class Words:
-    """prompt, and in a search: where the first hit is (nothing where it is in the prompt), and the text around it."""
-
-    prompt: str = ""
-    where: str = ""
-    before: str = ""
-    hit: str = ""
-    after: str = ""
-
-
-def words_of(index: Index, groups: Groups, positions: np.ndarray, find: str = "") -> dict[int, Words]:
-    """position -> Words, each file read once; nothing for a file that cannot be read."""
-    found: dict[int, Words] = {}
-    until = time.monotonic() + WORDS_SECONDS
+def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int, str]:
+    """Read the prompts of groups, by position, each file once; nothing for a file that cannot be read."""
+    found: dict[int, str] = {}
     for step in dict.fromkeys(groups.step[positions].tolist()):
         here = [int(p) for p in positions if groups.step[p] == step]
+        rows = groups.row[here]
         name = file_of(index.run, step)
-        if name is None:
-            continue
-        searched = find if time.monotonic() < until else ""
-        columns = ("prompt", "label", "response") if searched else ("prompt",)
-        first = min(int(groups.row[p]) for p in here)
-        last = max(int(groups.row[p] + (groups.size[p] if searched else 1)) for p in here)
-        try:
-            table = read_columns(index.run, name, columns, slice(first, last))
-            for p in here:
-                start = int(groups.row[p]) - first
-                found[p] = _words(table.slice(start, int(groups.size[p]) if searched else 1), searched)
-        except RunError:
-            continue
+        with contextlib.suppress(RunError):
+            first, last = int(rows.min()), int(rows.max())
+            table = read_columns(index.run, name or "", ("prompt",), slice(first, last + 1))
+            texts = listed(table["prompt"].take(pa.array(rows - first)))
+            found |= {p: str(text or "") for p, text in zip(here, texts, strict=True)}
     return found
-
-
-def _words(table: pa.Table, find: str) -> Words:
-    prompt = _text(table, "prompt", 0)
-    if not find:
-        return Words(prompt)
-    places = [("", "prompt", 0), ("expected:", "label", 0)]
-    places += [(f"answer {i + 1}:", "response", i) for i in range(table.num_rows)]
-    for where, column, row in places:
-        text = _text(table, column, row)
-        at = lowered(text).find(lowered(find))
-        if at >= 0:
-            return Words(prompt, where, *around(text, at, len(find)))
-    return Words(prompt)
-
-
-def around(text: str, at: int, length: int) -> tuple[str, str, str]:
-    """Before a hit, the hit, after it, on one line."""
-    before = " ".join(text[max(at - _AROUND, 0) : at].split("\n"))
-    after = " ".join(text[at + length : at + length + _AFTER].split("\n"))
-    return ("…" if at > _AROUND else "") + before, text[at : at + length], after
-
-
-def _text(table: pa.Table, column: str, row: int) -> str:
-    if column not in table.column_names or row >= table.num_rows:
-        return ""
-    return str(listed(table[column].slice(row, 1))[0] or "")

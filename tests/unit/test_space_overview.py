@@ -196,7 +196,7 @@ def test_a_click_on_the_dot_hides_and_shows_again():
     view = clean({"hidden": "b"})
     states = []
     for _ in range(2):
-        view = clean({**view, **sets(run_bar(run, [], [], view))[0]})
+        view = clean({**view, **sets(run_bar(run, [], view))[0]})
         states.append(view["hidden"])
     assert states == [["b", "a"], ["b"]]
 
@@ -230,8 +230,10 @@ def table(workspace, **view) -> str:
 def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
     found = table(workspace)
     assert found.count("base to 12") == 2 and "ebpo-1</span>, base model" not in found
-    assert "30 questions of 2 tasks" in found and "better than chance would explain: +" in found
-    assert found.count('class="scale two') == 6  # two tasks and the average, two runs
+    assert "30 questions of 2 tasks" in found and "better than chance would explain, " in found
+    assert found.count("chance would explain") + found.count("no difference shown") == 6, (
+        "two tasks and the average, two runs"
+    )
 
 
 def test_damaged_samples_leave_the_scores(folder, tmp_path):

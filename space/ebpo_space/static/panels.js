@@ -73,13 +73,11 @@
       this.title = caption.appendChild(element("h3"));
       this.at = caption.appendChild(element("span", "at"));
       this.note = caption.appendChild(element("p", "about"));
-      this.flags = caption.appendChild(element("p", "flags"));
       this.values = caption.appendChild(element("p", "values"));
       this.reading = caption.appendChild(element("p", "reading"));
       this.plot = this.root.appendChild(element("div", "plot"));
       this.plot.setAttribute("role", "img");
       this.cursor = element("i", "cursor");
-      this.full = false; // whether what lies outside is shown too
       this.dirty = false;
       this.seen = false;
     }
@@ -104,28 +102,12 @@
         item.title = `${v.name}: ${v.text}`;
         return item;
       }));
-      this.flag();
       if (this.seen) this.draw();
     }
-    // what is marked in the plot, in words; what lies outside can be shown
-    flag() {
-      const { lost = 0, outside = 0 } = this.spec.flags || {};
-      const steps = (n) => `${n} ${n === 1 ? "step" : "steps"}`;
-      this.flags.replaceChildren();
-      if (lost) this.flags.appendChild(element("span", "", `× ${steps(lost)} without a number`));
-      if (!outside) return;
-      const button = this.flags.appendChild(element("button", "", this.full ? "usual range" : `▲ ${steps(outside)} outside`));
-      button.type = "button";
-      button.setAttribute("aria-pressed", this.full);
-      button.title = this.full ? "Back to the range of the other steps" : "Show these steps too: the axis then reaches to them";
-      button.onclick = () => { this.full = !this.full; this.flag(); this.draw(); };
-    }
     figure() {
-      const { data, layout = {} } = this.spec.figure, bounded = this.spec.usual && !this.full;
-      const kept = this.spec.usual && this.full ? data.filter((trace) => trace.meta !== "outside") : data;
-      const own = bounded ? { yaxis: { range: [...this.spec.usual], autorange: false } } : this.spec.usual ? { yaxis: { autorange: true } } : {};
+      const { data, layout = {} } = this.spec.figure;
       const read = this.spec.readout ? { hovermode: false } : {};
-      return { data: painted(kept), layout: layoutOf({ layout: merged(merged(layout, own), read) }) };
+      return { data: painted(data), layout: layoutOf({ layout: merged(layout, read) }) };
     }
     async draw() {
       if (!this.spec || !this.root.isConnected) return;
@@ -134,7 +116,6 @@
       if (!Plotly) { this.dirty = true; this.note.hidden = false; return; }
       const linked = !!this.spec.linked;
       const { data, layout } = this.figure();
-      layout.uirevision = `${layout.uirevision}${this.full}`;
       const zoom = this.board.zoom;
       if (linked && zoom && !this.plot.data) layout.xaxis = { ...layout.xaxis, range: [...zoom], autorange: false };
       await Plotly.react(this.plot, data, layout,
