@@ -19,11 +19,8 @@ from openrlhf_ebpo.run.run_log import dig
 
 from . import results, seeds
 from .errors import RunError
-from .metrics import smooth
 from .outcome import Outcome, half_width, part
 from .paired import GRPO, change
-from .picture import SMOOTHED, sparkline
-from .tables import dot, table
 from .text import HTML, harmless, html, joined, run_name
 from .workspace import Opened
 
@@ -190,17 +187,20 @@ class Configuration:
         return next(iter(self.alike.values())).what if self.alike else ""
 
 
-def seed_table(found: Sequence[Found]) -> HTML:
-    """Nothing where no two runs are of one configuration."""
-    each = [one for one in configurations(found) if len(one.runs) > 1]
-    if not each:
+def seeds_said(found: Sequence[Found]) -> HTML:
+    """The mean of runs of one configuration from start to end, with its spread over seeds."""
+    (one,) = configurations(found)
+    if len(one.alike) < 2:
         return HTML()
-    rows = [_row(one) for one in each]
-    said = "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
-    shown = table(
-        ["configuration", "seeds", "start to end", "change", "mean reward"], rows, "Seeds of one configuration", "seeds"
+    first, last = (spread([getattr(each, end) for each in one.alike.values()]).mean for end in ("first", "last"))
+    moved = spread([each.last - each.first for each in one.alike.values()])
+    say = next(iter(one.alike.values())).written
+    low, high = (say(end, True).removesuffix(" points") for end in (moved.low, moved.high))
+    kind = "range" if len(one.alike) == 2 else "95% CI"
+    return html(
+        "<small>{}: {} → {}, <b>{}</b>, {} {} to {} over {} seeds</small>",
+        *(one.what.rpartition(", ")[0], say(first), say(last), say(moved.mean, True), kind, low, high, len(one.alike)),
     )
-    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', said, shown)
 
 
 def configurations(found: Sequence[Found]) -> list[Configuration]:
@@ -214,37 +214,6 @@ def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> C
     return Configuration(seeds.name([run.run.key for run in runs]), runs, alike)
 
 
-def _row(one: Configuration) -> list[HTML | str]:
-    name = html(
-        "{}{}<small>{}</small>", dot(one.runs[0].run.number), run_name(one.name, 40), title(one.runs[0].estimator)[:40]
-    )
-    if len(one.alike) < 2:
-        return [name, str(len(one.runs)), "–", "not at the same step yet", _line(one)]
-    first, last = (spread([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
-    moved = spread([each.last - each.first for each in one.alike.values()])
-    say = next(iter(one.alike.values())).written
-    return [
-        name,
-        f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs)),
-        html("{} → <b>{}</b><small>{} to {}</small>", say(first.mean), say(last.mean), say(last.low), say(last.high)),
-        html(
-            "<b>{}</b><small>{} to {}</small>",
-            say(moved.mean, True),
-            *(say(end, True).removesuffix(" points") for end in (moved.low, moved.high)),
-        ),
-        _line(one),
-    ]
-
-
 def spread(values: Sequence[float]) -> Spread:
     found = np.array(values, float)
     return Spread(float(found.mean()), *map(float, seeds.spread(found)))
-
-
-def _line(one: Configuration) -> HTML:
-    series = [run.metrics.rewards() for run in one.runs]
-    band = seeds.band([(steps, smooth(values, SMOOTHED)) for steps, values in series if len(steps)])
-    if band is None:
-        return HTML("–")
-    said = f"Mean reward, {band.words}"
-    return sparkline(band.steps, band.mean, said, one.runs[0].run.number, (band.low, band.high))

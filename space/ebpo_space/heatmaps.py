@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -123,9 +122,11 @@ def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, ax
         **{"id": f"heat-{quantity.name}-{key}", "title": title, "note": quantity.tells, "worry": "", "linked": True},
         "values": [{"name": name, "color": colour(shade), "text": text}],
         "summary": f"{title} of the {quantity.of} over {unit}; {name}: {text.replace('→', 'to')}",
-        "heat": {"rows": row_names(found), "columns": column_names(found.at), "of": quantity.of},
         "figure": {
-            "data": [_map(found, f"@{colour(shade)}", axis), *([] if quantity.same_levels else [_mean(found, axis)])],
+            "data": [
+                _map(found, f"@{colour(shade)}", axis, unit),
+                *([] if quantity.same_levels else [_mean(found, axis)]),
+            ],
             "layout": {
                 **{"height": HEIGHT, "uirevision": unit, "hovermode": "closest", "plot_bgcolor": "@sunk"},
                 "xaxis": {
@@ -146,11 +147,13 @@ def _said(quantity: Quantity, found: Binned) -> tuple[str, str]:
     return "mean, first to last", f"{number(float(known[0]))} → {number(float(known[-1]))}"
 
 
-def _map(found: Binned, shade: str, axis: Callable) -> dict:
+def _map(found: Binned, shade: str, axis: Callable, unit: str) -> dict:
     return {
-        **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges), "hoverinfo": "none"},
-        # the root shows what is rare; the page squares it again to say how much it is
+        **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges)},
+        # the root shows what is rare
         **{"z": packed(np.sqrt(found.shares)), "zmin": 0, "zmax": 1, "showscale": False},
+        "customdata": packed(100 * found.shares),
+        "hovertemplate": f"{unit} %{{x:.4~g}}, around %{{y:.3~g}}: %{{customdata:.2~g}} %<extra></extra>",
         "colorscale": [[0, "@card"], [1, shade]],
     }
 
@@ -166,21 +169,6 @@ def _mean(found: Binned, axis: Callable) -> dict:
 def _ticks(found: Binned) -> dict:
     middles = (found.edges[1:] + found.edges[:-1]) / 2
     return {"tickvals": [round(float(v), 6) for v in middles]} if found.discrete and len(middles) <= 6 else {}
-
-
-def row_names(found: Binned) -> list[str]:
-    if found.discrete:
-        return [number(float(value)) for value in (found.edges[1:] + found.edges[:-1]) / 2]
-    names = [f"{number(float(low))} to {number(float(high))}" for low, high in itertools.pairwise(found.edges)]
-    return [f"up to {number(float(found.edges[1]))}", *names[1:-1], f"{number(float(found.edges[-2]))} and more"]
-
-
-def column_names(at: np.ndarray) -> list[str]:
-    """The steps of each stretch, which lie between its edges."""
-    firsts, lasts = np.ceil(at[:-1]).astype(int), np.ceil(at[1:]).astype(int) - 1
-    return [
-        f"step {a}" if a >= b else f"steps {a} to {b}" for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)
-    ]
 
 
 def partly(groups: Groups, responses: Responses) -> str:

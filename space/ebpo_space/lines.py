@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_ebpo.run.score_text import percent
-from openrlhf_ebpo.run.score_text import reported as reported_text
 
 from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth
@@ -176,25 +174,10 @@ def _decades(lines: Sequence[Line]) -> float:
     return math.log10(high / low)
 
 
-def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[str, float]]) -> dict:
-    """A score over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
-    ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())] or [0.0, 1.0]
-    levels = [
-        {
-            **{"type": "scatter", "mode": "lines", "x": [min(ends), max(ends)], "y": [value, value]},
-            **{"name": plotly_text(f"{label} (reported)", 60), "hovertemplate": "%{y:.2f} %"},
-            **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
-        }
-        for (label, value), dash in zip(reported, itertools.cycle(("dot", "dash", "dashdot")))
-    ]
+def checkpoint_panel(task: str, lines: Sequence[Line]) -> dict:
+    """A score over training steps with 95 % intervals, percent."""
     axis = {"title": {"text": "training step"}, **_whole_steps(lines, "training step")}
-    panel = _scores(f"steps-{task}", task, lines, axis, -1, f"pass@1 of {task} by step")
-    panel["figure"]["data"] += levels
-    panel["values"] += [
-        {"name": f"{label}, reported", "color": "muted", "text": f"{reported_text(value)} %"}
-        for label, value in reported
-    ]
-    return panel
+    return _scores(f"steps-{task}", task, lines, axis, -1, f"pass@1 of {task} by step")
 
 
 def pass_panel(task: str, lines: Sequence[Line]) -> dict:

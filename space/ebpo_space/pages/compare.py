@@ -161,7 +161,7 @@ def _side(side: Side, name: str, choices: HTML = HTML()) -> HTML:  # noqa: B008 
         '<span class="tools"><button type="button" {}>Open in Samples</button></span></header>{}{}</section>',
         *("First" if name == "answer" else "Second", dot(run.number), side.groups.step[side.position]),
         *(side.groups.group[side.position], run_name(run.key, 32)),
-        *(setting(tab="samples", run=run.key, at=side.place, prompt="", answer=side.picked + 1), choices),
+        *(setting(tab="samples", run=run.key, at=side.place, answer=side.picked + 1), choices),
         strip(side.rows, side.picked, change),
     )
 

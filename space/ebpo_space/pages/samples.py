@@ -37,7 +37,6 @@ PARAMETERS = {
     "text": ("", text),
     "at": ("", place),
     "answer": (0, number(0, MAX_TILES, whole=True)),  # from 1; 0: not chosen
-    "prompt": ("", text),
     "shown": (1, number(1, 100_000, whole=True)),
     "raw": (False, flag),
     "longest": (False, flag),  # answers by length
@@ -107,8 +106,6 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
     current = placed(view, groups, found)
     if "." in view["at"] and current is None:
         notes.append(f"There is no group {view['at']} in this run.")
-    elif view["prompt"] and not view["at"] and not len(history(groups, view["prompt"])):
-        notes.append(f"There is no prompt {view['prompt']} in this run.")
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
     pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
@@ -145,16 +142,12 @@ def _menu(clusters: list[str]) -> dict:
 
 
 def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
-    """The group to show: the one asked for, else the asked-for prompt's latest, else the first that was found."""
+    """The group to show: the one asked for, else the first that was found."""
     if view["at"]:
         step, group = map(int, view["at"].split("."))
         position = position_of(groups, step, group)
         if position is not None:
             return position
-    if view["prompt"]:
-        of_prompt = history(groups, view["prompt"])
-        if len(of_prompt):
-            return int(of_prompt[-1])
     return int(found[0]) if len(found) and not view["at"] else None
 
 

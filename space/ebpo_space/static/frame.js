@@ -25,7 +25,7 @@
 
   // "12?page=…": the number of an answer, and its address. A new page, run, group or question is a step of the browser's
   // history; going back asks for the view of that address.
-  const STEPS = ["tab", "runs", "run", "at", "prompt", "question", "task"];
+  const STEPS = ["tab", "runs", "run", "at", "question", "task"];
   const locate = (props, trigger, watch) => {
     let latest = 0, returned = true; // the answer to going back, and the first one, are no step
     addEventListener("popstate", () => {

@@ -74,7 +74,6 @@
       this.at = caption.appendChild(element("span", "at"));
       this.note = caption.appendChild(element("p", "about"));
       this.values = caption.appendChild(element("p", "values"));
-      this.reading = caption.appendChild(element("p", "reading"));
       this.plot = this.root.appendChild(element("div", "plot"));
       this.plot.setAttribute("role", "img");
       this.cursor = element("i", "cursor");
@@ -127,8 +126,6 @@
       if (this.listening) return;
       this.listening = true;
       this.plot.on("plotly_relayout", (e) => this.spec.linked && this.board.link(this, e));
-      this.plot.on("plotly_hover", (e) => this.say(e.points[0]));
-      this.plot.on("plotly_unhover", () => this.say(null));
       const point = (e) => this.spec.readout && this.board.point(this.position(e.clientX));
       this.plot.addEventListener("pointermove", point);
       this.plot.addEventListener("pointerdown", point);
@@ -157,15 +154,6 @@
       if (x === null || x < low || x > high) return this.cursor.remove();
       this.plot.appendChild(this.cursor);
       this.cursor.style.left = `calc(${LEFT}px + (100% - ${LEFT + RIGHT}px) * ${(x - low) / (high - low)})`;
-    }
-    // the cell of a heat map, in words
-    say(point) {
-      const { heat } = this.spec;
-      if (!heat || (point && point.data.type !== "heatmap")) return;
-      this.root.classList.toggle("read", !!point);
-      if (!point) return;
-      const [row, column] = point.pointNumber, share = 100 * point.z * point.z;
-      this.reading.textContent = `${heat.columns[column]} · ${heat.rows[row]}: ${share >= 10 || !share ? Math.round(share) : share.toPrecision(2)} % of ${heat.of}`;
     }
   }
 
