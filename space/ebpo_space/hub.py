@@ -12,8 +12,8 @@ from pathlib import Path
 
 from .errors import RunError
 
-TOTAL = 2 * 2**30  # bytes of one run
-SINGLE = 512 * 2**20  # bytes of one file
+MAX_RUN_BYTES = 2 * 2**30
+MAX_FILE_BYTES = 512 * 2**20
 TOKEN = "EBPO_SPACE_HF_TOKEN"  # a read-only token; without it the Hub is asked anonymously
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _NAME = r"[\w@+=,.:-]{1,200}"
@@ -33,7 +33,7 @@ def is_repo(text: str) -> bool:
 
 
 def wanted(
-    files: Sequence[tuple[str, int | None]], total: int = TOTAL, single: int = SINGLE
+    files: Sequence[tuple[str, int | None]], total: int = MAX_RUN_BYTES, single: int = MAX_FILE_BYTES
 ) -> tuple[list[str], list[str]]:
     """Names to download, and what is left out and why; small files first, of the rollouts the latest steps.
 

@@ -15,9 +15,9 @@ import orjson
 from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 
 AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step may stand at, and its unit
-NAMES = 600  # metrics of one run; more are not kept
+MAX_METRICS = 600  # of one run; more are not kept
 MAX_CELLS = 2**24  # steps times metrics, 8 bytes each; further metrics are not kept
-LONGEST = 2**20  # bytes of one line
+MAX_LINE_BYTES = 2**20
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
 FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
 REWARD = ("rollout/reward_mean", "reward")  # names of the mean reward
@@ -121,7 +121,7 @@ class Follower:
 
 def _row(line: bytes) -> dict | None:
     try:
-        row = _loaded(line) if len(line) <= LONGEST else None
+        row = _loaded(line) if len(line) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         return None
     good = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**31
@@ -144,7 +144,7 @@ def _merge(metrics: Metrics, rows: list[dict]) -> tuple[Metrics, bool]:
         return metrics, False
     fresh_steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
     steps = np.union1d(metrics.steps, fresh_steps)
-    most = min(NAMES, MAX_CELLS // len(steps))
+    most = min(MAX_METRICS, MAX_CELLS // len(steps))
     seen = dict.fromkeys(metrics.columns)
     for row in rows:
         seen |= dict.fromkeys(name for name in row if name not in seen and _is_logged(row, name))

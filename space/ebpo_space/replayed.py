@@ -25,7 +25,7 @@ from .tables import table
 from .text import HTML, harmless, html, joined
 from .workspace import Opened
 
-MOST_RESPONSES = 2**16  # of a step
+MAX_RESPONSES = 2**16  # of a step
 KINDS = 3  # of rewards in a group, a column each; of more, the lowest and the highest
 _SAME = 0.005  # advantages that are shown as one number
 _NOTHING = 1e-9  # what rounding leaves
@@ -56,8 +56,6 @@ def on_step(opened: Opened, step: int, size: int) -> Step:
         RunError: the step's file does not hold what is needed.
     """
     name = file_of(opened.run, step)
-    if name is None:
-        raise RunError(f"There are no rollouts of step {step}.")
     path, named = inside(opened.run, "rollouts", name), f"rollouts/{name}"
     with reading(named):
         status = path.stat()
@@ -70,7 +68,7 @@ def on_step(opened: Opened, step: int, size: int) -> Step:
 
 @functools.lru_cache(maxsize=4)
 def _on_file(path: Path, sign: tuple[int, int], step: int, named: str, config: EstimatorConfig) -> Step:
-    found = logged(step, read_columns(path, named, MOST_RESPONSES), config.n_samples_per_prompt, named)
+    found = logged(step, read_columns(path, named, MAX_RESPONSES), config.n_samples_per_prompt, named)
     given, left_out = under_every(found.batch, config)
     return Step(found, given, [title(name) for name in left_out])
 

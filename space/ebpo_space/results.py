@@ -30,8 +30,8 @@ RUNS = 4  # with their first and last checkpoints side by side
 PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 MAX_RESULTS = 2000  # of one run
 MAX_QUESTIONS = 100_000  # of a result
-_LARGEST = 16 * 2**20  # bytes of a summary.json
-_NAME = 300  # characters of a task or a protocol, as many as a link has
+MAX_SUMMARY_BYTES = 16 * 2**20
+MAX_NAME_CHARS = 300  # of a task or a protocol, as many as a link has
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,6 @@ def largest_protocol(found: Sequence[Result]) -> str:
     return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
 
 
-_cache: dict[tuple, Result] = {}
-
-
 def find(run: Run) -> tuple[list[Result], list[str]]:
     """Results in order of task and step, and what could not be read."""
     paths = next((found for place in PLACES if (found := sorted(run.path.glob(place)))), [])
@@ -120,18 +117,15 @@ def find(run: Run) -> tuple[list[Result], list[str]]:
 
 
 def _result(run: Run, path: Path) -> Result:
-    place = "/".join(path.parent.relative_to(run.path).parts)
-    path = inside(run, place, "summary.json")
-    status = path.stat()
-    key = (run.key, str(path), status.st_mtime_ns, status.st_size)
-    if key not in _cache:
-        _cache[key] = _read(run, path, place)
-    return _cache[key]
+    place = path.parent.relative_to(run.path).as_posix()
+    status = inside(run, place, "summary.json").stat()
+    if status.st_size > MAX_SUMMARY_BYTES:
+        raise RunError(f"{place}/summary.json is left out: larger than {MAX_SUMMARY_BYTES >> 20} MiB.")
+    return _read(run, path, place, (status.st_mtime_ns, status.st_size))
 
 
-def _read(run: Run, path: Path, place: str) -> Result:
-    if path.stat().st_size > _LARGEST:
-        raise RunError(f"{place}/summary.json is left out: larger than {_LARGEST >> 20} MiB.")
+@functools.lru_cache(MAX_RESULTS)
+def _read(run: Run, path: Path, place: str, stamp: tuple[int, int]) -> Result:
     try:
         found = read_result(path.parent)
     except UsageError as error:
@@ -151,7 +145,7 @@ def _read(run: Run, path: Path, place: str) -> Result:
 
 def _name(value) -> str:
     """Short enough for a link, and without lone surrogates, which JSON may hold and UTF-8 cannot encode."""
-    return str(value)[:_NAME].encode("utf-8", "replace").decode()
+    return str(value)[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
 
 
 def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:

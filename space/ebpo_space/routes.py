@@ -9,12 +9,12 @@ from starlette.responses import JSONResponse
 
 from . import results
 from .errors import RunError
-from .groups import file_of, read_columns, rows_of
+from .groups import read_columns, rows_of
 from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace
 
-LARGEST = 64_000  # characters of one request
+MAX_CHARS = 64_000  # of one request
 FIELDS = ("prompt", "response", "question")
 _PLACE = re.compile(r"eval/[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
 
@@ -32,7 +32,7 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
     try:
         start, stop = int(query["from"]), int(query["to"])
         field = query.get("field", "response")
-        if field not in FIELDS or not 0 <= start <= stop <= start + LARGEST:
+        if field not in FIELDS or not 0 <= start <= stop <= start + MAX_CHARS:
             raise ValueError
         opened = workspace.open(query["run"])
         row = _sample(opened, query, field) if "place" in query else _rollout(workspace, opened, query, field)
@@ -43,13 +43,12 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
 
 def _rollout(workspace: Workspace, opened: Opened, query: Mapping[str, str], field: str) -> dict:
     groups, _ = workspace.index(opened).read()
-    position = position_of(groups, int(query["step"]), int(query["group"]))
-    sample = int(query.get("sample", 0))
-    name = None if position is None else file_of(opened.run, int(query["step"]))
-    if name is None or not 0 <= sample < groups.size[position]:
+    step, sample = int(query["step"]), int(query.get("sample", 0))
+    position = position_of(groups, step, int(query["group"]))
+    if position is None or not 0 <= sample < groups.size[position]:
         raise RunError("This group is gone.")
     first = int(groups.row[position]) + sample
-    return rows_of(read_columns(opened.run, name, (field,), slice(first, first + 1)))[0]
+    return rows_of(read_columns(opened.run, step, (field,), slice(first, first + 1)))[0]
 
 
 def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:

@@ -22,13 +22,7 @@ from .text import HTML, attribute, harmless, html, joined, run_name
 from .warnings import RULES, Warned, above, collapsed, spiked
 from .workspace import Opened
 
-UNFILTERED = {
-    "at": "",
-    "text": "",
-    "cluster": "",
-    "from": 0,
-    "to": 1,
-}
+UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
 OVER_TIME = (("shrinkage", "shrinkage S"), ("prior_mean", "prior mean"))
 WARNINGS = 6  # of one run that are shown
 EBPO, GRPO = "ebpo", "group_norm"

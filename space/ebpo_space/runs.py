@@ -24,12 +24,12 @@ from .hub import Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 20  # runs in one view
-LONGEST_KEY = 300  # characters; `links` reads no more
-UNTOLD = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
+MAX_KEY_CHARS = 300  # `links` reads no more
+GENERIC = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
 _RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 _RESCAN = 5.0  # seconds
-_LARGEST_JSON = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
+MAX_JSON_BYTES = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] =
 def _candidates(path: Path) -> Iterator[str]:
     """Names from the shortest to the complete path: first without the folders that tell nothing, then with them."""
     whole = parts = [part for part in path.parts if part != path.anchor]
-    for folder in UNTOLD:
+    for folder in GENERIC:
         parts = parts[:-1] if len(parts) > 1 and parts[-1] == folder else parts
     for each in dict.fromkeys((tuple(parts), tuple(whole))):
         yield from (_linkable("/".join(each[-n:])) for n in range(1, len(each) + 1))
@@ -171,7 +171,7 @@ def _candidates(path: Path) -> Iterator[str]:
 
 def _linkable(name: str) -> str:
     """In links names stand between commas, and are cut at the length of any value there."""
-    return name.replace(",", "_").encode("utf-8", "replace").decode()[-LONGEST_KEY:].strip()
+    return name.replace(",", "_").encode("utf-8", "replace").decode()[-MAX_KEY_CHARS:].strip()
 
 
 def inside(run: Run, *parts: str) -> Path:
@@ -198,8 +198,8 @@ def describe(run: Run) -> dict:
     if not path.is_file():
         return {}
     status = path.stat()
-    if status.st_size > _LARGEST_JSON:
-        raise RunError(f"run.json is larger than {_LARGEST_JSON >> 20} MiB and is not read.")
+    if status.st_size > MAX_JSON_BYTES:
+        raise RunError(f"run.json is larger than {MAX_JSON_BYTES >> 20} MiB and is not read.")
     return _described(path, status.st_mtime_ns, status.st_size)
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from .bounded import batches, columns_of
 from .errors import RunError, reading
-from .groups import Groups, Index, file_of, listed, open_file, read_columns, rows_of
+from .groups import Groups, Index, listed, open_file, read_columns, rows_of
 from .runs import Run
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
@@ -28,7 +28,7 @@ KINDS = {
     "errors": "reward errors",
 }
 SECONDS = 3.0  # a text search ends after
-FOUND = 500  # groups a text search finds at most
+MAX_FOUND = 500  # groups of a text search
 ERROR_FILES = 24  # steps whose errors are counted
 MAX_MESSAGES = 1000  # of a step
 MAX_ANSWERS = 4096  # of a group
@@ -101,7 +101,7 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Fo
     started, kept, searched = time.monotonic(), [], 0
     steps = list(dict.fromkeys(groups.step[positions].tolist()))
     for step in steps:
-        if len(kept) >= FOUND or time.monotonic() - started > SECONDS:
+        if len(kept) >= MAX_FOUND or time.monotonic() - started > SECONDS:
             break
         rows, whole = _rows_with(run, step, text, started + SECONDS)
         searched += whole
@@ -110,20 +110,21 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Fo
         kept += here[np.searchsorted(rows, first) < np.searchsorted(rows, first + groups.size[here])].tolist()
     left = len(steps) - searched
     note = f"Searched the latest {searched} of {len(steps)} steps; narrow the steps to search others." if left else ""
-    if len(kept) > FOUND:
-        note = f"More than {FOUND} groups have this text; the latest {FOUND} are listed."
-    return Found(np.array(kept[:FOUND], int), note)
+    if len(kept) > MAX_FOUND:
+        note = f"More than {MAX_FOUND} groups have this text; the latest {MAX_FOUND} are listed."
+    return Found(np.array(kept[:MAX_FOUND], int), note)
 
 
 def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray, bool]:
     """Rows, ascending, whose prompt, response or label holds the text, whatever its case; and whether there was time for
     all of them."""
-    name = file_of(run, step)
-    if name is None:
-        return np.zeros(0, int), True
-    file, found, row = open_file(run, name), [np.zeros(0, int)], 0
-    columns = [c for c in ("prompt", "response", "label") if c in columns_of(file)]
-    with contextlib.suppress(RunError), reading(name):  # the index says which files are damaged; hits before that count
+    found, row = [np.zeros(0, int)], 0
+    with (
+        contextlib.suppress(RunError),
+        reading(f"step {step}"),
+    ):  # the index names damaged files; hits before that count
+        file = open_file(run, step)
+        columns = [c for c in ("prompt", "response", "label") if c in columns_of(file)]
         for batch in batches(file, columns, range(file.num_row_groups), _BATCH):
             hits = np.zeros(batch.num_rows, bool)
             for column in batch.columns:
@@ -143,7 +144,7 @@ def error_counts(run: Run, groups: Groups, positions: np.ndarray) -> list[tuple[
     steps = np.unique(groups.step[positions[groups.errors[positions] > 0]])[-ERROR_FILES:]
     for step in steps.tolist():
         try:
-            counted = pc.value_counts(read_columns(run, file_of(run, step) or "", ("error",))["error"].drop_null())
+            counted = pc.value_counts(read_columns(run, step, ("error",))["error"].drop_null())
             for each in counted.to_pylist()[:MAX_MESSAGES]:
                 found[str(each["values"]).strip().split("\n")[0][:200]] += each["counts"]
         except (RunError, KeyError, pa.ArrowException, ValueError):
@@ -163,13 +164,8 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
         RunError: the file is gone or damaged.
     """
     step, row, size = (int(values[position]) for values in (groups.step, groups.row, groups.size))
-    name = file_of(run, step)
-    if name is None:
-        raise RunError(
-            f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the newest only)."
-        )
-    columns = tuple(columns_of(open_file(run, name)))
-    table = read_columns(run, name, columns, slice(row, row + min(size, MAX_ANSWERS)))
+    columns = columns_of(open_file(run, step))
+    table = read_columns(run, step, columns, slice(row, row + min(size, MAX_ANSWERS)))
     return [{**line, "step": line.get("step", step)} for line in rows_of(table)]
 
 
@@ -184,10 +180,9 @@ def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int,
     for step in dict.fromkeys(groups.step[positions].tolist()):
         here = [int(p) for p in positions if groups.step[p] == step]
         rows = groups.row[here]
-        name = file_of(index.run, step)
         with contextlib.suppress(RunError):
             first, last = int(rows.min()), int(rows.max())
-            table = read_columns(index.run, name or "", ("prompt",), slice(first, last + 1))
+            table = read_columns(index.run, step, ("prompt",), slice(first, last + 1))
             texts = listed(table["prompt"].take(pa.array(rows - first)))
             found |= {p: str(text or "") for p, text in zip(here, texts, strict=True)}
     return found

@@ -18,9 +18,9 @@ from .workspace import Opened
 
 DRAWN = "Faint: every step. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
-OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
-TITLE = 120  # characters
-LONGEST = 300  # characters of a name that gets one of them: as many as a link takes
+MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
+MAX_TITLE_CHARS = 120
+MAX_NAME_CHARS = 300  # of a name that gets one of them: as many as a link takes
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 
 
@@ -30,11 +30,11 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
     own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
     asked = [described(name, own) for name in view["more"] if name in names]
     others = [described(name, own) for name in _unknown(names, own) if name not in view["more"]]
-    rest = f" {len(others) - OTHERS} more are among “More metrics”." if len(others) > OTHERS else ""
+    rest = f" {len(others) - MAX_OTHERS} more are among “More metrics”." if len(others) > MAX_OTHERS else ""
     shelves = [
         ("Chosen metrics", "", asked),
         *((each.title, each.note, _at_first(each.metrics, view["more"])) for each in in_order()),
-        ("Other", OTHER_NOTE + rest, others[:OTHERS]),
+        ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
     ]
     found = [
         {"title": title, "note": note, "panels": [panel for each in metrics if (panel := _panel(runs, view, each))]}
@@ -70,7 +70,7 @@ def described(name: str, own: Mapping[str, Metric]) -> Metric:
 def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
     """Names that the catalogue does not have; first those that a run describes."""
     in_order = dict.fromkeys((*(name for name in own if name in names), *sorted(names)))
-    return [name for name in in_order if name not in COLUMNS and len(name) <= LONGEST and not find(name)]
+    return [name for name in in_order if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
 
 
 def _at_first(metrics: Sequence[Metric], asked: Sequence[str]) -> list[Metric]:
@@ -90,7 +90,7 @@ def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
         return None
     return line_panel(
         metric.name,
-        plain(middle_cut(metric.title, TITLE)),
+        plain(middle_cut(metric.title, MAX_TITLE_CHARS)),
         lines,
         unit=AXES[view["x"]],
         share=share,

@@ -112,12 +112,10 @@ def answer(
     name = f"Answer {chosen + 1}"
     gains = _gain(estimator, advantage) + (_gain(GRPO, grpo) if estimator != GRPO else "")
     error = html('<p class="error">{}</p>', harmless(row["error"], 600)) if row.get("error") else ""
-    length = row.get("response_length")
     text = reading.answer(
         row.get("response"),
         source=source,
         raw=raw,
-        tokens=length if isinstance(length, int) else None,
         truncated=bool(row.get("truncated")),
         find=find,
         gold=row.get("label"),
@@ -153,15 +151,12 @@ def _arithmetic(row: Mapping, scale: tuple[float, float] | None) -> HTML:
 
 
 def _legend(estimator: str) -> str:
-    """Say what the two numbers of an answer are."""
+    """Say what the numbers of an answer are."""
     grpo = "(r − μ) divided by the group’s standard deviation"
     if estimator == GRPO:
-        return (
-            f"The number is the advantage that training used: {grpo}, less a KL penalty in the reward if there is one."
-        )
-    used = f"{estimator[:_NAME]}: the advantage that training used"
-    used += ", r − V standardised over the batch" if estimator == EBPO else ""
-    return f"{used}. GRPO: what it would have given, {grpo}."
+        return f"The number is the advantage in training: {grpo}, less a KL penalty in the reward if there is one."
+    used = "r − V standardised over the batch" if estimator == EBPO else "the advantage in training"
+    return f"{estimator[:_NAME]}: {used}. GRPO: what it would have given, {grpo}."
 
 
 def _side(advantage: float | None) -> str:

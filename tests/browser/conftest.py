@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """ebpo and grpo (still training) learn; one fails, one is hostile; a and b had the same prompts; hard has two hostile answers
-    to one; odd has a step far outside; live grows; long has long answers."""
+    to one; live grows; long has long answers."""
     import space_runs
     from long_run import long_run
 
@@ -63,8 +63,6 @@ def runs(tmp_path_factory):
     for name, pace in (("a", 1.0), ("b", 0.4)):
         space_runs.learning_run(folder / name, steps=8, seed=1, name=name, prompts=8, pace=pace)
     hard_run(folder / "hard", space_runs.EVIL)
-    space_runs.learning_run(folder / "odd", steps=40, seed=5, name="odd", prompts=2)
-    space_runs.RunLog(folder / "odd", None).write_metrics(41, {"actor_grad_norm": 1e9, "policy/entropy": float("nan")})
     space_runs.learning_run(folder / "live", steps=20, seed=5, name="live", status="running")
     long_run(folder / "long")
     return folder
@@ -128,7 +126,7 @@ def temporary(tmp_path_factory):
 @pytest.fixture(scope="session")
 def app(serve, runs, temporary):
     places = {"GRADIO_TEMP_DIR": str(temporary / "gradio"), "TMPDIR": str(temporary)}
-    return serve("--runs", str(runs), "--allow", "friends", **places)
+    return serve("--runs", str(runs), **places)
 
 
 @pytest.fixture(scope="session")

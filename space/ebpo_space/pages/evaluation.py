@@ -53,13 +53,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """table, questions, notes: HTML; board: plots."""
-    nothing = {
-        "table": "",
-        "board": board([]),
-        "questions": "",
-        "notes": "",
-        **_menus([], []),
-    }
+    nothing = {"table": "", "board": board([]), "questions": "", "notes": "", **_menus([], [])}
     if not workspace.chosen(view):
         return {**nothing, "notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)

@@ -219,12 +219,10 @@ def _sample(i: int, row: dict, place: dict, room: int) -> HTML:
     verdict = HTML('<em class="good">right</em>') if right else HTML('<em class="bad">wrong</em>')
     cut = row.get("finish_reason") == "length"
     flag = HTML('<em class="bad">truncated</em>') if cut else ""
-    length = row.get("length")
     text = reading.answer(
         row.get("response"),
         source={**place, "row": row["row"]},
         room=room,
-        tokens=length if isinstance(length, int) else None,
         truncated=cut,
         extracted=row.get("extracted"),
         gold=row.get("gold"),
@@ -232,5 +230,5 @@ def _sample(i: int, row: dict, place: dict, room: int) -> HTML:
     )
     return html(
         '<li class="answer {}" style="--strength:35%"><header><h3>Sample {}</h3>{}{}{}</header>{}</li>',
-        *("plus" if right else "minus", i + 1, verdict, flag, tokens(length), text),
+        *("plus" if right else "minus", i + 1, verdict, flag, tokens(row.get("length")), text),
     )
