@@ -116,16 +116,3 @@ def clock(when: float | None) -> str:
     if when is None or not math.isfinite(when) or not 0 <= when < _LATEST:
         return "an unknown time"
     return f"{datetime.fromtimestamp(when, timezone.utc):%Y-%m-%d %H:%M} UTC"
-
-
-def took(about: dict) -> float | None:
-    """Seconds from start to end."""
-    started, ended = seconds(about.get("started")), seconds(about.get("ended"))
-    return ended - started if started is not None and ended is not None and ended >= started else None
-
-
-def duration(length: float) -> str:
-    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if length >= 2 * size:
-            return f"{length / size:.0f} {name}"
-    return f"{max(length, 0):.0f} s"

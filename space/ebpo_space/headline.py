@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -111,17 +110,16 @@ def compare(one: Configuration, base: Configuration) -> Comparison | None:
 
 def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> Comparison:
     """Ends of runs of the same seed, paired."""
-    found = spread([one.alike[seed].last - base.alike[seed].last for seed in both])
+    found = np.array([one.alike[seed].last - base.alike[seed].last for seed in both])
+    mean, ends = float(found.mean()), [float(end) for end in seeds.spread(found)]
     write = one.alike[both[0]].written
-    low, high = (write(end, signed=True).removesuffix(" points") for end in (found.low, found.high))
+    low, high = (write(end, signed=True).removesuffix(" points") for end in ends)
     kind = "range" if len(both) == 2 else "95% CI"
     over = f"over {len(both)} seeds" + (", paired by seed" if len(both) > 2 else "")
-    half = found.high - found.mean
+    half = ends[1] - mean
     least = f"about {write(half, signed=True).removeprefix('+')}" if half else ""
     what = one.what.rpartition(", ")[0]
-    return Comparison(
-        write(found.mean, True), found.low, found.high, f"{kind} {low} to {high}", what, over, least, len(both)
-    )
+    return Comparison(write(mean, True), *ends, f"{kind} {low} to {high}", what, over, least, len(both))
 
 
 def _by_question(one: Opened, base: Opened) -> Comparison | None:
@@ -168,12 +166,6 @@ def _by_step(one: Opened, base: Opened) -> Comparison | None:
     return Comparison(said, value - half, value + half, f"95% CI {low} to {high}", "training reward", over, least)
 
 
-class Spread(NamedTuple):
-    mean: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class Configuration:
     """Runs that differ only in their seed. alike: by seed, the outcomes that measure the same; what: what they measure."""
@@ -192,14 +184,22 @@ def seeds_said(found: Sequence[Found]) -> HTML:
     (one,) = configurations(found)
     if len(one.alike) < 2:
         return HTML()
-    first, last = (spread([getattr(each, end) for each in one.alike.values()]).mean for end in ("first", "last"))
-    moved = spread([each.last - each.first for each in one.alike.values()])
+    firsts, lasts = (np.array([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
     say = next(iter(one.alike.values())).written
-    low, high = (say(end, True).removesuffix(" points") for end in (moved.low, moved.high))
+    low, high = (say(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))
     kind = "range" if len(one.alike) == 2 else "95% CI"
     return html(
         "<small>{}: {} → {}, <b>{}</b>, {} {} to {} over {} seeds</small>",
-        *(one.what.rpartition(", ")[0], say(first), say(last), say(moved.mean, True), kind, low, high, len(one.alike)),
+        *(
+            one.what.rpartition(", ")[0],
+            say(firsts.mean()),
+            say(lasts.mean()),
+            say((lasts - firsts).mean(), True),
+            kind,
+            low,
+            high,
+            len(one.alike),
+        ),
     )
 
 
@@ -212,8 +212,3 @@ def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> C
     known = [(seeds.seed_of(run.about), came[run.run.key]) for run in runs if came[run.run.key]]
     alike = {seed: outcome for seed, outcome in known if outcome.what == known[0][1].what}
     return Configuration(seeds.name([run.run.key for run in runs]), runs, alike)
-
-
-def spread(values: Sequence[float]) -> Spread:
-    found = np.array(values, float)
-    return Spread(float(found.mean()), *map(float, seeds.spread(found)))

@@ -148,10 +148,6 @@ def _name(value) -> str:
     return str(value)[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
 
 
-def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:
-    return rows_of(_table(run, place, columns, rows))
-
-
 def _table(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> pa.Table:
     """Read those columns of samples.parquet, of these rows (ascending) or all."""
     named = f"{place}/samples.parquet"
@@ -247,7 +243,7 @@ def samples(run: Run, result: Result, key: str) -> list[dict]:
         *("question_id", "question", "gold", "response", "extracted", "correct", "error"),
         *("length", "finish_reason", "sample"),
     )
-    rows = _rows(run, result.place, names, question.rows)
+    rows = rows_of(_table(run, result.place, names, question.rows))
     return [{**row, "row": number} for number, row in zip(question.rows, rows, strict=True)]
 
 
@@ -257,4 +253,4 @@ def sample(run: Run, place: str, row: int, columns: Sequence[str]) -> dict:
     Raises:
         RunError: it cannot be read.
     """
-    return _rows(run, place, columns, [row])[0]
+    return rows_of(_table(run, place, columns, [row]))[0]

@@ -12,7 +12,7 @@ from openrlhf_ebpo.run.catalogue import find
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
-from .condition import Condition, clock, condition, duration, signs, took
+from .condition import Condition, clock, condition, signs
 from .figures import colour, number
 from .groups import Groups
 from .outcome import Outcome, outcome
@@ -71,11 +71,9 @@ def card(looked: Looked) -> HTML:
 def _head(looked: Looked) -> HTML:
     state, about = looked.condition, looked.run.about
     words, badge = STATE[state.kind], BADGE.get(state.kind, "")
-    lasted = took(about) if state.kind in ("complete", "failed", "interrupted", "paused") else None
     parts = [
         f"step {state.step:,}" if state.step is not None else "no step yet",
-        f"in {duration(lasted)}" if lasted is not None else "",
-        f"last {clock(state.at)}" if state.at and lasted is None else "",
+        clock(state.at) if state.at else "",
     ]
     said = html('<p class="said {}">{}</p>', badge, harmless(state.said, 400)) if state.said else ""
     trained = html("<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), _model(about))

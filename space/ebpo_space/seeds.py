@@ -42,7 +42,6 @@ class Band:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    n: int
 
 
 def spread_words(n: int) -> str:
@@ -92,8 +91,7 @@ def name(keys: Sequence[str]) -> str:
     if len(keys) < 2:
         return "".join(keys)
     start = reduce(_shared_start, keys)
-    rest = [key[len(start) :] for key in keys]
-    end = reduce(_shared_start, [key[::-1] for key in rest])[::-1]
+    end = reduce(_shared_start, [key[len(start) :][::-1] for key in keys])[::-1]
     return f"{start}*{end}"
 
 
@@ -113,7 +111,7 @@ def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
         return None
     values = np.stack([y[np.searchsorted(x, steps)] for x, y in finite])
     mean, (low, high) = values.mean(0), spread(values)
-    return Band(steps, mean, low, high, len(series))
+    return Band(steps, mean, low, high)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ class Rule:
         metrics: names; the first that the run has is looked at.
         holds: (series, rule) -> flags, one for each step.
         level, window, floor: what `holds` compares with.
-        when: the thresholds in words, for the docs and the page.
+        when: the thresholds in words.
         groups: kind of groups that show it, "" where groups say nothing.
     """
 

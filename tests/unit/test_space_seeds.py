@@ -86,7 +86,7 @@ def test_a_name_for_all_seeds(given, name):
 def test_the_band_of_three_is_a_t_interval_and_of_two_their_range():
     steps = np.arange(1, 5)
     three = seeds.band([(steps, steps + shift) for shift in (-1.0, 0.0, 1.0)])
-    assert three.n == 3 and three.mean.tolist() == [1, 2, 3, 4]
+    assert three.mean.tolist() == [1, 2, 3, 4]
     assert (three.high - three.mean) == pytest.approx(4.303 / 3**0.5)
     two = seeds.band([(steps, steps - 1.0), (steps, steps + 1.0)])
     assert two.low.tolist() == [0, 1, 2, 3] and two.high.tolist() == [2, 3, 4, 5]
