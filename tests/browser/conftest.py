@@ -46,8 +46,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """ebpo and grpo (still training) learn; one fails, one is hostile; a and b had the same prompts; hard has two hostile answers
-    to one; live grows; long has long answers."""
+    """ebpo and grpo (still training) learn; one fails, one is hostile; a and b had the same prompts; live
+    grows; long has long answers."""
     import space_runs
     from long_run import long_run
 
@@ -62,27 +62,9 @@ def runs(tmp_path_factory):
     space_runs.hostile_run(folder / EVIL_NAME)
     for name, pace in (("a", 1.0), ("b", 0.4)):
         space_runs.learning_run(folder / name, steps=8, seed=1, name=name, prompts=8, pace=pace)
-    hard_run(folder / "hard", space_runs.EVIL)
     space_runs.learning_run(folder / "live", steps=20, seed=5, name="live", status="running")
     long_run(folder / "long")
     return folder
-
-
-def hard_run(folder: Path, evil) -> None:
-    """A pair of hostile answers to one prompt."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = {
-        "group": [0, 0],
-        "prompt": ["evil", "evil"],
-        "response": ["\n".join(evil), "\n".join(reversed(evil)) + "A" * 30_000],
-        "reward": [1.0, 0.0],
-        "prompt_id": ["evil", "evil"],
-    }
-    (folder / "rollouts").mkdir(parents=True)
-    (folder / "run.json").write_text('{"schema": 1, "status": "complete"}')
-    pq.write_table(pa.table(table), folder / "rollouts" / "step-000001.parquet")
 
 
 @pytest.fixture(scope="session")

@@ -19,12 +19,3 @@ def test_answers_are_chosen_side_by_side_and_a_link_keeps_it(visit):
     linked = visit(page.url.split("/", 3)[3])
     linked.wait_for_selector(f"{SECOND} .reading")
     assert linked.locator(".sides h2").all_inner_texts() == page.locator(".sides h2").all_inner_texts()
-
-
-def test_hostile_answers_stay_text(visit):
-    page = visit("?tab=compare&runs=hard&at=1.0")
-    page.wait_for_selector(f"{SECOND} .reading")
-    page.wait_for_function("() => document.querySelector('.sides > .answer .reading').innerText.includes('<script>')")
-    assert page.evaluate("document.querySelectorAll('.own img, .own script, .own a').length") == 0
-    assert page.evaluate("window.hacked") is None
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1440

@@ -1,4 +1,4 @@
-"""The page Compare: which two groups and answers stand side by side for whatever a view asks, and that their texts stay text."""
+"""The page Compare: which two groups and answers stand side by side for whatever a view asks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from space_runs import hostile_run, learning_run
+from space_runs import learning_run
 
 from openrlhf_ebpo.space.links import address, clean, parsed
 from openrlhf_ebpo.space.pages.compare import first_side, render, second_side
@@ -18,15 +18,12 @@ from openrlhf_ebpo.space.search import history
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
 
-TAGS = "div section header h2 h3 small span button i dl dt dd b p code pre article em ol li details summary wbr"
-
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for seed, name, pace in ((1, "a", 1.0), (1, "b", 0.4), (5, "other", 1.0)):
         learning_run(folder / name, steps=12, seed=seed, name=name, prompts=8, pace=pace)
-    hostile_run(folder / "evil", megabytes=0.05)
     (folder / "empty").mkdir()
     (folder / "empty" / "metrics.jsonl").write_text('{"step": 1}\n')
     (folder / "bare" / "rollouts").mkdir(parents=True)
@@ -133,10 +130,3 @@ def test_what_is_not_there_is_said(workspace, view, said):
 def test_a_run_without_rewards_has_two_answers_too(workspace):
     first, second = both(workspace, runs="bare")
     assert (first.picked, second.picked) == (0, 1) and show(workspace, runs="bare")["sides"]
-
-
-def test_no_text_of_a_run_becomes_html(workspace):
-    for group in range(8):
-        found = show(workspace, runs="evil", at=f"1.{group}")
-        assert isinstance(found["sides"], HTML) and isinstance(found["notices"] or HTML(), HTML)
-        assert set(re.findall(r"<(\w+)", str(found["sides"]))) <= set(TAGS.split())
