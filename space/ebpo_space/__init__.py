@@ -5,8 +5,8 @@ metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups and responses (bounded.py: within memory); filters, search, answers
 condition.py, outcome.py   the state of a run, and its result from start to end (paired.py: question by question)
 warnings.py, seeds.py, headline.py   warnings about metrics; runs of one configuration; which configuration did better
-results.py, coded.py   eval/: results, questions, samples
-replayed.py, sides.py  a group under every estimator; two groups side by side
+results.py             eval/: results, questions, samples
+replayed.py            a group under every estimator
 text.py, reading.py, turns.py   texts of models: escaped, laid out, split into turns
 settings.py            run.json: settings, without secrets
 parameters.py, links.py   the values of a view, its address, and each visitor's view

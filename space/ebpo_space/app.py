@@ -32,10 +32,7 @@ from .workspace import Workspace
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
 SINGLE_CHIPS = 6  # runs that have a chip each in the bar; of more, each configuration has one
 UNKNOWN = object()  # a value that no control has
-HEADER = (
-    '<header class="masthead"><div><h1>EBPO<span>step by step</span></h1></div>'
-    '<button type="button" data-theme-toggle aria-label="Switch between light and dark">◐</button></header>'
-)
+HEADER = '<header class="masthead"><h1>EBPO<span>step by step</span></h1></header>'
 
 
 @dataclass
@@ -187,8 +184,7 @@ def _bar(workspace: Workspace, view: dict) -> str:
             for each in workspace.runs.awaited()
         ]
     )
-    shown = chips or others or workspace.runs.allowed
-    return run_bar(chips, others, workspace.runs.allowed, view) + awaited if shown else ""
+    return run_bar(chips, others, view) + awaited if chips or others else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:

@@ -12,29 +12,28 @@ from openrlhf_ebpo.run.score_text import whole_percent
 from . import reading
 from .figures import number
 from .groups import Groups
-from .search import PUSHED_DOWN, Words
-from .sides import asked_with
+from .search import PUSHED_DOWN
 from .tables import setting
-from .text import HTML, attribute, harmless, html, joined, run_name
+from .text import HTML, harmless, html, joined, run_name
 from .turns import asked
 
 PER_PAGE = 40  # groups in the list at a time
 
 
 def group_list(
-    groups: Groups, positions: np.ndarray, words: dict[int, Words], current: int | None, shown: int, failed, passed
+    groups: Groups, positions: np.ndarray, prompts: dict[int, str], current: int | None, shown: int, failed, passed
 ) -> HTML:
     """One page of groups as buttons.
 
     Args:
-        words: position -> what is shown of the group's texts, of those on this page.
+        prompts: by position, of the groups on this page.
         shown: number of the page, from 1.
         failed, passed: (K,) bool, all-fail and all-pass groups.
     """
     pages = max(math.ceil(len(positions) / PER_PAGE), 1)
     shown = min(shown, pages)
     items = joined(
-        _item(groups, int(p), words.get(int(p), Words()), int(p) == current, badge(groups, p, failed, passed))
+        _item(groups, int(p), prompts.get(int(p), ""), int(p) == current, badge(groups, p, failed, passed))
         for p in positions[(shown - 1) * PER_PAGE : shown * PER_PAGE]
     )
     count = html("<b>{:,}</b> group{}", len(positions), "" if len(positions) == 1 else "s")
@@ -57,23 +56,15 @@ def pager(name: str, shown: int, pages: int, of: str) -> HTML:
     )
 
 
-def _item(groups: Groups, p: int, words: Words, current: bool, kind: HTML) -> HTML:
+def _item(groups: Groups, p: int, prompt: str, current: bool, kind: HTML) -> HTML:
     step, group = groups.step[p], groups.group[p]
     cluster = html("<small>{}</small>", run_name(groups.cluster[p], 40)) if groups.cluster[p] else ""
     return html(
         '<li><button type="button" {}{}><span class="top"><small>step {} · group {}</small></span>'
         '<span class="words">{}</span><span class="top">{}{}</span>{}</button></li>',
         *(setting(at=f"{step}.{group}", answer=0), current_mark(current), step, group),
-        *(_words(words), _meter(groups.success[p]), cluster, kind),
+        *(reading.line(asked(prompt), 110), _meter(groups.success[p]), cluster, kind),
     )
-
-
-def _words(words: Words) -> HTML:
-    """The question, or the text around the first hit of a search."""
-    if not words.hit:
-        return reading.line(asked(words.prompt), 110)
-    where = html("<small>{} </small>", words.where) if words.where else ""
-    return html("{}{}<mark>{}</mark>{}", where, words.before, words.hit, words.after)
 
 
 def current_mark(yes: bool) -> HTML:
@@ -111,13 +102,19 @@ def decision(row: Mapping, *, about: Mapping, picture: HTML, history: HTML, ever
     """
     facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
     numbers = joined(_fact(name, value) for name, value in facts if value is not None and math.isfinite(value))
-    source = {name: about[name] for name in ("run", "step", "group")} | {"field": "prompt"}
-    prompt = reading.answer(row.get("prompt"), source=source, raw=raw, find=find, given=False, name="Prompt")
+    source = {name: about[name] for name in ("run", "step", "group")}
     return html(
-        '<article class="group">{}<section class="prompt" aria-label="Prompt">{}{}</section>'
-        '<section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section>{}</article>',
-        *(_heading(row, about, raw), prompt, _label(row), numbers, picture, history, every),
+        '<article class="group">{}{}<section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section>{}</article>',
+        *(_heading(row, about, raw), prompt_section(row, source, raw, find), numbers, picture, history, every),
     )
+
+
+def prompt_section(row: Mapping, source: Mapping, raw: bool = False, find: str = "") -> HTML:
+    """The prompt of a row's group and the expected answer. source: run, step and group."""
+    prompt = reading.answer(
+        row.get("prompt"), source={**source, "field": "prompt"}, raw=raw, find=find, given=False, name="Prompt"
+    )
+    return html('<section class="prompt" aria-label="Prompt">{}{}</section>', prompt, _label(row))
 
 
 def _fact(name: str, value: float) -> HTML:
@@ -136,7 +133,7 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
     return html(
         '<header class="bar"><h2>Step {}, group {} {}</h2>{}<span class="tools"><button type="button" {} '
         'aria-pressed="{}" title="Texts as they were written, nothing drawn or folded">Source</button>'
-        '<button type="button" {}>Compare</button>{}<button type="button" data-copy-link>Copy link</button></span></header>',
+        '<button type="button" {}>Compare</button></span></header>',
         *(
             about["step"],
             about["group"],
@@ -144,16 +141,8 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
             cluster,
             setting(raw=not raw),
             "true" if raw else "false",
-            setting(**asked_with(about["run"], about["step"], about["group"])),
-            _download(about["run"], about["step"]),
+            setting(tab="compare", run_b="", at_b="", pick_b=0),
         ),
-    )
-
-
-def _download(run: str, step: int) -> HTML:
-    return html(
-        '<button type="button" data-download="./space/rollouts" data-run="{}" data-step="{}">Parquet of step {}</button>',
-        *(attribute(run), step, step),
     )
 
 

@@ -20,8 +20,8 @@ from .runs import Run, inside
 
 SILENCE = 12 * BEAT_SECONDS  # of a lock that its holder touches, before it counts as left
 PATIENCE, USUAL = 600.0, 5.0  # seconds; usual steps: without either, a step is late
-_LARGEST = 2**16  # bytes of a heartbeat
-_ERROR = 400  # characters
+MAX_BEAT_BYTES = 2**16
+MAX_ERROR_CHARS = 400
 _EARLIEST, _LATEST = 1e9, 1e11  # seconds since the epoch
 
 
@@ -46,7 +46,7 @@ def signs(run: Run) -> Signs:
     """Read the signs of a run that may hold anything: a large file is not read."""
     beat = lock = None
     with contextlib.suppress(OSError, RunError):
-        beat = read_beat(run.path) if inside(run, FILE).stat().st_size <= _LARGEST else None
+        beat = read_beat(run.path) if inside(run, FILE).stat().st_size <= MAX_BEAT_BYTES else None
     with contextlib.suppress(OSError, RunError):
         lock = inside(run, LOCK).stat().st_mtime
     return Signs(beat, lock)
@@ -59,7 +59,7 @@ def condition(about: dict, metrics: Metrics, seen: Signs, now: float) -> Conditi
         kind, said = _at_work(about, metrics, seen, now)
         step = max(step or 0, seen.beat.step if seen.beat else 0) or step
     elif ended in ("complete", "interrupted", "paused", "failed"):
-        kind, said = ended, str(about.get("error") or "")[:_ERROR].strip()
+        kind, said = ended, str(about.get("error") or "")[:MAX_ERROR_CHARS].strip()
     else:
         kind, said = "unknown", "run.json does not say how it ended."
     return Condition(kind, said, step, at)
@@ -77,7 +77,7 @@ def _at_work(about: dict, metrics: Metrics, seen: Signs, now: float) -> tuple[st
         return "silent", f"No sign of life since {clock(seen.lock)}: it was killed, or its machine is gone."
     stalled = about.get("stalled")
     if isinstance(stalled, dict):
-        what = str(stalled.get("what") or "no step comes")[:_ERROR]
+        what = str(stalled.get("what") or "no step comes")[:MAX_ERROR_CHARS]
         return "stalled", f"Since {clock(seconds(stalled.get('time')))}: {what}"
     late = _late(metrics, seen, now)
     if late:
@@ -86,17 +86,9 @@ def _at_work(about: dict, metrics: Metrics, seen: Signs, now: float) -> tuple[st
 
 
 def _late(metrics: Metrics, seen: Signs, now: float) -> str:
-    latest = _latest(metrics, seen)
-    return f"Nothing new since {clock(latest)}." if latest is not None and now > latest + _patience(metrics) else ""
-
-
-def _latest(metrics: Metrics, seen: Signs) -> float | None:
-    _, at = last_step(metrics)
-    return max((when for when in (at, seen.beat and seen.beat.time) if when), default=None)
-
-
-def _patience(metrics: Metrics) -> float:
-    return max(PATIENCE, USUAL * usual_step(metrics))
+    at = last_step(metrics)[1]
+    latest = max((when for when in (at, seen.beat and seen.beat.time) if when), default=now)
+    return f"Nothing new since {clock(latest)}." if now > latest + max(PATIENCE, USUAL * usual_step(metrics)) else ""
 
 
 def usual_step(metrics: Metrics) -> float:
@@ -124,16 +116,3 @@ def clock(when: float | None) -> str:
     if when is None or not math.isfinite(when) or not 0 <= when < _LATEST:
         return "an unknown time"
     return f"{datetime.fromtimestamp(when, timezone.utc):%Y-%m-%d %H:%M} UTC"
-
-
-def took(about: dict) -> float | None:
-    """Seconds from start to end."""
-    started, ended = seconds(about.get("started")), seconds(about.get("ended"))
-    return ended - started if started is not None and ended is not None and ended >= started else None
-
-
-def duration(length: float) -> str:
-    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if length >= 2 * size:
-            return f"{length / size:.0f} {name}"
-    return f"{max(length, 0):.0f} s"

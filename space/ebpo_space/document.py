@@ -11,15 +11,8 @@ from .text import HTML, attribute, html, joined
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = "vendor/plotly/plotly-cartesian.min.js.gz"  # a third of the whole: lines, bars, heat maps; panels.js loads it
-FIRST = (
-    "style",
-    "space",
-    "actions",
-    "panels",
-    "boards",
-    "tables",
-    "frame",
-)  # what all others build on; last come the pages' own
+# what all others build on; last come the pages' own
+FIRST = ("style", "space", "actions", "panels", "boards", "tables", "frame")
 
 
 def head(version: str) -> HTML:

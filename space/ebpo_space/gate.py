@@ -18,7 +18,7 @@ READ = re.compile(
 )
 CALL = re.compile(r"/gradio_api/run/predict")
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
-LONGEST = 2**18  # bytes of what a page sends: values of controls, names of runs
+MAX_BODY_BYTES = 2**18  # of what a page sends: values of controls, names of runs
 SECONDS = 30.0  # to send it
 
 
@@ -93,8 +93,8 @@ async def _whole(receive) -> bytes:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(body) > LONGEST:
-            raise Refused(413, f"The request is larger than {LONGEST >> 10} KiB.")
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(413, f"The request is larger than {MAX_BODY_BYTES >> 10} KiB.")
     return bytes(body)
 
 

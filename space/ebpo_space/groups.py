@@ -7,9 +7,9 @@ page only.
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.run.run_log import rollouts_path, step_files
+
 from .bounded import columns_of, read
 from .errors import RunError, attempt, reading
 from .runs import Run, inside
@@ -26,7 +28,6 @@ from .runs import Run, inside
 NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage", "response_length")
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
-_NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
 MAX_GROUPS = 2**22  # of a run
 MAX_RESPONSES = 2**22  # of a run, those of the latest steps, whose numbers are kept
 _CLOSE = 1e-6
@@ -89,7 +90,7 @@ class Index:
     def __init__(self, run: Run, fail: float = 0.0, passing: float = 1.0):
         self.run, self.middle = run, (fail + passing) / 2
         self._lock = threading.Lock()
-        self._blocks: dict[str, tuple[tuple, tuple[Groups, np.ndarray] | None, str]] = {}
+        self._blocks: dict[int, tuple[tuple, tuple[Groups, np.ndarray] | None, str]] = {}
         self._joined: tuple[frozenset, tuple[Groups, list[str], Responses]] | None = None
 
     def read(self) -> tuple[Groups, list[str]]:
@@ -99,49 +100,46 @@ class Index:
     def read_all(self) -> tuple[Groups, list[str], Responses]:
         """The index, what could not be read, and the responses of these groups."""
         with self._lock:
-            files = rollout_files(self.run)
-            signs = {path.name: _sign(path) for path in files}
-            self._blocks = {name: block for name, block in self._blocks.items() if signs.get(name) == block[0]}
-            missing = [path for path in reversed(files) if path.name not in self._blocks]
+            signs = {step: _sign(path) for step, path in step_files(self.run.path).items()}
+            self._blocks = {step: block for step, block in self._blocks.items() if signs.get(step) == block[0]}
+            missing = [step for step in reversed(signs) if step not in self._blocks]
             there = [kept for _, kept, _ in self._blocks.values() if kept]
             self._count, count = sum(len(groups) for groups, _ in there), 0
             if missing:
                 with ThreadPoolExecutor(4) as pool:
-                    for path, (kept, problem) in zip(missing, pool.map(self._block, missing), strict=True):
+                    for step, (kept, problem) in zip(missing, pool.map(self._block, missing), strict=True):
                         if kept and count > MAX_RESPONSES:  # of the later files
                             kept = (kept[0], kept[1][:, :0].copy())
                         count += kept[1].shape[1] if kept else 0
-                        self._blocks[path.name] = (signs[path.name], kept, problem)
+                        self._blocks[step] = (signs[step], kept, problem)
             state = frozenset((name, block[0]) for name, block in self._blocks.items())
             if self._joined is None or self._joined[0] != state:
-                problems = [
-                    problem for _, _, problem in map(self._blocks.get, (path.name for path in files)) if problem
-                ]
-                groups, responses = self._join([path.name for path in files])
+                problems = [self._blocks[step][2] for step in signs if self._blocks[step][2]]
+                groups, responses = self._join(list(signs))
                 self._joined = (state, (groups, problems, responses))
             return self._joined[1]
 
-    def _join(self, names: list[str]) -> tuple[Groups, Responses]:
+    def _join(self, steps: list[int]) -> tuple[Groups, Responses]:
         """Put the files together; each then is a view of all, so that nothing is held twice."""
-        names = [name for name in names if self._blocks[name][1] is not None]
+        steps = [step for step in steps if self._blocks[step][1] is not None]
         left = MAX_RESPONSES
-        for name in reversed(names):
-            sign, (part, each), problem = self._blocks[name]
-            self._blocks[name] = (sign, (part, each if left > 0 else each[:, :0].copy()), problem)
+        for step in reversed(steps):
+            sign, (part, each), problem = self._blocks[step]
+            self._blocks[step] = (sign, (part, each if left > 0 else each[:, :0].copy()), problem)
             left -= each.shape[1]
-        parts = [self._blocks[name][1] for name in names] or [_summarise(0, _NO_ROWS, 0.5)]
+        parts = [self._blocks[step][1] for step in steps] or [_summarise(0, _NO_ROWS, 0.5)]
         groups = Groups(
             **{f.name: np.concatenate([getattr(part, f.name) for part, _ in parts]) for f in fields(Groups)}
         )
         numbers = np.concatenate([each for _, each in parts], axis=1)
         at = of_group = 0
         owners = [np.zeros(0, np.int32)]
-        for name, (part, each) in zip(names, parts, strict=False):
-            sign, _, problem = self._blocks[name]
+        for step, (part, each) in zip(steps, parts, strict=False):
+            sign, _, problem = self._blocks[step]
             places = np.arange(of_group, of_group + len(part), dtype=np.int32)
             owners += [np.repeat(places, part.valid)] if each.size else []
             view = Groups(*(getattr(groups, f.name)[of_group : of_group + len(part)] for f in fields(Groups)))
-            self._blocks[name] = (sign, (view, numbers[:, at : at + each.shape[1]]), problem)
+            self._blocks[step] = (sign, (view, numbers[:, at : at + each.shape[1]]), problem)
             of_group, at = of_group + len(part), at + each.shape[1]
         return groups, Responses(np.concatenate(owners), *numbers)
 
@@ -151,34 +149,33 @@ class Index:
         bad = sum(block[1] is None for block in list(self._blocks.values()))
         return f"{bad} of {len(self._blocks)} rollout files cannot be read; the page Samples names them." if bad else ""
 
-    def _block(self, path: Path) -> tuple[tuple[Groups, np.ndarray] | None, str]:
+    def _block(self, step: int) -> tuple[tuple[Groups, np.ndarray] | None, str]:
         def summarised() -> tuple[Groups, np.ndarray]:
             if self._count > MAX_GROUPS:
-                raise RunError(f"rollouts/{path.name} is left out: the later steps have {MAX_GROUPS:,} groups.")
-            groups, numbers = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
+                raise RunError(
+                    f"Rollouts before step {step + 1} are left out: the later ones have {MAX_GROUPS:,} groups."
+                )
+            groups, numbers = _summarise(step, read_columns(self.run, step, LIGHT), self.middle)
             self._count += len(groups)
             return groups, numbers
 
         problems: list[str] = []
-        return attempt(summarised, None, problems, f"rollouts/{path.name}"), "".join(problems)
+        return attempt(summarised, None, problems, f"rollouts/step-{step:06d}.parquet"), "".join(problems)
 
 
-def rollout_files(run: Run) -> list[Path]:
-    """In order of step."""
-    folder = run.path / "rollouts"
-    found = [path for path in folder.glob("step-*.parquet") if _NAME.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=step_of)
+def file_of(run: Run, step: int) -> str:
+    """Name of the file of a step's rollouts.
 
-
-def step_of(path: Path) -> int:
-    return int(_NAME.fullmatch(path.name)[1])
-
-
-def file_of(run: Run, step: int) -> str | None:
-    usual = f"step-{int(step):06d}.parquet"
-    if (run.path / "rollouts" / usual).is_file():
-        return usual
-    return next((path.name for path in rollout_files(run) if step_of(path) == int(step)), None)
+    Raises:
+        RunError: there is none.
+    """
+    path = rollouts_path(run.path, step)
+    path = path if path.is_file() else step_files(run.path).get(step)
+    if path is None:
+        raise RunError(
+            f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the newest only)."
+        )
+    return path.name
 
 
 def _sign(path: Path) -> tuple:
@@ -189,31 +186,31 @@ def _sign(path: Path) -> tuple:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.ParquetFile:
-    """Open a rollout file of a run.
+def open_file(run: Run, step: int) -> pq.ParquetFile:
+    """Open the rollouts of a step.
 
     Raises:
         RunError: it cannot be read, leads out of the run, or lacks a column that every schema so far has.
     """
+    name = file_of(run, step)
     with reading(f"rollouts/{name}"):
         file = pq.ParquetFile(inside(run, "rollouts", name))
         present = columns_of(file)
     if len(set(present)) < len(present):
         raise RunError(f"rollouts/{name} is left out: it has columns of the same name.")
-    lacking = [column for column in needed if column not in present]
+    lacking = [column for column in NEEDED if column not in present]
     if lacking:
         raise RunError(f"rollouts/{name} is left out: it lacks the columns {', '.join(lacking)} (another schema?).")
     return file
 
 
-def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | None = None) -> pa.Table:
-    """Read those of the columns that the file has, cut to `rows` if given.
+def read_columns(run: Run, step: int, columns: Collection[str], rows: slice = slice(0, None)) -> pa.Table:
+    """Read those of the columns that a step's file has, cut to `rows`.
 
     Raises:
         RunError: as `open_file`, or the rows are too large.
     """
-    file, rows = open_file(run, name), rows or slice(0, None)
-    return read(file, f"rollouts/{name}", columns, rows.start, rows.stop)
+    return read(open_file(run, step), f"rollouts/{file_of(run, step)}", columns, rows.start, rows.stop)
 
 
 def rows_of(table: pa.Table) -> list[dict]:

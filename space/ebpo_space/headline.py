@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,11 +18,8 @@ from openrlhf_ebpo.run.run_log import dig
 
 from . import results, seeds
 from .errors import RunError
-from .metrics import smooth
 from .outcome import Outcome, half_width, part
 from .paired import GRPO, change
-from .picture import SMOOTHED, sparkline
-from .tables import dot, table
 from .text import HTML, harmless, html, joined, run_name
 from .workspace import Opened
 
@@ -114,17 +110,16 @@ def compare(one: Configuration, base: Configuration) -> Comparison | None:
 
 def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> Comparison:
     """Ends of runs of the same seed, paired."""
-    found = spread([one.alike[seed].last - base.alike[seed].last for seed in both])
+    found = np.array([one.alike[seed].last - base.alike[seed].last for seed in both])
+    mean, ends = float(found.mean()), [float(end) for end in seeds.spread(found)]
     write = one.alike[both[0]].written
-    low, high = (write(end, signed=True).removesuffix(" points") for end in (found.low, found.high))
+    low, high = (write(end, signed=True).removesuffix(" points") for end in ends)
     kind = "range" if len(both) == 2 else "95% CI"
     over = f"over {len(both)} seeds" + (", paired by seed" if len(both) > 2 else "")
-    half = found.high - found.mean
+    half = ends[1] - mean
     least = f"about {write(half, signed=True).removeprefix('+')}" if half else ""
     what = one.what.rpartition(", ")[0]
-    return Comparison(
-        write(found.mean, True), found.low, found.high, f"{kind} {low} to {high}", what, over, least, len(both)
-    )
+    return Comparison(write(mean, True), *ends, f"{kind} {low} to {high}", what, over, least, len(both))
 
 
 def _by_question(one: Opened, base: Opened) -> Comparison | None:
@@ -171,12 +166,6 @@ def _by_step(one: Opened, base: Opened) -> Comparison | None:
     return Comparison(said, value - half, value + half, f"95% CI {low} to {high}", "training reward", over, least)
 
 
-class Spread(NamedTuple):
-    mean: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class Configuration:
     """Runs that differ only in their seed. alike: by seed, the outcomes that measure the same; what: what they measure."""
@@ -190,17 +179,28 @@ class Configuration:
         return next(iter(self.alike.values())).what if self.alike else ""
 
 
-def seed_table(found: Sequence[Found]) -> HTML:
-    """Nothing where no two runs are of one configuration."""
-    each = [one for one in configurations(found) if len(one.runs) > 1]
-    if not each:
+def seeds_said(found: Sequence[Found]) -> HTML:
+    """The mean of runs of one configuration from start to end, with its spread over seeds."""
+    (one,) = configurations(found)
+    if len(one.alike) < 2:
         return HTML()
-    rows = [_row(one) for one in each]
-    said = "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
-    shown = table(
-        ["configuration", "seeds", "start to end", "change", "mean reward"], rows, "Seeds of one configuration", "seeds"
+    firsts, lasts = (np.array([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
+    say = next(iter(one.alike.values())).written
+    low, high = (say(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))
+    kind = "range" if len(one.alike) == 2 else "95% CI"
+    return html(
+        "<small>{}: {} → {}, <b>{}</b>, {} {} to {} over {} seeds</small>",
+        *(
+            one.what.rpartition(", ")[0],
+            say(firsts.mean()),
+            say(lasts.mean()),
+            say((lasts - firsts).mean(), True),
+            kind,
+            low,
+            high,
+            len(one.alike),
+        ),
     )
-    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', said, shown)
 
 
 def configurations(found: Sequence[Found]) -> list[Configuration]:
@@ -212,39 +212,3 @@ def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> C
     known = [(seeds.seed_of(run.about), came[run.run.key]) for run in runs if came[run.run.key]]
     alike = {seed: outcome for seed, outcome in known if outcome.what == known[0][1].what}
     return Configuration(seeds.name([run.run.key for run in runs]), runs, alike)
-
-
-def _row(one: Configuration) -> list[HTML | str]:
-    name = html(
-        "{}{}<small>{}</small>", dot(one.runs[0].run.number), run_name(one.name, 40), title(one.runs[0].estimator)[:40]
-    )
-    if len(one.alike) < 2:
-        return [name, str(len(one.runs)), "–", "not at the same step yet", _line(one)]
-    first, last = (spread([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
-    moved = spread([each.last - each.first for each in one.alike.values()])
-    say = next(iter(one.alike.values())).written
-    return [
-        name,
-        f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs)),
-        html("{} → <b>{}</b><small>{} to {}</small>", say(first.mean), say(last.mean), say(last.low), say(last.high)),
-        html(
-            "<b>{}</b><small>{} to {}</small>",
-            say(moved.mean, True),
-            *(say(end, True).removesuffix(" points") for end in (moved.low, moved.high)),
-        ),
-        _line(one),
-    ]
-
-
-def spread(values: Sequence[float]) -> Spread:
-    found = np.array(values, float)
-    return Spread(float(found.mean()), *map(float, seeds.spread(found)))
-
-
-def _line(one: Configuration) -> HTML:
-    series = [run.metrics.rewards() for run in one.runs]
-    band = seeds.band([(steps, smooth(values, SMOOTHED)) for steps, values in series if len(steps)])
-    if band is None:
-        return HTML("–")
-    said = f"Mean reward, {band.words}"
-    return sparkline(band.steps, band.mean, said, one.runs[0].run.number, (band.low, band.high))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +52,6 @@ def panels(
     ran: str,
     axis: Callable,
     unit: str,
-    topic: str = "",
 ) -> list[dict]:
     """The heat maps of one run.
 
@@ -63,9 +60,8 @@ def panels(
         run: its name and number.
         ran: name of the estimator that trained.
         axis: steps -> where they stand on the x axis, which has this unit.
-        topic: the cluster that is looked at; "" for all.
     """
-    found = binned(groups, responses, topic)
+    found = binned(groups, responses)
     if estimator_title(ran) == GRPO and "advantage" in found:
         found = {name: each for name, each in found.items() if name != "grpo"}  # what ran
     return [
@@ -85,30 +81,23 @@ class Binned:
     zero: float  # share of all values that are next to nothing
 
 
-_MADE: weakref.WeakKeyDictionary[Responses, dict] = (
+_MADE: weakref.WeakKeyDictionary[Responses, dict[str, Binned]] = (
     weakref.WeakKeyDictionary()
 )  # an index gives the same until there is more
-_TOPICS = 8  # of a run whose maps are kept
 
 
-def binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
+def binned(groups: Groups, responses: Responses) -> dict[str, Binned]:
     """Bin every quantity that was recorded."""
-    made = _MADE.setdefault(responses, {})
-    if topic not in made:
-        if len(made) >= _TOPICS:
-            made.pop(next(iter(made)), None)
-        made[topic] = _binned(groups, responses, topic)
-    return made[topic]
+    if responses not in _MADE:
+        _MADE[responses] = _binned(groups, responses)
+    return _MADE[responses]
 
 
-def _binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
-    of_topic = groups.cluster == topic
-    shown = {
-        "groups": (groups.valid > 0) & (of_topic if topic else True),
-        "responses": of_topic[responses.group] if topic else slice(None),
-    }
-    steps = {"groups": groups.step[shown["groups"]], "responses": groups.step[responses.group[shown["responses"]]]}
-    values = {each.name: each.values(groups, responses)[shown[each.of]] for each in QUANTITIES}
+def _binned(groups: Groups, responses: Responses) -> dict[str, Binned]:
+    valid = groups.valid > 0
+    steps = {"groups": groups.step[valid], "responses": groups.step[responses.group]}
+    values = {each.name: each.values(groups, responses) for each in QUANTITIES}
+    values["success"] = values["success"][valid]
     at = stretches(steps["responses"], COLUMNS)
     found = {}
     for quantity in QUANTITIES:
@@ -133,9 +122,11 @@ def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, ax
         **{"id": f"heat-{quantity.name}-{key}", "title": title, "note": quantity.tells, "worry": "", "linked": True},
         "values": [{"name": name, "color": colour(shade), "text": text}],
         "summary": f"{title} of the {quantity.of} over {unit}; {name}: {text.replace('→', 'to')}",
-        "heat": {"rows": row_names(found), "columns": column_names(found.at), "of": quantity.of},
         "figure": {
-            "data": [_map(found, f"@{colour(shade)}", axis), *([] if quantity.same_levels else [_mean(found, axis)])],
+            "data": [
+                _map(found, f"@{colour(shade)}", axis, unit),
+                *([] if quantity.same_levels else [_mean(found, axis)]),
+            ],
             "layout": {
                 **{"height": HEIGHT, "uirevision": unit, "hovermode": "closest", "plot_bgcolor": "@sunk"},
                 "xaxis": {
@@ -156,11 +147,13 @@ def _said(quantity: Quantity, found: Binned) -> tuple[str, str]:
     return "mean, first to last", f"{number(float(known[0]))} → {number(float(known[-1]))}"
 
 
-def _map(found: Binned, shade: str, axis: Callable) -> dict:
+def _map(found: Binned, shade: str, axis: Callable, unit: str) -> dict:
     return {
-        **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges), "hoverinfo": "none"},
-        # the root shows what is rare; the page squares it again to say how much it is
+        **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges)},
+        # the root shows what is rare
         **{"z": packed(np.sqrt(found.shares)), "zmin": 0, "zmax": 1, "showscale": False},
+        "customdata": packed(100 * found.shares),
+        "hovertemplate": f"{unit} %{{x:.4~g}}, around %{{y:.3~g}}: %{{customdata:.2~g}} %<extra></extra>",
         "colorscale": [[0, "@card"], [1, shade]],
     }
 
@@ -178,21 +171,6 @@ def _ticks(found: Binned) -> dict:
     return {"tickvals": [round(float(v), 6) for v in middles]} if found.discrete and len(middles) <= 6 else {}
 
 
-def row_names(found: Binned) -> list[str]:
-    if found.discrete:
-        return [number(float(value)) for value in (found.edges[1:] + found.edges[:-1]) / 2]
-    names = [f"{number(float(low))} to {number(float(high))}" for low, high in itertools.pairwise(found.edges)]
-    return [f"up to {number(float(found.edges[1]))}", *names[1:-1], f"{number(float(found.edges[-2]))} and more"]
-
-
-def column_names(at: np.ndarray) -> list[str]:
-    """The steps of each stretch, which lie between its edges."""
-    firsts, lasts = np.ceil(at[:-1]).astype(int), np.ceil(at[1:]).astype(int) - 1
-    return [
-        f"step {a}" if a >= b else f"steps {a} to {b}" for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)
-    ]
-
-
 def partly(groups: Groups, responses: Responses) -> str:
     """Say what is left out."""
     first = int(groups.step[responses.group[0]]) if len(responses) else 0
@@ -201,9 +179,3 @@ def partly(groups: Groups, responses: Responses) -> str:
         if len(groups) and first > groups.step[0]
         else ""
     )
-
-
-def topics(found: Sequence[Groups], most: int = 50) -> list[str]:
-    """Clusters of all runs, those with the most groups first."""
-    counts = Counter(name for groups in found for name in groups.cluster.tolist() if name is not None)
-    return [name for name, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:most]]

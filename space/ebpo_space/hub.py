@@ -1,22 +1,19 @@
-"""Runs from data set repos of the Hub: only names that a run has, only after their sizes are known, read-only. A copy of a
-repo that the app was not started with is there for whoever names it, in no list and for a while."""
+"""Runs from data set repos of the Hub: only names that a run has, only after their sizes are known, read-only."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import RunError
 
-TOTAL = 2 * 2**30  # bytes of one run
-SINGLE = 512 * 2**20  # bytes of one file
+MAX_RUN_BYTES = 2 * 2**30
+MAX_FILE_BYTES = 512 * 2**20
 TOKEN = "EBPO_SPACE_HF_TOKEN"  # a read-only token; without it the Hub is asked anonymously
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _NAME = r"[\w@+=,.:-]{1,200}"
@@ -25,7 +22,6 @@ _FILES = re.compile(
     rf"|(eval/)?{_NAME}/{_NAME}/step-\d{{1,9}}/(summary\.json|samples\.parquet)",
     re.ASCII,
 )
-ADDED = 16  # copies of repos that visitors named; the one that was not looked at for longest goes first
 _AGAIN = 600.0  # seconds until the Hub is asked once more
 _WAIT = 10.0  # seconds for another's download
 
@@ -36,13 +32,8 @@ def is_repo(text: str) -> bool:
     return named and not os.path.exists(text.partition("/")[0])
 
 
-def is_allowed(repo: str, allowed: Iterable[str]) -> bool:
-    """Test if the allowlist has the repo, as owner/name, or its owner."""
-    return repo in set(allowed) or repo.partition("/")[0] in set(allowed)
-
-
 def wanted(
-    files: Sequence[tuple[str, int | None]], total: int = TOTAL, single: int = SINGLE
+    files: Sequence[tuple[str, int | None]], total: int = MAX_RUN_BYTES, single: int = MAX_FILE_BYTES
 ) -> tuple[list[str], list[str]]:
     """Names to download, and what is left out and why; small files first, of the rollouts the latest steps.
 
@@ -109,11 +100,6 @@ def forget(directory: Path, names: Sequence[str]) -> None:
             path.unlink()
 
 
-def drop(repo: str, cache: Path | None = None) -> None:
-    """Remove the copy of a repo."""
-    shutil.rmtree((cache or default_cache()) / repo, ignore_errors=True)
-
-
 def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_ebpo_space"
 
@@ -127,33 +113,22 @@ class Copy:
 
 @dataclass
 class Fetched:
-    """keep: repos that the app was started with; their copies stay."""
+    """Copies of repos: fetched when first asked for, and again at intervals, since a run may grow."""
 
     cache: Path | None
-    keep: Container[str]
     fetch: Callable = fetch
-    drop: Callable = drop
-    copies: OrderedDict[str, Copy] = field(default_factory=OrderedDict)
-    _one: threading.Lock = field(default_factory=threading.Lock)  # a visitor's downloads do not take every thread
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    copies: dict[str, Copy] = field(default_factory=dict)
+    _one: threading.Lock = field(default_factory=threading.Lock)  # downloads do not take every thread
 
     def get(self, repo: str) -> Copy:
-        """The copy of a repo, which is fetched the first time, and at intervals as it may grow; the copy here stays if the
-        Hub does not answer.
+        """The copy of a repo; the one that is here stays if the Hub does not answer.
 
         Raises:
             RunError: it cannot be fetched.
         """
-        now = time.monotonic()
-        with self._lock:
-            copy = self.copies.get(repo)
-            if copy:
-                self.copies.move_to_end(repo)
-        if copy and now - copy.at < _AGAIN:
+        copy = self.copies.get(repo)
+        if copy and time.monotonic() - copy.at < _AGAIN:
             return copy
-        return self._refresh(repo, copy)
-
-    def _refresh(self, repo: str, copy: Copy | None) -> Copy:
         if not self._one.acquire(timeout=0 if copy else _WAIT):
             if copy:
                 return copy
@@ -166,10 +141,5 @@ class Fetched:
             path, problems = copy.path, copy.problems
         finally:
             self._one.release()
-        made = Copy(path, tuple(problems), time.monotonic())
-        with self._lock:
-            self.copies[repo] = made
-            for gone in [name for name in self.copies if name not in self.keep][:-ADDED]:
-                del self.copies[gone]
-                self.drop(gone, self.cache)
-        return made
+        self.copies[repo] = Copy(path, tuple(problems), time.monotonic())
+        return self.copies[repo]

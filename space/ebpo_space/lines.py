@@ -1,9 +1,8 @@
-"""Lines over training: a panel of one metric, runs overlaid, with marks where a step has no number or lies outside. Pure."""
+"""Lines over training: a panel of one metric, runs overlaid. Pure."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_ebpo.run.score_text import percent
-from openrlhf_ebpo.run.score_text import reported as reported_text
 
 from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth
 from .text import plain
 
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
-MARKS = 200  # of one kind and line in one panel
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -26,8 +23,8 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 class Line:
     """One run in one panel, or seeds of one configuration. x and y of the same length, without gaps.
 
-    low, high: intervals of single points; lost: where a value was no number; band: ends of what lies around a line that is
-    a mean of smoothed ones already; dash: "" for one by its number."""
+    low, high: intervals of single points; band: ends of what lies around a line that is a mean of smoothed ones already;
+    dash: "" for one by its number."""
 
     name: str
     number: int
@@ -35,7 +32,6 @@ class Line:
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
-    lost: np.ndarray | None = None
     band: tuple[np.ndarray, np.ndarray] | None = None
     dash: str = ""
 
@@ -97,34 +93,6 @@ def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
     return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
 
 
-def marks(lines: Sequence[Line], ends: tuple[float, float] | None) -> list[dict]:
-    """Crosses on the line where a value was no number, triangles at the edge where one lies beyond `ends`."""
-    found = []
-    for line in lines:
-        shade = f"@{colour(line.number)}"
-        if line.lost is not None and len(line.lost):
-            base = np.interp(line.lost, line.x, line.y) if len(line.x) else np.zeros(len(line.lost))
-            found.append(_marked(line.lost, base, "x-thin", shade, "no number"))
-        if ends is not None:
-            for symbol, edge, beyond in (
-                ("triangle-up", ends[1], line.y > ends[1]),
-                ("triangle-down", ends[0], line.y < ends[0]),
-            ):
-                if beyond.any():
-                    where = np.full(int(beyond.sum()), edge)
-                    found.append(_marked(line.x[beyond], where, symbol, shade, "outside"))
-    return found
-
-
-def _marked(x: np.ndarray, y: np.ndarray, symbol: str, shade: str, meta: str) -> dict:
-    x, y = x[:MARKS], y[:MARKS]
-    return {
-        **{"type": "scatter", "mode": "markers", "x": packed(x), "y": packed(y), "meta": meta, "hoverinfo": "skip"},
-        **{"marker": {"symbol": symbol, "size": 9, "color": shade, "line": {"color": shade, "width": 2}}},
-        **{"showlegend": False, "cliponaxis": False},
-    }
-
-
 def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
     """Find ends of the y axis that leave out the few steps that would squeeze it; None without such steps."""
     if all(line.inside.all() for line in lines):
@@ -158,17 +126,16 @@ def line_panel(
         {
             "name": plain(line.name),
             "color": colour(line.number),
-            "text": _at_end(line, float(y[-1])),
+            "text": number(float(y[-1])),
         }
         for line, (_, y) in zip(lines, bolds, strict=True)
     ]
     summary = "; ".join(f"{v['name']}: {v['text']} at the end" for v in values)
     return {
         **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True, "readout": True},
-        **{"flags": flags(lines, ends), "usual": ends},
         "summary": f"{title} over {unit}. {summary}" if lines else f"{title}: no values yet",
         "figure": {
-            "data": line_traces(lines, bolds, zoom) + marks(lines, ends),
+            "data": line_traces(lines, bolds, zoom),
             "layout": {
                 "height": HEIGHT,
                 "uirevision": f"{unit}{log}",
@@ -177,23 +144,14 @@ def line_panel(
                     "exponentformat": "none" if unit == "hours" else "SI",
                     **_whole_steps(lines, unit),
                 },
-                "yaxis": {"tickformat": ",.4~g", **_scale(lines, log and positive)},
+                "yaxis": {
+                    "tickformat": ",.4~g",
+                    **_scale(lines, log and positive),
+                    **({"range": ends} if ends else {}),
+                },
             },
         },
     }
-
-
-def _at_end(line: Line, value: float) -> str:
-    """Write the value at which the bold line ends; a run whose last value is not a number says so."""
-    ended = line.lost is None or not len(line.lost) or line.lost[-1] < line.x[-1]
-    return number(value) if ended else "no number"
-
-
-def flags(lines: Sequence[Line], ends: tuple[float, float] | None) -> dict:
-    """Count the steps that are marked: without a number, and outside of the axis."""
-    lost = sum(len(line.lost) for line in lines if line.lost is not None)
-    beyond = sum(int(((line.y < ends[0]) | (line.y > ends[1])).sum()) for line in lines) if ends else 0
-    return {"lost": lost, "outside": beyond}
 
 
 def _scale(lines: Sequence[Line], log: bool) -> dict:
@@ -216,25 +174,10 @@ def _decades(lines: Sequence[Line]) -> float:
     return math.log10(high / low)
 
 
-def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[str, float]]) -> dict:
-    """A score over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
-    ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())] or [0.0, 1.0]
-    levels = [
-        {
-            **{"type": "scatter", "mode": "lines", "x": [min(ends), max(ends)], "y": [value, value]},
-            **{"name": plotly_text(f"{label} (reported)", 60), "hovertemplate": "%{y:.2f} %"},
-            **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
-        }
-        for (label, value), dash in zip(reported, itertools.cycle(("dot", "dash", "dashdot")))
-    ]
+def checkpoint_panel(task: str, lines: Sequence[Line]) -> dict:
+    """A score over training steps with 95 % intervals, percent."""
     axis = {"title": {"text": "training step"}, **_whole_steps(lines, "training step")}
-    panel = _scores(f"steps-{task}", task, lines, axis, -1, f"pass@1 of {task} by step")
-    panel["figure"]["data"] += levels
-    panel["values"] += [
-        {"name": f"{label}, reported", "color": "muted", "text": f"{reported_text(value)} %"}
-        for label, value in reported
-    ]
-    return panel
+    return _scores(f"steps-{task}", task, lines, axis, -1, f"pass@1 of {task} by step")
 
 
 def pass_panel(task: str, lines: Sequence[Line]) -> dict:

@@ -5,13 +5,12 @@ It reads run directories, nothing else: it needs neither a GPU nor torch, and ca
 examples:
   openrlhf-ebpo space --runs runs/quickstart                       one run, or all runs below a folder
   openrlhf-ebpo space --runs runs/ebpo/run runs/grpo/run           two runs, side by side
-  openrlhf-ebpo space --runs owner/name --allow owner              a data set repository of the Hub; visitors may open
-                                                                   others of the same owner
+  openrlhf-ebpo space --runs owner/name                            a data set repository of the Hub
   python space/app.py --runs runs/quickstart                       the same from a checkout
 
 environment, for a Space on the Hub:
-  EBPO_SPACE_RUNS, EBPO_SPACE_ALLOW   as --runs and --allow, separated by commas
-  EBPO_SPACE_HF_TOKEN                 a read-only token for private repositories; without it the Hub is asked anonymously
+  EBPO_SPACE_RUNS       as --runs, separated by commas
+  EBPO_SPACE_HF_TOKEN   a read-only token for private repositories; without it the Hub is asked anonymously
 
 Links keep the view: what is on the page is in the address.
 """
@@ -45,16 +44,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--runs",
         nargs="+",
-        default=listed("EBPO_SPACE_RUNS"),
+        default=[name.strip() for name in os.environ.get("EBPO_SPACE_RUNS", "").split(",") if name.strip()],
         metavar="RUN",
         help="run directories, folders that hold some or will, or owner/name of data set repositories on the Hub",
-    )
-    parser.add_argument(
-        "--allow",
-        nargs="+",
-        default=listed("EBPO_SPACE_ALLOW"),
-        metavar="NAME",
-        help="owners, or owner/name, whose data set repositories visitors may open (default: none)",
     )
     parser.add_argument(
         "--host",
@@ -64,23 +56,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--port", type=int, default=None, help="default: GRADIO_SERVER_PORT, or the first free one from 7860"
     )
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="where repositories are downloaded to (default: ~/.cache/openrlhf_ebpo_space)",
-    )
-    parser.add_argument("--open", action="store_true", help="open a browser")
     options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
     check_address(parser, options.host, options.port)
     return options
-
-
-def listed(variable: str) -> list[str]:
-    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
 
 
 def check_given(parser: argparse.ArgumentParser, given: str) -> None:
@@ -110,14 +90,13 @@ def serve(options: argparse.Namespace) -> None:
 
     gc.freeze()
     gc.enable()
-    workspace = Workspace(Runs(options.runs, options.allow, options.cache))
+    workspace = Workspace(Runs(options.runs))
     demo = build(workspace)
     _, url, _ = demo.launch(
         prevent_thread_lock=True,
         quiet=True,
         server_name=options.host,
         server_port=options.port,
-        inbrowser=options.open,
         share=False,
         ssr_mode=False,
         theme=gr.themes.Base(

@@ -15,10 +15,9 @@ import orjson
 from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 
 AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step may stand at, and its unit
-NAMES = 600  # metrics of one run; more are not kept
+MAX_METRICS = 600  # of one run; more are not kept
 MAX_CELLS = 2**24  # steps times metrics, 8 bytes each; further metrics are not kept
-MAX_NULLS = 2**20  # of one run
-LONGEST = 2**20  # bytes of one line
+MAX_LINE_BYTES = 2**20
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
 FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
 REWARD = ("rollout/reward_mean", "reward")  # names of the mean reward
@@ -29,13 +28,11 @@ _TAIL = 64  # bytes before the last position that must still be the same
 
 @dataclass(frozen=True, eq=False)
 class Metrics:
-    """steps (N,) ascending; each column (N,) float64, NaN where a step has no value. nulls: steps at which a metric was
-    logged and was no number (NaN and infinity are written as null)."""
+    """steps (N,) ascending; each column (N,) float64, NaN where a step has no value, or one that is not a number."""
 
     steps: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    nulls: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values, without gaps."""
@@ -58,11 +55,6 @@ class Metrics:
         stacked = np.stack([self.columns[name] for name in names])
         present = np.isfinite(stacked).all(0)
         return self.steps[present], stacked[:, present].mean(0)
-
-    def undefined(self, name: str) -> np.ndarray:
-        """Steps at which the metric was logged and was no number."""
-        lost = np.array(sorted(self.nulls.get(name, ())), np.int64)
-        return np.setdiff1d(lost, self.series(name)[0]) if len(lost) else lost
 
     def at(self, step: int, name: str) -> float | None:
         found = np.flatnonzero(self.steps == step)
@@ -129,7 +121,7 @@ class Follower:
 
 def _row(line: bytes) -> dict | None:
     try:
-        row = _loaded(line) if len(line) <= LONGEST else None
+        row = _loaded(line) if len(line) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         return None
     good = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**31
@@ -152,30 +144,21 @@ def _merge(metrics: Metrics, rows: list[dict]) -> tuple[Metrics, bool]:
         return metrics, False
     fresh_steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
     steps = np.union1d(metrics.steps, fresh_steps)
-    most = min(NAMES, MAX_CELLS // len(steps))
+    most = min(MAX_METRICS, MAX_CELLS // len(steps))
     seen = dict.fromkeys(metrics.columns)
     for row in rows:
         seen |= dict.fromkeys(name for name in row if name not in seen and _is_logged(row, name))
     names = list(seen)
-    kept, nulls = names[:most], {name: set(metrics.nulls.get(name, ())) for name in names[:most]}
-    columns = {name: np.full(len(steps), np.nan) for name in kept}
+    columns = {name: np.full(len(steps), np.nan) for name in names[:most]}
     was = np.searchsorted(steps, metrics.steps)
-    for name in kept:
-        if name in metrics.columns:
-            columns[name][was] = metrics.columns[name]
-    marks = sum(map(len, nulls.values()))
+    for name in metrics.columns.keys() & columns.keys():
+        columns[name][was] = metrics.columns[name]
     at = np.searchsorted(steps, fresh_steps)[index].tolist()
     for i, row in zip(at, rows, strict=True):
         for name, value in row.items():
-            if name not in columns or (number := _number(value)) is None:
-                continue
-            if math.isfinite(number):
+            if name in columns and (number := _number(value)) is not None and math.isfinite(number):
                 columns[name][i] = number
-            elif marks < MAX_NULLS:
-                nulls[name].add(row["step"])
-                marks += 1
-    marked = {name: frozenset(at) for name, at in nulls.items() if at}
-    return Metrics(steps, columns, nulls=marked), len(names) > most
+    return Metrics(steps, columns), len(names) > most
 
 
 def _is_logged(row: dict, name: str) -> bool:
@@ -206,7 +189,7 @@ def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
 
 
 def outside(values: np.ndarray) -> np.ndarray:
-    """Which values would squeeze all others into a line: further from the middle half than FAR times its width. None
+    """Find the values that would squeeze all others into a line: further from the middle half than FAR times its width. None
     where there are more than a few of them, which then are what the run did."""
     if len(values) < LEAST:
         return np.zeros(len(values), bool)

@@ -38,10 +38,10 @@ class Change:
 
     @property
     def words(self) -> str:
-        found = f"{self.written}, {self.interval}"
+        """The verdict, and over what."""
         if self.verdict != "open":
-            return f"{self.verdict} than chance would explain: {found}, {self.asked}"
-        return f"no difference shown: {found}, {self.asked}; less than {self.least} could not be seen"
+            return f"{self.verdict} than chance would explain, {self.asked}"
+        return f"no difference shown, {self.asked}; less than {self.least} could not be seen"
 
     @property
     def written(self) -> str:

@@ -47,10 +47,6 @@ def flag(value) -> bool:
     return value in (True, 1, "1", "true", "True")
 
 
-def optional(parse: Callable) -> Callable:
-    return lambda value: None if value in (None, "") else parse(value)
-
-
 def place(value) -> str:
     """step.group"""
     step, _, group = str(value).partition(".")

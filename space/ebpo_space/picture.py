@@ -114,28 +114,17 @@ def _mark(kind: str, text: str, at: float, y: int, side: int) -> str:
     )
 
 
-def sparkline(
-    steps: np.ndarray, values: np.ndarray, said: str, number: int, band: tuple[np.ndarray, np.ndarray] | None = None
-) -> HTML:
-    """Smoothed, from its lowest to its highest. said: what it is, for who does not see it. band: low and high, drawn softly."""
+def sparkline(steps: np.ndarray, values: np.ndarray, said: str, number: int) -> HTML:
+    """Smoothed, from its lowest to its highest. said: what it is, for who does not see it."""
     if len(values) < 2:
         return HTML()
-    line = smooth(values, SMOOTHED) if band is None else values
-    around = np.concatenate([line, *(band or ())])
-    low, high = float(around.min()), float(around.max())
-    marks = HTML() if band is None else _area(steps, *band, low, high, number)
+    line = smooth(values, SMOOTHED)
     x, y = decimate(steps, line, _POINTS)
     return html(
-        '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}'
+        '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
         '<path d="{}" fill="none" style="stroke:var(--{})" vector-effect="non-scaling-stroke"/></svg>',
-        *(SPARK_WIDTH, SPARK_HEIGHT, attribute(said, 300), marks, _path(x, y, steps, low, high), colour(number)),
+        *(SPARK_WIDTH, SPARK_HEIGHT, attribute(said, 300), _path(x, y, steps, line.min(), line.max()), colour(number)),
     )
-
-
-def _area(steps, lower, upper, low: float, high: float, number: int) -> HTML:
-    there, back = decimate(steps, upper, _POINTS), decimate(steps, lower, _POINTS)
-    outline = _path(*there, steps, low, high) + _path(back[0][::-1], back[1][::-1], steps, low, high).replace("M", "L")
-    return html('<path d="{}Z" style="fill:var(--{}-soft)"/>', outline, colour(number))
 
 
 def _path(x: Sequence, y: Sequence, steps: np.ndarray, low: float, high: float) -> str:

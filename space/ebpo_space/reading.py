@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from .text import HTML, attribute, harmless, html, joined, lowered
+from .text import HTML, attribute, harmless, html, joined
 from .turns import Part, parts
 
 WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
 ROUTE = "./space/text"
 LOOKED_AT = 20_000  # characters of each end of a text, for repetition
-FEWEST, REPETITIVE = (
-    40,
-    0.5,
-)  # sequences of words; share of them that marks an answer (ordinary reasoning stays below 0.3)
+# sequences of words; share of them that marks an answer (ordinary reasoning stays below 0.3)
+FEWEST, REPETITIVE = 40, 0.5
 
 
 def answer(
@@ -24,7 +22,6 @@ def answer(
     source: Mapping | None = None,
     raw: bool = False,
     room: int = WHOLE,
-    tokens: int | None = None,
     truncated: bool = False,
     find: str = "",
     given: bool = True,
@@ -38,7 +35,6 @@ def answer(
         source: what the route `ROUTE` is asked with for the rest; without it the rest is not to be had.
         raw: as it was written, with all marks of its template.
         room: characters of a part that are there at first.
-        tokens: of the whole text, to say how long a thought is.
         truncated: the generation ended at its limit.
         find: what is searched for.
         given: whether it gives an answer, which is marked: `extracted`, what the grader took, where that is known.
@@ -46,7 +42,7 @@ def answer(
     """
     text = "" if text is None else str(text)
     shown = [Part(0, len(text))] if raw else _said(text)
-    said = joined(_part(text, part, tokens, room, alone=all(each.thought for each in shown)) for part in shown)
+    said = joined(_part(text, part, room, alone=all(each.thought for each in shown)) for part in shown)
     end = HTML('<span class="role end">end of turn</span>') if given and shown[-1].ended else HTML()
     cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
     return html(
@@ -97,7 +93,8 @@ def _marked(value) -> str:
 
 def hits(text, find: str) -> int:
     """Count how often a text holds what is searched for, whatever its case."""
-    return lowered(str(text or "")).count(lowered(find)) if find else 0
+    text, find = (str(each or "").replace("İ", "\0").lower() for each in (text, find))  # small, it has two characters
+    return text.count(find) if find else 0
 
 
 def repeated(text) -> float:
@@ -108,26 +105,17 @@ def repeated(text) -> float:
     return 1 - len(set(sequences)) / len(sequences) if len(sequences) >= FEWEST else 0.0
 
 
-def _part(text: str, part: Part, tokens: int | None, room: int, alone: bool) -> HTML:
+def _part(text: str, part: Part, room: int, alone: bool) -> HTML:
     """alone: there are only thoughts, so they are not folded."""
     role = html('<span class="role">{}</span>', part.role) if part.role else ""
     body = _body(text[part.start : part.stop], part.start, room)
     if part.thought:
-        said = _length(part, tokens, len(text))
+        said = f"{part.stop - part.start:,} characters{', never closed' if part.open else ''}"
         return html(
             '{}<details class="part thought" {}><summary>Thinking <small>{}</small></summary>{}</details>',
             *(role, "open" if alone else "", said, body),
         )
     return html('<section class="part" data-role="{}">{}{}</section>', part.role, role, body)
-
-
-def _length(part: Part, tokens: int | None, whole: int) -> str:
-    """A thought's length; its tokens are its share of the answer's."""
-    length = part.stop - part.start
-    said = f"{length:,} characters"
-    if tokens and whole:
-        said += f", about {max(round(tokens * length / whole), 1):,} tokens"
-    return said + (", never closed" if part.open else "")
 
 
 def _body(text: str, start: int, room: int) -> HTML:

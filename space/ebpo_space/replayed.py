@@ -25,7 +25,7 @@ from .tables import table
 from .text import HTML, harmless, html, joined
 from .workspace import Opened
 
-MOST_RESPONSES = 2**16  # of a step
+MAX_RESPONSES = 2**16  # of a step
 KINDS = 3  # of rewards in a group, a column each; of more, the lowest and the highest
 _SAME = 0.005  # advantages that are shown as one number
 _NOTHING = 1e-9  # what rounding leaves
@@ -56,8 +56,6 @@ def on_step(opened: Opened, step: int, size: int) -> Step:
         RunError: the step's file does not hold what is needed.
     """
     name = file_of(opened.run, step)
-    if name is None:
-        raise RunError(f"There are no rollouts of step {step}.")
     path, named = inside(opened.run, "rollouts", name), f"rollouts/{name}"
     with reading(named):
         status = path.stat()
@@ -70,7 +68,7 @@ def on_step(opened: Opened, step: int, size: int) -> Step:
 
 @functools.lru_cache(maxsize=4)
 def _on_file(path: Path, sign: tuple[int, int], step: int, named: str, config: EstimatorConfig) -> Step:
-    found = logged(step, read_columns(path, named, MOST_RESPONSES), config.n_samples_per_prompt, named)
+    found = logged(step, read_columns(path, named, MAX_RESPONSES), config.n_samples_per_prompt, named)
     given, left_out = under_every(found.batch, config)
     return Step(found, given, [title(name) for name in left_out])
 
@@ -132,12 +130,10 @@ def _section(step: Step, group: int, ran: str) -> HTML:
         for level, k in zip(levels, kinds, strict=True)
     ]
     names = list(step.found) if ran in step.found else [ran, *step.found]
-    numbers = {name: _numbers(step, name, group, kinds, name == ran) for name in names}
-    widest = max([0.5, *(np.abs(each).max() for _, kinds in numbers.values() for each in kinds if each.size)])
-    rows = [
-        [_name(step, name, ran), _span(baseline, number), *(_bar(each, widest, name == ran) for each in advantages)]
-        for name, (baseline, advantages) in numbers.items()
-    ]
+    rows = []
+    for name in names:
+        baselines, advantages = _numbers(step, name, group, kinds, name == ran)
+        rows.append([_name(step, name, ran), _span(baselines, number), *(_span(each, signed) for each in advantages)])
     missing = f" Not to be computed from these rollouts: {', '.join(step.left_out)}." if step.left_out else ""
     return html(
         '<p class="more">What the answers of this group would have got in this batch.{}</p>{}',
@@ -158,8 +154,7 @@ def _numbers(step: Step, name: str, group: int, kinds: list[np.ndarray], trained
 def _name(step: Step, name: str, ran: str) -> HTML:
     mark = HTML(' <em class="good">used in training</em>') if name == ran else ""
     alone = HTML(" <em>from this batch alone</em>") if name != ran and step.found[name].alone else ""
-    about = ESTIMATORS[name].baseline if name in ESTIMATORS else ""
-    return html("<b>{}</b>{}{}<small>{}</small>", harmless(title(name), 40), mark, alone, harmless(about, 200))
+    return html("<b>{}</b>{}{}", harmless(title(name), 40), mark, alone)
 
 
 def _span(values: np.ndarray, written: Callable) -> HTML:
@@ -170,14 +165,3 @@ def _span(values: np.ndarray, written: Callable) -> HTML:
     low, high = float(values.min()), float(values.max())
     parts = [0.0 if abs(edge) < _NOTHING else edge for edge in ([low] if high - low < _SAME else [low, high])]
     return joined([html("{}", written(parts[0])), *(html(" … {}", written(part)) for part in parts[1:])])
-
-
-def _bar(values: np.ndarray, widest: float, strong: bool) -> HTML:
-    """Draw a bar; all stand on one scale."""
-    if not values.size:
-        return HTML('<span class="none">–</span>')
-    low, high = (50 + 50 * edge / widest for edge in (min(values.min(), 0.0), max(values.max(), 0.0)))
-    return html(
-        '<span class="gain{}"><span class="track"><i style="left:{:.1f}%;width:{:.1f}%"></i></span><b>{}</b></span>',
-        *(" strong" if strong else "", low, high - low, _span(values, signed)),
-    )

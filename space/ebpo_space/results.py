@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
@@ -19,18 +20,18 @@ from openrlhf_ebpo.run.results import TRAINING, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .bounded import read
-from .coded import numbered, truth
 from .errors import RunError, attempt, reading
-from .groups import rows_of
+from .groups import listed, rows_of
 from .runs import Run, inside
 from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
 RUNS = 4  # with their first and last checkpoints side by side
 PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
-COUNT = 2000  # results of one run
-_LARGEST = 16 * 2**20  # bytes of a summary.json
-_NAME = 300  # characters of a task or a protocol, as many as a link has
+MAX_RESULTS = 2000  # of one run
+MAX_QUESTIONS = 100_000  # of a result
+MAX_SUMMARY_BYTES = 16 * 2**20
+MAX_NAME_CHARS = 300  # of a task or a protocol, as many as a link has
 
 
 @dataclass(frozen=True)
@@ -71,20 +72,16 @@ class Column(NamedTuple):
     def name(self) -> str:
         return f"{self.run} · {f'step {self.step}' if self.step else 'base model'}"
 
-    def fits(self, wanted: str) -> bool:
-        """Test if its name is, or has, the words."""
-        return f" {wanted.casefold()} " in f" {self.name.casefold()} "
-
 
 def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
     return sorted({Column(number, result.run, result.step) for number, result in shown})
 
 
 def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> list[Column]:
-    """The wanted checkpoints (`Column.fits`); if none is, all, or of many the first and the last of each run, up to RUNS runs,
+    """The wanted checkpoints, by name; if there is none, all, or of many the first and the last of each run, up to RUNS runs,
     one of each configuration in turn."""
     each, wanted = checkpoints(shown), list(wanted)
-    chosen = [column for column in each if any(map(column.fits, wanted))]
+    chosen = [column for column in each if column.name in wanted]
     if chosen or len(each) <= COLUMNS:
         return chosen[:COLUMNS] or each
     configurations: dict[int, dict[str, list[Column]]] = {}
@@ -102,14 +99,14 @@ def largest_protocol(found: Sequence[Result]) -> str:
     return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
 
 
-_cache: dict[tuple, Result] = {}
-
-
 def find(run: Run) -> tuple[list[Result], list[str]]:
     """Results in order of task and step, and what could not be read."""
     paths = next((found for place in PLACES if (found := sorted(run.path.glob(place)))), [])
-    results, problems = [], [f"Only {COUNT} of {len(paths)} results are shown."] if len(paths) > COUNT else []
-    for path in paths[:COUNT]:
+    results, problems = (
+        [],
+        [f"Only {MAX_RESULTS} of {len(paths)} results are shown."] if len(paths) > MAX_RESULTS else [],
+    )
+    for path in paths[:MAX_RESULTS]:
         place = path.parent.relative_to(run.path).as_posix()
         if (
             result := attempt(lambda path=path: _result(run, path), None, problems, f"{place}/summary.json")
@@ -120,18 +117,15 @@ def find(run: Run) -> tuple[list[Result], list[str]]:
 
 
 def _result(run: Run, path: Path) -> Result:
-    place = "/".join(path.parent.relative_to(run.path).parts)
-    path = inside(run, place, "summary.json")
-    status = path.stat()
-    key = (run.key, str(path), status.st_mtime_ns, status.st_size)
-    if key not in _cache:
-        _cache[key] = _read(run, path, place)
-    return _cache[key]
+    place = path.parent.relative_to(run.path).as_posix()
+    status = inside(run, place, "summary.json").stat()
+    if status.st_size > MAX_SUMMARY_BYTES:
+        raise RunError(f"{place}/summary.json is left out: larger than {MAX_SUMMARY_BYTES >> 20} MiB.")
+    return _read(run, path, place, (status.st_mtime_ns, status.st_size))
 
 
-def _read(run: Run, path: Path, place: str) -> Result:
-    if path.stat().st_size > _LARGEST:
-        raise RunError(f"{place}/summary.json is left out: larger than {_LARGEST >> 20} MiB.")
+@functools.lru_cache(MAX_RESULTS)
+def _read(run: Run, path: Path, place: str, stamp: tuple[int, int]) -> Result:
     try:
         found = read_result(path.parent)
     except UsageError as error:
@@ -151,11 +145,7 @@ def _read(run: Run, path: Path, place: str) -> Result:
 
 def _name(value) -> str:
     """Short enough for a link, and without lone surrogates, which JSON may hold and UTF-8 cannot encode."""
-    return str(value)[:_NAME].encode("utf-8", "replace").decode()
-
-
-def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:
-    return rows_of(_table(run, place, columns, rows))
+    return str(value)[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
 
 
 def _table(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> pa.Table:
@@ -209,22 +199,39 @@ def _stamp(run: Run, place: str) -> tuple[int, int]:
 @functools.lru_cache(64)
 def _questions(run: Run, place: str, stamp: tuple[int, int]) -> tuple[Question, ...]:
     table = _table(run, place, ("question_id", "question", "gold", "correct"))
-    found = numbered(table)
-    heads = rows_of(table.take(found.first))
-    shares = found.shares(truth(table, "correct"))
+    with reading(f"{place}/samples.parquet"):
+        found = by_question(table)
+        heads = rows_of(table.take(pc.list_element(found["row_list"], 0)))
+        parts = listed(found["key"]), heads, listed(found["correct_mean"]), listed(found["row_list"])
     return tuple(
-        Question(key, str(head.get("question") or ""), str(head.get("gold") or ""), share, tuple(rows))
-        for key, head, share, rows in zip(found.keys, heads, shares, found.rows(), strict=True)
+        Question(str(key), str(head.get("question") or ""), str(head.get("gold") or ""), rate, tuple(rows))
+        for key, head, rate, rows in zip(*parts, strict=True)
     )
 
 
 @functools.lru_cache(256)
 def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
-    table = _table(run, place, ("question_id", "correct"))
-    if not truth(table, "question_id").all():
-        table = _table(run, place, ("question_id", "question", "correct"))
-    found = numbered(table)
-    return dict(zip(found.keys, found.shares(truth(table, "correct")), strict=True))
+    table = _table(run, place, ("question_id", "question", "correct"))
+    with reading(f"{place}/samples.parquet"):
+        found = by_question(table)
+        return dict(zip(map(str, listed(found["key"])), listed(found["correct_mean"]), strict=True))
+
+
+def by_question(table: pa.Table) -> pa.Table:
+    """key, row_list, correct_mean of each question, in order of their first rows. The key is the question_id or, in a row
+    without one, the text. Of millions of rows only these become Python's.
+
+    Raises:
+        RunError: there are too many questions.
+    """
+    names = [table[name].cast(pa.string()) for name in ("question_id", "question") if name in table.column_names]
+    keys = pc.coalesce(*(pc.if_else(pc.equal(name, ""), pa.scalar(None, pa.string()), name) for name in names))
+    right = pc.fill_null(table["correct"].cast(pa.bool_()), False).cast(pa.float64())
+    rows = pa.table({"key": pc.fill_null(keys, ""), "row": pa.array(range(len(table))), "correct": right})
+    found = rows.group_by("key", use_threads=False).aggregate([("row", "list"), ("correct", "mean")])
+    if len(found) > MAX_QUESTIONS:
+        raise RunError(f"More than {MAX_QUESTIONS:,} questions are not shown.")
+    return found
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:
@@ -236,7 +243,7 @@ def samples(run: Run, result: Result, key: str) -> list[dict]:
         *("question_id", "question", "gold", "response", "extracted", "correct", "error"),
         *("length", "finish_reason", "sample"),
     )
-    rows = _rows(run, result.place, names, question.rows)
+    rows = rows_of(_table(run, result.place, names, question.rows))
     return [{**row, "row": number} for number, row in zip(question.rows, rows, strict=True)]
 
 
@@ -246,4 +253,4 @@ def sample(run: Run, place: str, row: int, columns: Sequence[str]) -> dict:
     Raises:
         RunError: it cannot be read.
     """
-    return _rows(run, place, columns, [row])[0]
+    return rows_of(_table(run, place, columns, [row]))[0]

@@ -1,22 +1,20 @@
-"""Routes besides pages: the rest of a long text, and the Parquet file of a step's rollouts as it lies in the
-run directory."""
+"""The route besides pages: the rest of a long text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse
 
 from . import results
 from .errors import RunError
-from .groups import file_of, read_columns, rows_of
-from .runs import inside
+from .groups import read_columns, rows_of
 from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace
 
-LARGEST = 64_000  # characters of one request
+MAX_CHARS = 64_000  # of one request
 FIELDS = ("prompt", "response", "question")
 _PLACE = re.compile(r"eval/[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
 
@@ -34,7 +32,7 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
     try:
         start, stop = int(query["from"]), int(query["to"])
         field = query.get("field", "response")
-        if field not in FIELDS or not 0 <= start <= stop <= start + LARGEST:
+        if field not in FIELDS or not 0 <= start <= stop <= start + MAX_CHARS:
             raise ValueError
         opened = workspace.open(query["run"])
         row = _sample(opened, query, field) if "place" in query else _rollout(workspace, opened, query, field)
@@ -45,13 +43,12 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
 
 def _rollout(workspace: Workspace, opened: Opened, query: Mapping[str, str], field: str) -> dict:
     groups, _ = workspace.index(opened).read()
-    position = position_of(groups, int(query["step"]), int(query["group"]))
-    sample = int(query.get("sample", 0))
-    name = None if position is None else file_of(opened.run, int(query["step"]))
-    if name is None or not 0 <= sample < groups.size[position]:
+    step, sample = int(query["step"]), int(query.get("sample", 0))
+    position = position_of(groups, step, int(query["group"]))
+    if position is None or not 0 <= sample < groups.size[position]:
         raise RunError("This group is gone.")
     first = int(groups.row[position]) + sample
-    return rows_of(read_columns(opened.run, name, (field,), slice(first, first + 1)))[0]
+    return rows_of(read_columns(opened.run, step, (field,), slice(first, first + 1)))[0]
 
 
 def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
@@ -59,20 +56,3 @@ def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
     if not _PLACE.fullmatch(query["place"]) or row < 0:
         raise ValueError
     return results.sample(opened.run, query["place"], row, (field,))
-
-
-def rollouts(workspace: Workspace, parameters: Mapping[str, str]) -> Response:
-    """The file of a step.
-
-    Raises:
-        RunError: there is no such run or step, or its file leads out of the run.
-    """
-    run = workspace.runs.get(parameters.get("run", ""))
-    step = parameters.get("step", "")
-    name = file_of(run, int(step)) if re.fullmatch(r"\d{1,9}", step, re.ASCII) else None
-    if name is None:
-        raise RunError(f"There are no rollouts of step {step[:20]}.")
-    prefix = re.sub(r"[^A-Za-z0-9.-]+", "_", run.key).strip("._")[-80:] or "run"
-    return FileResponse(
-        inside(run, "rollouts", name), filename=f"{prefix}-{name}", headers={"cache-control": "no-store"}
-    )

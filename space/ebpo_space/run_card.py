@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,10 +12,9 @@ from openrlhf_ebpo.run.catalogue import find
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
-from .condition import Condition, clock, condition, duration, signs, took
+from .condition import Condition, clock, condition, signs
 from .figures import colour, number
 from .groups import Groups
-from .metrics import Metrics
 from .outcome import Outcome, outcome
 from .picture import sparkline
 from .tables import STATE, dot, setting
@@ -24,14 +22,8 @@ from .text import HTML, attribute, harmless, html, joined, run_name
 from .warnings import RULES, Warned, above, collapsed, spiked
 from .workspace import Opened
 
-UNFILTERED = {
-    "at": "",
-    "prompt": "",
-    "text": "",
-    "cluster": "",
-    "from": 0,
-    "to": 1,
-}
+UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
+OVER_TIME = (("shrinkage", "shrinkage S"), ("prior_mean", "prior mean"))
 WARNINGS = 6  # of one run that are shown
 EBPO, GRPO = "ebpo", "group_norm"
 
@@ -61,20 +53,10 @@ def state_of(run: Opened, now: float) -> str:
     return condition(run.about, run.metrics, signs(run.run), now).kind
 
 
-_WARNED: weakref.WeakKeyDictionary[Metrics, list[Warned]] = weakref.WeakKeyDictionary()
-
-
 def look(run: Opened, groups: Groups, now: float) -> Looked:
     came, problems = outcome(run.run, run.metrics, run.rewards)
     state = condition(run.about, run.metrics, signs(run.run), now)
-    return Looked(run, state, came, _warnings(run), groups, problems)
-
-
-def _warnings(run: Opened) -> list[Warned]:
-    """Found once while a run's metrics stay the same."""
-    if run.metrics not in _WARNED:
-        _WARNED[run.metrics] = warnings.found(run.metrics, run.rewards)
-    return _WARNED[run.metrics]
+    return Looked(run, state, came, warnings.found(run.metrics, run.rewards), groups, problems)
 
 
 def card(looked: Looked) -> HTML:
@@ -89,11 +71,9 @@ def card(looked: Looked) -> HTML:
 def _head(looked: Looked) -> HTML:
     state, about = looked.condition, looked.run.about
     words, badge = STATE[state.kind], BADGE.get(state.kind, "")
-    lasted = took(about) if state.kind in ("complete", "failed", "interrupted", "paused") else None
     parts = [
         f"step {state.step:,}" if state.step is not None else "no step yet",
-        f"in {duration(lasted)}" if lasted is not None else "",
-        html('last <time data-at="{:.0f}">{}</time>', state.at, clock(state.at)) if state.at and lasted is None else "",
+        clock(state.at) if state.at else "",
     ]
     said = html('<p class="said {}">{}</p>', badge, harmless(state.said, 400)) if state.said else ""
     trained = html("<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), _model(about))
@@ -117,11 +97,12 @@ def _outcome(looked: Looked) -> HTML:
         )
     steps, values = looked.run.metrics.rewards()
     line = sparkline(steps, values, f"Mean reward: {_ends(values)}", looked.run.run.number)
+    figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, _ends(values)) if line else ""
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',
         *(found.verdict, _fall(found) if found.peak else _change(found)),
         *(html("<b>{}</b>", found.written(end)) for end in (found.first, found.last)),
-        *(harmless(found.what, 200), found.how, _named_line("mean reward", values, line)),
+        *(harmless(found.what, 200), found.how, figure),
     )
 
 
@@ -143,21 +124,14 @@ def _fall(found: Outcome) -> HTML:
     )
 
 
-def _named_line(name: str, values, line: HTML) -> HTML:
-    return html("<figure>{}<figcaption>{} {}</figcaption></figure>", line, name, _ends(values)) if line else HTML()
-
-
 def _ends(values) -> str:
     return f"{number(values[0])} → {number(values[-1])}" if len(values) else ""
 
 
 def _changed(looked: Looked) -> HTML:
     run = looked.run
-    lines = joined(
-        _named_line(said, values, sparkline(steps, values, f"{said}: {_ends(values)}", run.run.number))
-        for name, said in (("ebpo/shrinkage", "shrinkage S"), ("ebpo/prior_mean", "prior mean"))
-        for steps, values in [run.metrics.series(name)]
-    )
+    moved = ((said, _ends(run.metrics.series(f"ebpo/{name}")[1])) for name, said in OVER_TIME)
+    lines = joined(html("<p>{} <b>{}</b></p>", said, ends) for said, ends in moved if ends)
     head = html("What {} changed", harmless(title(run.estimator), 40))
     if run.estimator == GRPO:
         head = HTML("What GRPO left out")
@@ -168,10 +142,7 @@ def _difference(looked: Looked) -> HTML:
     run, groups = looked.run, looked.groups
     responses = int(groups.compared.sum())
     if not responses:
-        share = run.metrics.series("ebpo/rescued_fraction")[1]
-        if not len(share):
-            return HTML("<p>Rollouts that tell are not there.</p>")
-        return _big(float(share.mean()), "of responses got an advantage where GRPO gives none")
+        return HTML("<p>There are no rollouts with both advantages.</p>")
     moved, steps = int(groups.rescued.sum()), f"in {len(np.unique(groups.step)):,} steps"
     if run.estimator == GRPO or not moved:
         ignored = int(groups.ignored.sum()) / responses

@@ -1,4 +1,4 @@
-"""Which runs there are: directories given at the start, and data set repos of the Hub within an allowlist.
+"""Which runs there are: directories and data set repos of the Hub that the app was started with.
 
 A visitor only ever names a run by its key. Paths come from the command line alone, and files of a run are opened through
 `inside`, so a symbolic link in a run cannot lead out of it.
@@ -24,12 +24,12 @@ from .hub import Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 20  # runs in one view
-LONGEST_KEY = 300  # characters; `links` reads no more
-UNTOLD = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
+MAX_KEY_CHARS = 300  # `links` reads no more
+GENERIC = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
 _RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 _RESCAN = 5.0  # seconds
-_LARGEST_JSON = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
+MAX_JSON_BYTES = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,9 @@ class Runs:
     """The runs of this app.
 
     given: run directories, folders with run directories below them, or Hub data set repos (owner/name).
-    allowed: owners, or owner/name, whose data set repos a visitor may open.
     """
 
     given: Sequence[str] = ()
-    allowed: Sequence[str] = ()
     cache: Path | None = None
     fetch: Callable = hub.fetch
     _known: dict[str, Run] = field(default_factory=dict)
@@ -62,11 +60,10 @@ class Runs:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self):
-        self._fetched = Fetched(self.cache, self._listed, self.fetch)
+        self._fetched = Fetched(self.cache, self.fetch)
 
     def listed(self) -> list[str]:
-        """The runs that the app was started with, in a stable order; looks for new ones every few seconds. What visitors
-        add is not among them."""
+        """The runs that the app was started with, in a stable order; looks for new ones every few seconds."""
         with self._lock:
             if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
                 self._scan()
@@ -104,17 +101,14 @@ class Runs:
         """The run of this key; a Hub repo is fetched the first time.
 
         Raises:
-            RunError: unknown, not allowed, or it cannot be fetched.
+            RunError: unknown, or it cannot be fetched.
         """
         listed = self.listed()
         with self._lock:
             if found := self._known.get(key):
                 return found
-        if not hub.is_repo(key):
+        if key not in listed:
             raise RunError(f"There is no run called “{key}” here.")
-        if key not in listed and not hub.is_allowed(key, [*self.given, *self.allowed]):
-            names = ", ".join(self.allowed) or "none"
-            raise RunError(f"{key} is not on this app's list of Hub repositories or owners (allowed: {names}).")
         copy = self._fetched.get(key)
         return Run(key, copy.path, problems=copy.problems)
 
@@ -169,7 +163,7 @@ def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] =
 def _candidates(path: Path) -> Iterator[str]:
     """Names from the shortest to the complete path: first without the folders that tell nothing, then with them."""
     whole = parts = [part for part in path.parts if part != path.anchor]
-    for folder in UNTOLD:
+    for folder in GENERIC:
         parts = parts[:-1] if len(parts) > 1 and parts[-1] == folder else parts
     for each in dict.fromkeys((tuple(parts), tuple(whole))):
         yield from (_linkable("/".join(each[-n:])) for n in range(1, len(each) + 1))
@@ -177,7 +171,7 @@ def _candidates(path: Path) -> Iterator[str]:
 
 def _linkable(name: str) -> str:
     """In links names stand between commas, and are cut at the length of any value there."""
-    return name.replace(",", "_").encode("utf-8", "replace").decode()[-LONGEST_KEY:].strip()
+    return name.replace(",", "_").encode("utf-8", "replace").decode()[-MAX_KEY_CHARS:].strip()
 
 
 def inside(run: Run, *parts: str) -> Path:
@@ -204,8 +198,8 @@ def describe(run: Run) -> dict:
     if not path.is_file():
         return {}
     status = path.stat()
-    if status.st_size > _LARGEST_JSON:
-        raise RunError(f"run.json is larger than {_LARGEST_JSON >> 20} MiB and is not read.")
+    if status.st_size > MAX_JSON_BYTES:
+        raise RunError(f"run.json is larger than {MAX_JSON_BYTES >> 20} MiB and is not read.")
     return _described(path, status.st_mtime_ns, status.st_size)
 
 

@@ -15,7 +15,7 @@ from .paired import Change, change, ends_of
 from .results import Column, Result
 from .runs import Run
 from .tables import dot, table
-from .text import HTML, harmless, html, joined, run_name
+from .text import HTML, harmless, html, run_name
 from .workspace import Opened
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
@@ -65,11 +65,6 @@ class Scores:
         ]
         return next((scale for scale in SCALES if 100 * max(shown, default=0) <= scale), SCALES[-1])
 
-    @functools.cached_property
-    def reach(self) -> float:
-        """The longest change, as a fraction, of either sign."""
-        return max((abs(end) for change in self.changes.values() for end in (change.low, change.high)), default=1) or 1
-
     def tasks_of(self, column: Column) -> list[str]:
         return [task for task in self.tasks if (column.run, column.step, task) in self.by]
 
@@ -106,8 +101,8 @@ def score_table(scores: Scores) -> HTML:
         '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
         "samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the score; the line over it is the 95 % interval over questions, as if others of their kind "
         "were asked. ± is the standard error across runs, as if the same questions were "
-        'answered again.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p>{}</section>',
-        *(harmless(scores.protocol, 80), shown, _said(scores)),
+        'answered again.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p></section>',
+        *(harmless(scores.protocol, 80), shown),
     )
 
 
@@ -172,30 +167,16 @@ class _Change:
     last: Column
 
     def head(self, scores: Scores) -> HTML:
-        reach = f"{100 * scores.reach:.0f}"
-        ticks = html(
-            '<small class="ticks" aria-hidden="true"><span>−{0}</span><span>0</span><span>+{0}</span></small>', reach
-        )
         steps = f"{f'step {self.first.step}' if self.first.step else 'base'} to {self.last.step}"
-        return html("{}change<small>{}</small>{}", dot(self.last.number), steps, ticks)
+        return html("{}change<small>{}</small>", dot(self.last.number), steps)
 
     def cell(self, scores: Scores, task: str) -> HTML | str:
         found = scores.changes.get((self.last.run, task))
         if found is None:
             return NONE
-        place = lambda each: 50 + 50 * each / scores.reach  # noqa: E731
-        left, right = sorted((place(0), place(found.difference)))
-        line = html(
-            '<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>',
-            place(found.low),
-            place(found.high) - place(found.low),
-        )
         return html(
-            '<b class="{}" title="{}">{}</b><small> {} to {}</small><span class="sr">, {}</span>'
-            '<span class="scale two {}" style="--shade:var(--{})"><i style="left:{:.1f}%;width:{:.1f}%"></i>{}</span>',
-            *(found.verdict, found.words, points(found.difference), points(found.low), points(found.high), found.words),
-            *(found.verdict, colour(self.last.number)),
-            *(left, right - left, line),
+            '<b class="{}">{}</b><small> {} to {}</small><p>{}</p>',
+            *(found.verdict, points(found.difference), points(found.low), points(found.high), found.words),
         )
 
 
@@ -217,19 +198,3 @@ class _Reported:
         tasks = [task] if task else scores.tasks
         known = all(each in of for each in tasks)
         return score_text.reported(sum(of[each] for each in tasks) / len(tasks)) if known else NONE
-
-
-def _said(scores: Scores) -> HTML:
-    """Each run from its first column to its last, in sentences. The first page compares the runs."""
-    ends = ends_of(scores.columns)
-    own = [
-        html("<li>{}: {}.</li>", _named(first, last), scores.changes[run, AVERAGE].words)
-        for run, (first, last) in ends.items()
-        if (run, AVERAGE) in scores.changes
-    ]
-    return html('<ul class="sentences">{}</ul>', joined(own)) if own else HTML()
-
-
-def _named(first: Column, last: Column) -> HTML:
-    start = f"step {first.step}" if first.step else "base model"
-    return html("{}{}, {} to step {}", dot(last.number), run_name(last.run, 40), start, last.step)

@@ -1,4 +1,4 @@
-"""Choosing groups by filters, what a list shows of their texts, one group's answers, and the same prompt at other steps."""
+"""Choosing groups by filters, their prompts, one group's answers, and the same prompt at other steps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 
 from .bounded import batches, columns_of
 from .errors import RunError, reading
-from .groups import Groups, Index, file_of, listed, open_file, read_columns, rows_of
+from .groups import Groups, Index, listed, open_file, read_columns, rows_of
 from .runs import Run
-from .text import lowered
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
 KINDS = {
@@ -29,13 +28,10 @@ KINDS = {
     "errors": "reward errors",
 }
 SECONDS = 3.0  # a text search ends after
-FOUND = 500  # groups a text search finds at most
+MAX_FOUND = 500  # groups of a text search
 ERROR_FILES = 24  # steps whose errors are counted
 MAX_MESSAGES = 1000  # of a step
 MAX_ANSWERS = 4096  # of a group
-WORDS_SECONDS = 1.0  # to look for hits; groups that are left show their prompts
-_AROUND = 36  # characters before a hit
-_AFTER = 90
 _BATCH = 1024
 _STEPS = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
@@ -105,7 +101,7 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Fo
     started, kept, searched = time.monotonic(), [], 0
     steps = list(dict.fromkeys(groups.step[positions].tolist()))
     for step in steps:
-        if len(kept) >= FOUND or time.monotonic() - started > SECONDS:
+        if len(kept) >= MAX_FOUND or time.monotonic() - started > SECONDS:
             break
         rows, whole = _rows_with(run, step, text, started + SECONDS)
         searched += whole
@@ -114,20 +110,21 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Fo
         kept += here[np.searchsorted(rows, first) < np.searchsorted(rows, first + groups.size[here])].tolist()
     left = len(steps) - searched
     note = f"Searched the latest {searched} of {len(steps)} steps; narrow the steps to search others." if left else ""
-    if len(kept) > FOUND:
-        note = f"More than {FOUND} groups have this text; the latest {FOUND} are listed."
-    return Found(np.array(kept[:FOUND], int), note)
+    if len(kept) > MAX_FOUND:
+        note = f"More than {MAX_FOUND} groups have this text; the latest {MAX_FOUND} are listed."
+    return Found(np.array(kept[:MAX_FOUND], int), note)
 
 
 def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray, bool]:
     """Rows, ascending, whose prompt, response or label holds the text, whatever its case; and whether there was time for
     all of them."""
-    name = file_of(run, step)
-    if name is None:
-        return np.zeros(0, int), True
-    file, found, row = open_file(run, name), [np.zeros(0, int)], 0
-    columns = [c for c in ("prompt", "response", "label") if c in columns_of(file)]
-    with contextlib.suppress(RunError), reading(name):  # the index says which files are damaged; hits before that count
+    found, row = [np.zeros(0, int)], 0
+    with (
+        contextlib.suppress(RunError),
+        reading(f"step {step}"),
+    ):  # the index names damaged files; hits before that count
+        file = open_file(run, step)
+        columns = [c for c in ("prompt", "response", "label") if c in columns_of(file)]
         for batch in batches(file, columns, range(file.num_row_groups), _BATCH):
             hits = np.zeros(batch.num_rows, bool)
             for column in batch.columns:
@@ -147,7 +144,7 @@ def error_counts(run: Run, groups: Groups, positions: np.ndarray) -> list[tuple[
     steps = np.unique(groups.step[positions[groups.errors[positions] > 0]])[-ERROR_FILES:]
     for step in steps.tolist():
         try:
-            counted = pc.value_counts(read_columns(run, file_of(run, step) or "", ("error",))["error"].drop_null())
+            counted = pc.value_counts(read_columns(run, step, ("error",))["error"].drop_null())
             for each in counted.to_pylist()[:MAX_MESSAGES]:
                 found[str(each["values"]).strip().split("\n")[0][:200]] += each["counts"]
         except (RunError, KeyError, pa.ArrowException, ValueError):
@@ -167,13 +164,8 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
         RunError: the file is gone or damaged.
     """
     step, row, size = (int(values[position]) for values in (groups.step, groups.row, groups.size))
-    name = file_of(run, step)
-    if name is None:
-        raise RunError(
-            f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the newest only)."
-        )
-    columns = tuple(columns_of(open_file(run, name)))
-    table = read_columns(run, name, columns, slice(row, row + min(size, MAX_ANSWERS)))
+    columns = columns_of(open_file(run, step))
+    table = read_columns(run, step, columns, slice(row, row + min(size, MAX_ANSWERS)))
     return [{**line, "step": line.get("step", step)} for line in rows_of(table)]
 
 
@@ -182,62 +174,15 @@ def history(groups: Groups, prompt_id: str | None) -> np.ndarray:
     return np.flatnonzero(groups.prompt_id == prompt_id) if prompt_id else np.zeros(0, int)
 
 
-@dataclass(frozen=True)
-class Words:
-    """prompt, and in a search: where the first hit is (nothing where it is in the prompt), and the text around it."""
-
-    prompt: str = ""
-    where: str = ""
-    before: str = ""
-    hit: str = ""
-    after: str = ""
-
-
-def words_of(index: Index, groups: Groups, positions: np.ndarray, find: str = "") -> dict[int, Words]:
-    """position -> Words, each file read once; nothing for a file that cannot be read."""
-    found: dict[int, Words] = {}
-    until = time.monotonic() + WORDS_SECONDS
+def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int, str]:
+    """Read the prompts of groups, by position, each file once; nothing for a file that cannot be read."""
+    found: dict[int, str] = {}
     for step in dict.fromkeys(groups.step[positions].tolist()):
         here = [int(p) for p in positions if groups.step[p] == step]
-        name = file_of(index.run, step)
-        if name is None:
-            continue
-        searched = find if time.monotonic() < until else ""
-        columns = ("prompt", "label", "response") if searched else ("prompt",)
-        first = min(int(groups.row[p]) for p in here)
-        last = max(int(groups.row[p] + (groups.size[p] if searched else 1)) for p in here)
-        try:
-            table = read_columns(index.run, name, columns, slice(first, last))
-            for p in here:
-                start = int(groups.row[p]) - first
-                found[p] = _words(table.slice(start, int(groups.size[p]) if searched else 1), searched)
-        except RunError:
-            continue
+        rows = groups.row[here]
+        with contextlib.suppress(RunError):
+            first, last = int(rows.min()), int(rows.max())
+            table = read_columns(index.run, step, ("prompt",), slice(first, last + 1))
+            texts = listed(table["prompt"].take(pa.array(rows - first)))
+            found |= {p: str(text or "") for p, text in zip(here, texts, strict=True)}
     return found
-
-
-def _words(table: pa.Table, find: str) -> Words:
-    prompt = _text(table, "prompt", 0)
-    if not find:
-        return Words(prompt)
-    places = [("", "prompt", 0), ("expected:", "label", 0)]
-    places += [(f"answer {i + 1}:", "response", i) for i in range(table.num_rows)]
-    for where, column, row in places:
-        text = _text(table, column, row)
-        at = lowered(text).find(lowered(find))
-        if at >= 0:
-            return Words(prompt, where, *around(text, at, len(find)))
-    return Words(prompt)
-
-
-def around(text: str, at: int, length: int) -> tuple[str, str, str]:
-    """Before a hit, the hit, after it, on one line."""
-    before = " ".join(text[max(at - _AROUND, 0) : at].split("\n"))
-    after = " ".join(text[at + length : at + length + _AFTER].split("\n"))
-    return ("…" if at > _AROUND else "") + before, text[at : at + length], after
-
-
-def _text(table: pa.Table, column: str, row: int) -> str:
-    if column not in table.column_names or row >= table.num_rows:
-        return ""
-    return str(listed(table[column].slice(row, 1))[0] or "")

@@ -20,17 +20,8 @@ from openrlhf_ebpo.run.run_log import dig
 from .runs import Run
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
-_T = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-)  # Student's t at 97.5 %, 1 to 9 degrees of freedom
+# Student's t at 97.5 %, 1 to 9 degrees of freedom
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 class Described(Protocol):
@@ -51,11 +42,6 @@ class Band:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    n: int
-
-    @property
-    def words(self) -> str:
-        return f"mean of {self.n} seeds, {spread_words(self.n)}"
 
 
 def spread_words(n: int) -> str:
@@ -64,12 +50,11 @@ def spread_words(n: int) -> str:
 
 def grouped(runs: Sequence[T]) -> list[list[T]]:
     """Runs of one configuration together, in their order: the arguments are the same but seed, names and paths of what is
-    written. A run without arguments stands alone, and so does the copy of one that is there."""
+    written. A run without arguments stands alone."""
     found: dict[object, list[T]] = {}
     for run in runs:
         same = configuration(run.about)
-        key = run.run.key if same is None or _is_copy(run, found.get(same, [])) else same
-        found.setdefault(key, []).append(run)
+        found.setdefault(run.run.key if same is None else same, []).append(run)
     return list(found.values())
 
 
@@ -101,19 +86,12 @@ def _in_names(seed: int) -> re.Pattern:
     return re.compile(rf"seed[-_= ]?{seed}(?!\d)", re.IGNORECASE)
 
 
-def _is_copy(run: Described, others: Sequence[Described]) -> bool:
-    """Test for the same seed and start: a run and its copy from the Hub would count as two."""
-    mark = seed_of(run.about), run.about.get("started")
-    return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)
-
-
 def name(keys: Sequence[str]) -> str:
     """Name what the names share, with * where they differ: seed-*/ebpo."""
     if len(keys) < 2:
         return "".join(keys)
     start = reduce(_shared_start, keys)
-    rest = [key[len(start) :] for key in keys]
-    end = reduce(_shared_start, [key[::-1] for key in rest])[::-1]
+    end = reduce(_shared_start, [key[len(start) :][::-1] for key in keys])[::-1]
     return f"{start}*{end}"
 
 
@@ -133,7 +111,7 @@ def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
         return None
     values = np.stack([y[np.searchsorted(x, steps)] for x, y in finite])
     mean, (low, high) = values.mean(0), spread(values)
-    return Band(steps, mean, low, high, len(series))
+    return Band(steps, mean, low, high)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import mimetypes
 import os
 import re
 import secrets
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container
 
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -94,20 +94,14 @@ class Files(StaticFiles):
         return response
 
 
-# Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
-# and run in a thread. A RunError is answered with 404 and its message.
-Answer = Callable[[Workspace, Mapping[str, str]], Response]
-ROUTES: dict[str, Answer] = {"/space/text": routes.text, "/space/rollouts": routes.rollouts}
-
-
-def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
+def _text(workspace: Workspace) -> Route:
     def asked(request: Request) -> Response:
         try:
-            return answer(workspace, request.query_params)
+            return routes.text(workspace, request.query_params)
         except RunError as error:
             return PlainTextResponse(str(error), 404)
 
-    return Route(path, asked)  # no coroutine, so Starlette runs it in a thread
+    return Route("/space/text", asked)  # no coroutine, so Starlette runs it in a thread
 
 
 def hosts_of(host: str) -> Container[str] | None:
@@ -117,11 +111,10 @@ def hosts_of(host: str) -> Container[str] | None:
 
 def app_kwargs(version: str, workspace: Workspace, hosts: Container[str] | None = None) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
-    pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
     files = Mount("/space", Files(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),
         Middleware(Gate, hosts=hosts),
         Middleware(Document, head=head(version)),
     ]
-    return {"routes": [*pages, files], "middleware": inner, "docs_url": None, "redoc_url": None}
+    return {"routes": [_text(workspace), files], "middleware": inner, "docs_url": None, "redoc_url": None}

@@ -6,37 +6,29 @@ A run may come from anywhere, so secrets are looked for here once more, though t
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ebpo.redact import redacted, redacted_argv, redacted_text
+from openrlhf_ebpo.redact import redacted, redacted_text
 
-from .text import plain
-
-MOST = 3000  # settings of one run
+MAX_SETTINGS = 3000  # of one run
 ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.json, besides its arguments
-# names of folders, of the run itself and its place in a table: they always differ, and decide nothing
-NAMES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "run.started", "run.ended")
-NAMED = "logger.wandb."
+PLACES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "run.started", "run.ended")
 _DEPTH = 8
 TOO_DEEP = "lists in lists, too deep to be shown"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One name and its value in each run, as text; None where a run has none. decides: not the name of a place."""
+    """One name and its value in each run, as text; None where a run has none."""
 
     name: str
     values: tuple[str | None, ...]
 
     @property
     def differs(self) -> bool:
-        return len(set(self.values)) > 1
-
-    @property
-    def decides(self) -> bool:
-        return self.name not in NAMES and not self.name.startswith(NAMED)
+        """True if the values differ, and are not names of places, which always do and decide nothing."""
+        return len(set(self.values)) > 1 and self.name not in PLACES and not self.name.startswith("logger.wandb.")
 
 
 def settings_of(about: dict) -> dict[str, object]:
@@ -49,7 +41,7 @@ def settings_of(about: dict) -> dict[str, object]:
 def flat(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in settings.items():
-        if len(found) >= MOST:
+        if len(found) >= MAX_SETTINGS:
             break
         if isinstance(value, dict) and value and depth < _DEPTH:
             found |= flat(value, f"{prefix}{name}.", depth + 1)
@@ -78,20 +70,8 @@ def shown(value) -> str:
 
 def compared(runs: Sequence[dict]) -> list[Setting]:
     """Line up the settings of all runs, by name. runs: as `settings_of` gives them."""
-    names = sorted({name for run in runs for name in run})[:MOST]
+    names = sorted({name for run in runs for name in run})[:MAX_SETTINGS]
     return [Setting(name, tuple(shown(run[name]) if name in run else None for run in runs)) for name in names]
-
-
-def command(about: dict) -> str:
-    """The command line that was given last."""
-    words = about.get("argv")
-    words = [str(word)[:4000] for word in words[:2000]] if isinstance(words, list) else []
-    lines: list[list[str]] = []
-    for word in map(plain, redacted_argv(words)):
-        if word.startswith("--") or not lines:
-            lines.append([])
-        lines[-1].append(shlex.quote(word))
-    return " \\\n".join(" ".join(line) for line in lines)
 
 
 def _dict(value) -> dict:

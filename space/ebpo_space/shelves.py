@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +10,7 @@ import numpy as np
 from openrlhf_ebpo.run.catalogue import ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
 from openrlhf_ebpo.run.own_metrics import COLUMNS
 
-from . import results, seeds
-from .errors import RunError
+from . import seeds
 from .lines import Line, bold, line_panel
 from .metrics import AXES, Metrics, positions
 from .text import middle_cut, plain
@@ -19,16 +18,10 @@ from .workspace import Opened
 
 DRAWN = "Faint: every step. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
-OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
-TITLE = 120  # characters
-LONGEST = 300  # characters of a name that gets one of them: as many as a link takes
+MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
+MAX_TITLE_CHARS = 120
+MAX_NAME_CHARS = 300  # of a name that gets one of them: as many as a link takes
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
-
-SPEED = (
-    ("clock", "Seconds a step", "from one step to the next by the clock, with saving and evaluating"),
-    ("tokens", "Tokens a second", "of responses, by the clock: what counts for a budget"),
-    ("generation", "Tokens a second in generation", "of responses, by vLLM’s share of the step"),
-)
 
 
 def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
@@ -37,16 +30,18 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
     own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
     asked = [described(name, own) for name in view["more"] if name in names]
     others = [described(name, own) for name in _unknown(names, own) if name not in view["more"]]
-    rest = f" {len(others) - OTHERS} more are among “More metrics”." if len(others) > OTHERS else ""
+    rest = f" {len(others) - MAX_OTHERS} more are among “More metrics”." if len(others) > MAX_OTHERS else ""
     shelves = [
         ("Chosen metrics", "", asked),
         *((each.title, each.note, _at_first(each.metrics, view["more"])) for each in in_order()),
-        ("Other", OTHER_NOTE + rest, others[:OTHERS]),
+        ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
     ]
     found = [
         {"title": title, "note": note, "panels": [panel for each in metrics if (panel := _panel(runs, view, each))]}
         for title, note, metrics in shelves
     ]
+    if speed := speed_panel(runs, view):
+        found.append({"title": "Speed", "note": "", "panels": [speed]})
     shown = [section for section in found if section["panels"]]
     drawn = f"{DRAWN} {said}" if (said := _seeds_said(runs, view)) else DRAWN
     return [{**section, "note": section["note"] or drawn} if section is shown[0] else section for section in shown]
@@ -75,7 +70,7 @@ def described(name: str, own: Mapping[str, Metric]) -> Metric:
 def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
     """Names that the catalogue does not have; first those that a run describes."""
     in_order = dict.fromkeys((*(name for name in own if name in names), *sorted(names)))
-    return [name for name in in_order if name not in COLUMNS and len(name) <= LONGEST and not find(name)]
+    return [name for name in in_order if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
 
 
 def _at_first(metrics: Sequence[Metric], asked: Sequence[str]) -> list[Metric]:
@@ -95,7 +90,7 @@ def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
         return None
     return line_panel(
         metric.name,
-        plain(middle_cut(metric.title, TITLE)),
+        plain(middle_cut(metric.title, MAX_TITLE_CHARS)),
         lines,
         unit=AXES[view["x"]],
         share=share,
@@ -106,17 +101,14 @@ def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
     )
 
 
-Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # steps, values, steps without a number
+Series = tuple[np.ndarray, np.ndarray]  # steps, values
 
 
 def _series(run: Opened, metric: Metric) -> Series:
     if metric.name == HELD_OUT:
-        steps, values = _held_out(run)
-        return steps, values, steps[:0]
-    name = metric.name
-    if metric.stand_in and not len(run.metrics.series(name)[0]):
-        name = metric.stand_in
-    return (*run.metrics.series(name), run.metrics.undefined(name))
+        return run.metrics.held_out()
+    found = run.metrics.series(metric.name)
+    return run.metrics.series(metric.stand_in) if metric.stand_in and not len(found[0]) else found
 
 
 def _lines(runs: Sequence[Opened], metric: Metric, view: dict, share: float) -> list[Line]:
@@ -130,9 +122,8 @@ def _lines(runs: Sequence[Opened], metric: Metric, view: dict, share: float) -> 
 
 
 def _line(run: Opened, series: Series, view: dict) -> Line:
-    steps, values, lost = series
-    along, without = (positions(run.metrics, each, view["x"]) for each in (steps, lost))
-    return Line(run.run.key, run.run.number, along, values, lost=without)
+    steps, values = series
+    return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values)
 
 
 def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> Line | None:
@@ -146,61 +137,28 @@ def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> L
     return Line(name, first.run.number, along, band.mean, band=(band.low, band.high))
 
 
-def _held_out(run: Opened) -> tuple[np.ndarray, np.ndarray]:
-    """Evaluation during training (the mean over data sets), or the saved results of eval/ (the mean over tasks)."""
-    found = run.metrics.held_out()
-    return found if len(found[0]) else _saved_results(run)
+def speed_panel(runs: Sequence[Opened], view: dict) -> dict | None:
+    """Tokens of responses a second, by the clock, with saving and evaluating."""
+    lines = [
+        _line(run, (run.metrics.steps[known], values[known]), view)
+        for run in runs
+        for values in [tokens_per_second(run.metrics)]
+        for known in [np.isfinite(values)]
+        if known.any()
+    ]
+    if not lines:
+        return None
+    note = "of responses, by the clock: what counts for a budget"
+    return line_panel(
+        "speed", "Tokens a second", lines, unit=AXES[view["x"]], share=view["smooth"], log=view["log"], note=note
+    )
 
 
-def _saved_results(run: Opened) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        found, _ = results.find(run.run)
-    except RunError:
-        found = []
-    shown = results.largest_protocol(found)
-    tasks = {result.task for result in found if result.protocol == shown}
-    by_step: dict[int, list[float]] = {}
-    for result in found:
-        if result.protocol == shown and "pass@1" in result.metrics:
-            by_step.setdefault(result.step, []).append(result.metrics["pass@1"]["value"])
-    whole = sorted(step for step, values in by_step.items() if len(values) == len(tasks))
-    return np.array(whole, int), np.array([np.mean(by_step[step]) for step in whole])
-
-
-def clock(metrics: Metrics) -> np.ndarray:
-    """Seconds from the step before to this one, by the clock; NaN where a step or its time is missing."""
-    time = metrics.columns.get("time")
-    if time is None:
-        return np.full(len(metrics.steps), np.nan)
-    between = np.diff(time, prepend=np.nan)
-    following = np.diff(metrics.steps, prepend=-1) == 1
-    return np.where(following & (between > 0), between, np.nan)
-
-
-def speeds(metrics: Metrics) -> dict[str, np.ndarray]:
-    """A value for each step, by the panels' names; NaN where unknown."""
+def tokens_per_second(metrics: Metrics) -> np.ndarray:
+    """A value for each step; NaN where it, the step before or its time is missing."""
     unknown = np.full(len(metrics.steps), np.nan)
     length = metrics.columns.get("rollout/response_length_mean", metrics.columns.get("response_length", unknown))
-    tokens, seconds = length * metrics.columns.get("rollout/num_samples", unknown), clock(metrics)
-    generation = metrics.columns.get("timing/generation", unknown)
-    return {
-        "clock": seconds,
-        "tokens": tokens / np.where(seconds > 0, seconds, np.nan),
-        "generation": tokens / np.where(generation > 0, generation, np.nan),
-    }
-
-
-def speed_section(runs: Sequence[tuple[str, int, Metrics]], axis: Callable, unit: str, share: float, log: bool) -> dict:
-    """Panels over all runs. runs: (key, number, metrics); axis: (metrics, steps) -> places on the x axis."""
-    found = [(key, shade, metrics, speeds(metrics)) for key, shade, metrics in runs]
-    panels = []
-    for name, title, note in SPEED:
-        lines = [_speed_line(key, shade, metrics, known[name], axis) for key, shade, metrics, known in found]
-        if lines := [line for line in lines if len(line.x)]:
-            panels.append(line_panel(f"system-{name}", title, lines, unit=unit, share=share, log=log, note=note))
-    return {"title": "Speed", "note": "", "panels": panels}
-
-
-def _speed_line(key: str, shade: int, metrics: Metrics, values: np.ndarray, axis: Callable) -> Line:
-    known = np.isfinite(values)
-    return Line(key, shade, axis(metrics, metrics.steps[known]), values[known])
+    seconds = np.diff(metrics.columns.get("time", unknown), prepend=np.nan)
+    follows = np.diff(metrics.steps, prepend=-1) == 1
+    tokens = length * metrics.columns.get("rollout/num_samples", unknown)
+    return tokens / np.where(follows & (seconds > 0), seconds, np.nan)

@@ -13,7 +13,7 @@ from .tables import choice, setting
 from .text import HTML, harmless, html, joined
 
 EBPO, GRPO = title("ebpo"), title("group_norm")
-MOST = 64  # answers of a group in the strip
+MAX_TILES = 64  # answers of a group in the strip
 _NAME = 24  # characters of an estimator's name
 
 
@@ -36,15 +36,16 @@ def answers(
     longest: tiles in order of length, the longest first.
     scale: the batch's mean and deviation of r − V (`replayed.batch_scale`).
     """
-    widest = _widest(rows)
     tiles = strip(rows, chosen, lambda i: {"answer": i + 1}, find, longest)
     left = (
-        html('<p class="more">{} more answers; the Parquet file has them.</p>', len(rows) - MOST)
-        if len(rows) > MOST
+        html('<p class="more">{} more answers; the Parquet file has them.</p>', len(rows) - MAX_TILES)
+        if len(rows) > MAX_TILES
         else ""
     )
     order = html('<div class="choices order">{}</div>', choice({"longest": not longest}, "longest first", longest))
-    shown = _answer(rows[chosen], widest, len(rows), estimator, {**source, "sample": chosen}, raw, find, scale)
+    shown = answer(
+        rows, chosen, estimator=estimator, source={**source, "sample": chosen}, raw=raw, find=find, scale=scale
+    )
     return html(
         '<section class="answers" aria-label="Answers">{}{}{}{}<p class="more">{}</p></section>',
         *(order if len(rows) > 1 else "", tiles, left, shown, harmless(_legend(estimator), 300)),
@@ -56,7 +57,7 @@ def strip(
 ) -> HTML:
     """The answers as buttons. change: what of the view each changes."""
     widest = _widest(rows)
-    order = list(range(min(len(rows), MOST)))
+    order = list(range(min(len(rows), MAX_TILES)))
     if longest:
         order.sort(key=lambda i: -(finite(rows[i].get("response_length")) or 0))
     tiles = (_tile(i, rows[i], widest, i == chosen, find, change(i)) for i in order)
@@ -64,12 +65,12 @@ def strip(
 
 
 def _widest(rows: Sequence[Mapping]) -> float:
-    return max((abs(a) for row in rows[:MOST] if (a := finite(row.get("advantage"))) is not None), default=0.0)
+    return max((abs(a) for row in rows[:MAX_TILES] if (a := finite(row.get("advantage"))) is not None), default=0.0)
 
 
 def first_with(rows: Sequence[Mapping], find: str) -> int:
     """The first answer that holds what is searched for, else the first."""
-    shown = enumerate(rows[:MOST]) if find else ()
+    shown = enumerate(rows[:MAX_TILES]) if find else ()
     return next((i for i, row in shown if reading.hits(row.get("response"), find)), 0)
 
 
@@ -95,19 +96,26 @@ def _repeats(row: Mapping) -> bool:
     return reading.repeated(row.get("response")) >= reading.REPETITIVE
 
 
-def _answer(
-    row: Mapping, widest: float, size: int, estimator: str, source: Mapping, raw: bool, find: str, scale: tuple | None
+def answer(
+    rows: Sequence[Mapping],
+    chosen: int,
+    *,
+    estimator: str,
+    source: Mapping,
+    raw: bool = False,
+    find: str = "",
+    scale: tuple[float, float] | None = None,
 ) -> HTML:
+    """One of a group's rows at full width, with its reward and advantages; arguments as for `answers`."""
+    row, widest = rows[chosen], _widest(rows)
     advantage, grpo = finite(row.get("advantage")), finite(row.get("grpo_advantage"))
-    name = f"Answer {source['sample'] + 1}"
+    name = f"Answer {chosen + 1}"
     gains = _gain(estimator, advantage) + (_gain(GRPO, grpo) if estimator != GRPO else "")
     error = html('<p class="error">{}</p>', harmless(row["error"], 600)) if row.get("error") else ""
-    length = row.get("response_length")
     text = reading.answer(
         row.get("response"),
         source=source,
         raw=raw,
-        tokens=length if isinstance(length, int) else None,
         truncated=bool(row.get("truncated")),
         find=find,
         gold=row.get("label"),
@@ -116,7 +124,14 @@ def _answer(
     return html(
         '<article class="answer {}" style="--strength:{}%"><header><h2>{} <small>of {}</small></h2>{}{}'
         '<div class="gains">{}</div></header>{}{}{}</article>',
-        *(_side(advantage), _strength(advantage, widest), name, size, _reward(finite(row.get("reward"))), _flags(row)),
+        *(
+            _side(advantage),
+            _strength(advantage, widest),
+            name,
+            len(rows),
+            _reward(finite(row.get("reward"))),
+            _flags(row),
+        ),
         *(gains, _arithmetic(row, scale), error, text),
     )
 
@@ -136,15 +151,12 @@ def _arithmetic(row: Mapping, scale: tuple[float, float] | None) -> HTML:
 
 
 def _legend(estimator: str) -> str:
-    """Say what the two numbers of an answer are."""
+    """Say what the numbers of an answer are."""
     grpo = "(r − μ) divided by the group’s standard deviation"
     if estimator == GRPO:
-        return (
-            f"The number is the advantage that training used: {grpo}, less a KL penalty in the reward if there is one."
-        )
-    used = f"{estimator[:_NAME]}: the advantage that training used"
-    used += ", r − V standardised over the batch" if estimator == EBPO else ""
-    return f"{used}. GRPO: what it would have given, {grpo}."
+        return f"The number is the advantage in training: {grpo}, less a KL penalty in the reward if there is one."
+    used = "r − V standardised over the batch" if estimator == EBPO else "the advantage in training"
+    return f"{estimator[:_NAME]}: {used}. GRPO: what it would have given, {grpo}."
 
 
 def _side(advantage: float | None) -> str:

@@ -74,14 +74,12 @@ class Chip(NamedTuple):
     states: Mapping[str, int]
 
 
-def run_bar(chips: Sequence[Chip], others: Sequence[str], allowed: Sequence[str], view: dict) -> HTML:
-    """The chosen runs as chips, hidden ones included, how many runs they are of how many, a menu of the others, and a field
-    for a Hub repository."""
+def run_bar(chips: Sequence[Chip], others: Sequence[str], view: dict) -> HTML:
+    """The chosen runs as chips, hidden ones included, how many runs they are of how many, and a menu of the others."""
     keys = [key for chip in chips for key in chip.keys]
-    shown = joined(_chip(chip, [key for key in keys if key not in chip.keys], view) for chip in chips)
+    shown = joined(_chip(chip, view) for chip in chips)
     count = html("<small>{} of {} runs</small>", len(keys), len(keys) + len(others)) if others and keys else ""
-    parts = shown, count, _menu(keys, others), _hub_field(allowed)
-    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}{}</div>', *parts)
+    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}</div>', shown, count, _menu(keys, others))
 
 
 def dot(number: int, kind: str = "dot") -> HTML:
@@ -89,13 +87,8 @@ def dot(number: int, kind: str = "dot") -> HTML:
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
 
 
-def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
+def _chip(chip: Chip, view: dict) -> HTML:
     name = attribute(chip.name, 60)
-    remove = html(
-        '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>',
-        setting(runs=rest),
-        name,
-    )
     hidden = set(chip.keys) <= set(view["hidden"])
     others = [key for key in view["hidden"] if key not in chip.keys]
     mark = dot(chip.number, "dot live" if chip.states.get("training") else "dot")
@@ -105,14 +98,13 @@ def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
         *("hidden; show it" if hidden else "shown; hide it", mark),
     )
     return html(
-        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
+        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small></span>',
         *(
             "hidden" if hidden else "",
             colour(chip.number),
             switch,
             run_name(chip.name, 44),
             _states(chip),
-            remove if rest else "",
         ),
     )
 
@@ -135,16 +127,6 @@ def _menu(keys: list[str], others: Sequence[str]) -> HTML:
     return html(
         '<select data-name="add" {} aria-label="Add a run"><option value="">Add a run…</option>{}</select>',
         *(setting(), options),
-    )
-
-
-def _hub_field(allowed: Sequence[str]) -> HTML:
-    if not allowed:
-        return HTML()
-    return html(
-        '<input data-name="add" {} type="text" placeholder="owner/name on the Hub" spellcheck="false" '
-        'aria-label="Add a data set repository of the Hub (allowed: {})">',
-        *(setting(), attribute(", ".join(allowed), 120)),
     )
 
 

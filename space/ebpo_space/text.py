@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-SHOWN = 20_000  # characters of one text on a page; the Parquet file has all
+MAX_TEXT_CHARS = 20_000  # of one text on a page; the Parquet file has all
 # &<>"' end HTML text and attributes. The others start a template of gr.HTML (${…}, {{…}}, `…`, \…): as character
 # references they stay text, whatever reads them first.
 _REFERENCES = {ord(c): f"&#{ord(c)};" for c in "&<>\"'`${}\\"} | {0: "<wbr>"}
@@ -48,12 +48,7 @@ def plain(text) -> str:
     return _STACKED.sub(r"\1", text)
 
 
-def lowered(text: str) -> str:
-    """In small letters, each where it stood: of all letters İ alone has a small one of two characters, and stays."""
-    return "İ".join(part.lower() for part in text.split("İ"))
-
-
-def harmless(text, limit: int = SHOWN) -> HTML:
+def harmless(text, limit: int = MAX_TEXT_CHARS) -> HTML:
     """Text escaped for HTML, at most `limit` characters of it and a note of the rest."""
     text = "" if text is None else str(text)
     shown = _LONG.sub(lambda match: match[0] + "\0", plain(text[:limit]))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-MOST = 80  # parts; what follows them is one
+MAX_PARTS = 80  # what follows them is one
 MARKED = 2**20  # characters in which marks are looked for; what follows belongs to the last part
 _MARKS = re.compile(
     r"(?P<start>\A\s*(?:<bos>|<s>)|<\|begin_of_text\|>|<｜begin▁of▁sentence｜>)"
@@ -41,7 +41,7 @@ def parts(text: str) -> list[Part]:
     found: list[Part] = []
     start, role, thinking = 0, "", False
     for mark in _MARKS.finditer(text, 0, MARKED):
-        if len(found) >= MOST:
+        if len(found) >= MAX_PARTS:
             break
         kind = mark.lastgroup
         thought = thinking or kind == "thought"  # <think> may stand in the prompt already

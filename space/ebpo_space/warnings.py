@@ -7,7 +7,6 @@ step, a gradient norm three times its usual size.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -34,10 +33,10 @@ class Rule:
     """One kind of trouble.
 
     Attributes:
-        metrics: names or patterns; the first that the run has is looked at.
+        metrics: names; the first that the run has is looked at.
         holds: (series, rule) -> flags, one for each step.
         level, window, floor: what `holds` compares with.
-        when: the thresholds in words, for the docs and the page.
+        when: the thresholds in words.
         groups: kind of groups that show it, "" where groups say nothing.
     """
 
@@ -167,7 +166,7 @@ def found(metrics: Metrics, rewards: tuple[float, float] = (0.0, 1.0), rules: It
 
 
 def _look(rule: Rule, metrics: Metrics, rewards: tuple[float, float]) -> Warned | None:
-    metric = next((name for name in (_named(metrics, each) for each in rule.metrics) if name), None)
+    metric = next((name for name in rule.metrics if name == "step" or metrics.series(name)[0].size), None)
     if metric is None:
         return None
     series = _series(metrics, metric, rewards)
@@ -188,12 +187,6 @@ def _missing(rule: Rule, steps: np.ndarray, flags: np.ndarray) -> Warned:
     after = np.flatnonzero(flags)
     first, last = steps[after - 1] + 1, steps[after] - 1
     return Warned(rule, "step", int(first[0]), int(last[-1]), int((last - first + 1).sum()), float(last[-1]), False)
-
-
-def _named(metrics: Metrics, pattern: str) -> str | None:
-    if pattern == "step":
-        return pattern
-    return next((name for name in fnmatch.filter(metrics.columns, pattern) if metrics.series(name)[0].size), None)
 
 
 def _series(metrics: Metrics, metric: str, rewards: tuple[float, float]) -> Series:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from openrlhf_ebpo.run.run_log import dig
 from . import seeds
 from .errors import attempt
 from .groups import Index
-from .hub import ADDED
 from .metrics import Follower, Metrics
 from .runs import AT_ONCE, Run, Runs, describe, inside
 
@@ -60,8 +58,8 @@ class Opened:
 @dataclass
 class Workspace:
     runs: Runs
-    _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
-    _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
+    _followers: dict[str, Follower] = field(default_factory=dict)
+    _indexes: dict[str, Index] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
@@ -81,11 +79,9 @@ class Workspace:
         runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
         return [[run.run.key for run in group] for group in seeds.grouped(runs)]
 
-    def numbers(self, others: Sequence[str] = ()) -> dict[str, int]:
-        """Key -> number of its colour, of the listed runs and then of others."""
-        groups = self.configurations()
-        numbers = {key: number for number, group in enumerate(groups) for key in group}
-        return numbers | {key: len(groups) + i for i, key in enumerate(key for key in others if key not in numbers)}
+    def numbers(self) -> dict[str, int]:
+        """Key -> number of its colour."""
+        return {key: number for number, group in enumerate(self.configurations()) for key in group}
 
     def shown(self, view: dict) -> list[str]:
         """Keys of the view's runs that are not hidden."""
@@ -98,7 +94,7 @@ class Workspace:
             RunError: there is no such run.
         """
         run = self.runs.get(key)
-        run = replace(run, number=(self.numbers([key]) if numbers is None else numbers)[key])
+        run = replace(run, number=(numbers or self.numbers())[key])
         problems = list(run.problems)
         if not run.path.is_dir():
             problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
@@ -111,7 +107,7 @@ class Workspace:
         """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
         opened, problems = [], []
         chosen, shown = self.chosen(view), self.shown(view)
-        numbers = self.numbers(chosen)
+        numbers = self.numbers()
         for key in shown:
             found = attempt(lambda key=key: self.open(key, numbers), None, problems, key)
             if found is not None:
@@ -128,20 +124,12 @@ class Workspace:
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
 
-    def _kept(self, store: OrderedDict, run: Run, make: Callable, problems: list[str]):
-        """Keep what is made of a run; of those that visitors added, as long as their copies are kept."""
-        listed = self.runs.listed()
+    def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):
+        """Keep what is made of a run."""
         with self._lock:
-            if run.key not in store:
-                made = attempt(make, None, problems)
-                if made is None:
-                    return None
+            if run.key not in store and (made := attempt(make, None, problems)) is not None:
                 store[run.key] = made
-            store.move_to_end(run.key)
-            added = [key for key in store if key not in listed]
-            for key in added[:-ADDED]:
-                del store[key]
-            return store[run.key]
+            return store.get(run.key)
 
 
 def _number(value, otherwise: float) -> float:

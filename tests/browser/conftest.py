@@ -46,8 +46,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """ebpo and grpo (still training) learn; one fails, one is hostile; a and b had the same prompts; hard has two hostile answers
-    to one; odd has a step far outside; live grows; long has long answers."""
+    """ebpo and grpo (still training) learn; one fails, one is hostile; a and b had the same prompts; live
+    grows; long has long answers."""
     import space_runs
     from long_run import long_run
 
@@ -62,29 +62,9 @@ def runs(tmp_path_factory):
     space_runs.hostile_run(folder / EVIL_NAME)
     for name, pace in (("a", 1.0), ("b", 0.4)):
         space_runs.learning_run(folder / name, steps=8, seed=1, name=name, prompts=8, pace=pace)
-    hard_run(folder / "hard", space_runs.EVIL)
-    space_runs.learning_run(folder / "odd", steps=40, seed=5, name="odd", prompts=2)
-    space_runs.RunLog(folder / "odd", None).write_metrics(41, {"actor_grad_norm": 1e9, "policy/entropy": float("nan")})
     space_runs.learning_run(folder / "live", steps=20, seed=5, name="live", status="running")
     long_run(folder / "long")
     return folder
-
-
-def hard_run(folder: Path, evil) -> None:
-    """A pair of hostile answers to one prompt."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = {
-        "group": [0, 0],
-        "prompt": ["evil", "evil"],
-        "response": ["\n".join(evil), "\n".join(reversed(evil)) + "A" * 30_000],
-        "reward": [1.0, 0.0],
-        "prompt_id": ["evil", "evil"],
-    }
-    (folder / "rollouts").mkdir(parents=True)
-    (folder / "run.json").write_text('{"schema": 1, "status": "complete"}')
-    pq.write_table(pa.table(table), folder / "rollouts" / "step-000001.parquet")
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +108,7 @@ def temporary(tmp_path_factory):
 @pytest.fixture(scope="session")
 def app(serve, runs, temporary):
     places = {"GRADIO_TEMP_DIR": str(temporary / "gradio"), "TMPDIR": str(temporary)}
-    return serve("--runs", str(runs), "--allow", "friends", **places)
+    return serve("--runs", str(runs), **places)
 
 
 @pytest.fixture(scope="session")

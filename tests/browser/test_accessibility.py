@@ -13,7 +13,7 @@ READY = {
     "overview": ".run-card",
     "dynamics": ".panel[data-drawn]",
     "samples": ".answer",
-    "compare": ".pane .reading",
+    "compare": ".sides .reading",
     "evaluation": "table.scores",
     "configuration": "table.settings",
     "understand": ".story",

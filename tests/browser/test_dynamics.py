@@ -65,35 +65,14 @@ def test_maps_and_the_system(visit):
     page = visit("?tab=dynamics&runs=ebpo,grpo&look=distributions")
     page.wait_for_selector('.panel[data-panel="heat-reward-ebpo"][data-drawn]')
     assert page.locator(".shelf").count() == 2 and panel(page, "heat-grpo-grpo").count() == 0
-    reading = panel(page, "heat-reward-ebpo").locator(".reading")
     point(page, "heat-reward-ebpo", 0.99, 0.9)
-    reading.wait_for(state="visible")
-    assert reading.inner_text().startswith("step 40 · 0: ") and reading.inner_text().endswith(" % of responses")
+    label = panel(page, "heat-reward-ebpo").locator(".hoverlayer .hovertext").first
+    label.wait_for()
+    assert label.text_content().startswith("step 40, around 0: ") and label.text_content().endswith(" %")
 
     look(page, "metrics")
-    panel(page, "system-clock").scroll_into_view_if_needed()
-    page.wait_for_selector('.panel[data-panel="system-clock"][data-drawn]')
-
-
-def test_what_lies_outside_is_one_click_away(visit):
-    page = visit("?tab=dynamics&runs=odd")
-    page.wait_for_selector(DRAWN)
-    norm = panel(page, "actor_grad_norm")
-    norm.scroll_into_view_if_needed()
-    page.wait_for_selector('.panel[data-panel="actor_grad_norm"][data-drawn]')
-    top = "e => Math.max(...e.layout.yaxis.range)"
-    assert norm.locator(".plot").evaluate(top) < 10
-    norm.get_by_role("button", name="1 step outside").click()
-    page.wait_for_function(
-        "() => document.querySelector('[data-panel=actor_grad_norm] .plot').layout.yaxis.range[1] > 1e8"
-    )
-    norm.get_by_role("button", name="usual range").click()
-    page.wait_for_function(
-        "() => document.querySelector('[data-panel=actor_grad_norm] .plot').layout.yaxis.range[1] < 10"
-    )
-    entropy = panel(page, "policy/entropy")
-    assert "1 step without a number" in entropy.locator(".flags").inner_text()
-    assert entropy.locator(".values b").inner_text() == "no number"
+    panel(page, "speed").scroll_into_view_if_needed()
+    page.wait_for_selector('.panel[data-panel="speed"][data-drawn]')
 
 
 @pytest.mark.parametrize("kind", ["phone"])
@@ -106,14 +85,9 @@ def test_on_a_phone_the_first_plot_is_in_the_first_half(visit, kind):
     page.get_by_label("More metrics").wait_for()
 
 
-def test_settings_that_differ_are_shown_and_a_command_is_copied(visit):
+def test_settings_that_differ_are_shown(visit):
     page = visit("?tab=configuration&runs=ebpo,grpo")
     first = page.locator("table.settings").first
     first.wait_for()
     rows = first.locator("tbody tr").all_inner_texts()
     assert any("algo.advantage.estimator" in row and "group_norm" in row for row in rows)
-    copied = page.locator("details.copied").first
-    copied.locator("summary").click()
-    assert copied.locator("pre").inner_text() == "--rollout.n_samples_per_prompt 4"
-    copied.get_by_role("button").click()
-    page.wait_for_function("() => [...document.querySelectorAll('[data-copy]')].some(b => b.textContent !== 'Copy')")

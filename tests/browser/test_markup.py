@@ -99,11 +99,11 @@ def test_every_group_with_and_without_formulas(look, run):
 
 
 def test_two_runs_compared(look):
-    page = look(f"?tab=compare&runs={ONE},2,broken", ".pane .reading")
+    page = look(f"?tab=compare&runs={ONE},2,broken", ".sides .reading")
     assert "<img data-foreign" in page.locator(".prompt").first.inner_text()
-    assert "<img data-foreign" in page.locator(".pane .reading").first.inner_text()
-    page.locator(".side.b .choices button", has_text="2").first.click()
-    page.wait_for_selector(".side.b .strip, .side.b .none")
+    assert "<img data-foreign" in page.locator(".sides > .answer .reading").first.inner_text()
+    page.locator(".side .choices button", has_text="2").first.click()
+    page.wait_for_selector(".side:nth-child(2) .strip, .side:nth-child(2) .none")
 
 
 def test_evaluation_with_its_questions(look):

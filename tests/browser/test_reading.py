@@ -273,23 +273,19 @@ def test_a_long_answer_is_read_to_its_end(look, served):
 def test_thoughts_are_folded_and_ends_are_said(look):
     page = look("")
     thought = page.locator(".answer details.thought")
-    assert "characters, about" in thought.inner_text() and not thought.locator(".piece").count()
+    assert " characters" in thought.inner_text() and not thought.locator(".piece").count()
     thought.locator("summary").click()
     page.wait_for_selector(".answer .thought .piece.md")
     assert page.locator(".answer .role.end").inner_text() == "end of turn"
     prompt = page.locator(".prompt").inner_text()
     assert "system" in prompt and "user" in prompt and "im_start" not in prompt
     assert "im_start" not in page.locator(".groups").inner_text()
-    page.locator("body").press("3")
+    page.locator(".strip button").nth(2).click()
     page.wait_for_function("() => document.querySelector('.answer h2').innerText.includes('Answer 3')")
     said = page.locator(".answer").inner_text()
     assert "never closed" in said and "Cut off at the length limit" in said
     page.locator("body").press("a")
     page.wait_for_function("() => document.querySelector('.answer h2').innerText.includes('Answer 2')")
-    page.get_by_role("button", name="prompt", exact=True).click()
-    page.wait_for_selector(".middle", state="hidden")
-    page.get_by_role("button", name="prompt", exact=True).click()
-    page.wait_for_selector(".middle", state="visible")
 
 
 IN_SIGHT = """name => {
@@ -307,13 +303,12 @@ def test_the_answer_and_the_expected_one_are_marked(look, served):
     page.evaluate("scrollTo(0, 0)")
     page.get_by_role("button", name="Show where the answer is given").click()
     page.wait_for_function(IN_SIGHT, arg="given")
-    page.locator("body").press("2")  # says "Answer: …", in no box
+    page.locator(".strip button").nth(1).click()  # says "Answer: …", in no box
     page.wait_for_function("() => document.querySelector('.marks .given code')?.innerText.startsWith('needle')")
 
 
 def test_a_search_goes_from_hit_to_hit_and_into_what_is_left_out(look, served):
     page = look("&text=Step+4")
-    assert page.locator(".groups mark").first.inner_text() == "Step 4"
     total = served[1][0].count("Step 4")
     page.wait_for_function("() => document.querySelector('.answer .hits span').innerText.startsWith('hit 1 of')")
     assert page.locator(".answer .hits span").inner_text() == f"hit 1 of {total}"

@@ -1,4 +1,4 @@
-"""The page Compare as HTML; what is in it comes from runs and from links."""
+"""The page Compare: which two groups and answers stand side by side for whatever a view asks."""
 
 from __future__ import annotations
 
@@ -6,96 +6,127 @@ import html
 import json
 import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from space_runs import hostile_run, learning_run
+from space_runs import learning_run
 
 from openrlhf_ebpo.space.links import address, clean, parsed
-from openrlhf_ebpo.space.pages import compare
+from openrlhf_ebpo.space.pages.compare import first_side, render, second_side
 from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.search import history
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
-
-EVIL = "\"'/></textarea><img src=x onerror=alert(1)>{{value}}${alert(1)}"
-
-TAGS = "div section header h2 h3 small span button i dl dt dd b p code pre article em ol li details summary wbr"
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    for name, pace in (("a", 1.0), ("b", 0.4)):
-        learning_run(folder / name, steps=12, seed=1, name=name, prompts=8, pace=pace)
-    hostile_run(folder / "evil", megabytes=0.05)
+    for seed, name, pace in ((1, "a", 1.0), (1, "b", 0.4), (5, "other", 1.0)):
+        learning_run(folder / name, steps=12, seed=seed, name=name, prompts=8, pace=pace)
     (folder / "empty").mkdir()
     (folder / "empty" / "metrics.jsonl").write_text('{"step": 1}\n')
+    (folder / "bare" / "rollouts").mkdir(parents=True)
+    none = pa.array([None, None], pa.float32())
+    table = {"group": [0, 0], "prompt": ["p", "p"], "response": [None, "b"], "reward": none}
+    (folder / "bare" / "metrics.jsonl").touch()
+    pq.write_table(pa.table(table), folder / "bare" / "rollouts" / "step-000001.parquet")
     return Workspace(Runs([str(folder)]))
 
 
 def show(workspace, **view) -> dict:
-    return compare.render(clean({"runs": "a,b", **view}), workspace)
+    return render(clean({"runs": "a,b", **view}), workspace)
+
+
+def both(workspace, **asked):
+    view = clean({"runs": "a,b,other", **asked})
+    keys = workspace.shown(view)
+    first = first_side(view, workspace, keys)
+    return first, second_side(view, workspace, keys, first)
 
 
 def settings(found: HTML) -> list[dict]:
     return [json.loads(html.unescape(text)) for text in re.findall(r'data-set="([^"]*)"', str(found))]
 
 
-def tags(found: HTML) -> set[str]:
-    return set(re.findall(r"<(\w+)", str(found)))
+def groups_of(workspace, key: str):
+    return workspace.index(workspace.open(key)).read()[0]
 
 
-def test_without_a_wish_it_shows_two_groups_and_its_address_names_them(workspace):
-    found = show(workspace)
-    assert found["view"]["run_a"] == "a" and found["view"]["at_a"] and found["view"]["at_b"]
-    again = show(workspace, **parsed(address(clean({"runs": "a,b", **found["view"]}))))
-    assert {name: again[name] for name in ("sides", "answers", "view")} == {
-        name: found[name] for name in ("sides", "answers", "view")
-    }
-    assert found["sides"].count('class="prompt"') == 1 and found["answers"].count('class="reading"') == 2
-    assert not found["notices"]
+def came_again(workspace):
+    """The groups of run a, the place of the last visit of a prompt that came often, and all its visits."""
+    groups = groups_of(workspace, "a")
+    visits = max((history(groups, prompt) for prompt in set(groups.prompt_id)), key=len)
+    assert len(visits) > 2
+    return groups, f"{groups.step[visits[-1]]}.{groups.group[visits[-1]]}", visits
 
 
-def test_a_prompt_gives_no_answer(workspace):
-    found = show(workspace, pick_a=0)
-    assert "data-given" not in found["sides"] and found["answers"].count("data-given") == 2
+def test_a_prompt_that_came_again_is_shown_with_its_earliest_other_group(workspace):
+    groups, place, visits = came_again(workspace)
+    first, second = both(workspace, at=place)
+    assert first.place == place and second.position == visits[0] != first.position
+    assert first.rows[0]["prompt"] == second.rows[0]["prompt"]
+    assert both(workspace)[0].position == len(groups) - 1, "the latest if none is asked for"
 
 
-def test_another_run_and_another_step_keep_the_other_side(workspace):
-    found = show(workspace, run_a="a", at_a="7.3")
+def test_a_prompt_that_came_once_is_compared_with_itself_by_answers_of_different_reward(workspace):
+    groups = groups_of(workspace, "a")
+    once = next(
+        p
+        for p in range(len(groups))
+        if 0 < groups.success[p] < 1
+        and groups.valid[p] == groups.size[p]
+        and len(history(groups, groups.prompt_id[p])) == 1
+    )
+    first, second = both(workspace, at=f"{groups.step[once]}.{groups.group[once]}", answer=2)
+    assert second.position == first.position and (first.picked, second.picked) != (1, 1)
+    assert {side.rows[side.picked]["reward"] for side in (first, second)} == {0.0, 1.0}
+
+
+def test_another_run_shows_the_prompt_at_the_nearest_step(workspace):
+    first, second = both(workspace, at="7.3", answer=3, run_b="b")
+    assert first.rows[0]["prompt"] == second.rows[0]["prompt"] and second.opened.run.key == "b" and first.picked == 2
+    visits = history(second.groups, first.groups.prompt_id[first.position])
+    nearest = min(abs(int(second.groups.step[p]) - 7) for p in visits)
+    assert abs(int(second.groups.step[second.position]) - 7) == nearest
+
+
+def test_the_asked_group_and_answer_are_shown_and_the_address_keeps_them(workspace):
+    groups, place, visits = came_again(workspace)
+    last = visits[-2]
+    asked = {"at": place, "at_b": f"{groups.step[last]}.{groups.group[last]}", "pick_b": 99}
+    first, second = both(workspace, **asked)
+    assert second.position == last and second.picked == 3, "the last answer"
+    found = show(workspace, **asked)
+    assert found["view"] == {"run": "a", "at": first.place} and not found["notices"]
+    view = {**asked, **found["view"]}
+    assert show(workspace, **parsed(address(clean({"runs": "a,b", **view}))))["sides"] == found["sides"]
+    assert found["sides"].count('class="prompt"') == 1 and found["sides"].count("data-given") == 2
     across = next(each for each in settings(found["sides"]) if each.get("run_b") == "b")
-    other = show(workspace, **{**found["view"], **across})
-    assert other["view"]["run_b"] == "b" and other["view"]["at_a"] == "7.3" and not other["notices"]
-    turned = show(workspace, **{**other["view"], "run_a": "b", "at_a": "", "pick_a": None})
-    assert turned["view"]["run_a"] == "b" and turned["view"]["at_b"] == other["view"]["at_b"]
-    assert not turned["notices"], "the prompt stays"
+    other = show(workspace, **{**view, **across})
+    assert not other["notices"] and other["view"] == found["view"] and other["sides"] != found["sides"]
 
 
-def test_two_prompts_are_shown_both_and_said(workspace):
-    found = show(workspace, run_a="a", at_a="1.0", run_b="b", at_b="1.1")
-    assert "two different prompts" in found["notices"] and found["sides"].count('class="prompt"') == 2
+def test_a_run_without_the_prompt_says_so_and_the_first_group_stays(workspace):
+    found = show(workspace, runs="a,other", at="7.3", run_b="other")
+    assert "other has no group of this prompt" in found["notices"]
+    assert "Step 7" in found["sides"] and "Choose another run" in found["sides"]
+    assert {each["run_b"] for each in settings(found["sides"]) if "run_b" in each} == {"a", "other"}
 
 
 @pytest.mark.parametrize(
     ("view", "said"),
     [
-        ({"run_a": "a", "at_a": "99.0"}, "no group 99.0 in a"),
-        ({"run_a": "a", "at_a": "1.0", "run_b": "b", "at_b": "1.99"}, "no group 1.99 in b"),
+        ({"at": "99.0"}, "no group 99.0 in a"),
         ({"runs": "empty"}, "no rollouts"),
         ({"runs": "gone"}, "no run called"),
     ],
 )
 def test_what_is_not_there_is_said(workspace, view, said):
     found = show(workspace, **view)
-    assert said in found["notices"] and not found["answers"]
+    assert said in found["notices"] and not found["sides"]
 
 
-def test_the_other_side_stays_when_one_is_missing(workspace):
-    found = show(workspace, run_a="a", at_a="1.0", run_b="b", at_b="1.99")
-    assert found["view"]["at_a"] == "1.0" and "choose another run" in found["sides"]
-
-
-def test_no_text_of_a_run_becomes_html(workspace):
-    for group in range(8):
-        found = show(workspace, runs="evil", run_a="evil", at_a=f"1.{group}", marked=group % 2)
-        assert all(isinstance(found[name], HTML) or not found[name] for name in ("notices", "sides", "answers"))
-        made = tags(found["sides"]) | tags(found["answers"])
-        assert made <= set(TAGS.split())
+def test_a_run_without_rewards_has_two_answers_too(workspace):
+    first, second = both(workspace, runs="bare")
+    assert (first.picked, second.picked) == (0, 1) and show(workspace, runs="bare")["sides"]

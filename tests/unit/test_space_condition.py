@@ -11,10 +11,8 @@ from openrlhf_ebpo.space.condition import (
     Signs,
     clock,
     condition,
-    duration,
     seconds,
     signs,
-    took,
     usual_step,
 )
 from openrlhf_ebpo.space.metrics import Metrics
@@ -99,12 +97,3 @@ def test_times_may_be_anything():
     assert seconds("2023-11-14T22:20:00+00:00") == seconds("2023-11-14T22:20:00") == 1_700_000_400
     assert [seconds(each) for each in (None, 3, "soon", [], "9999-99-99")] == [None] * 5
     assert [clock(each) for each in (None, float("nan"), 1e99, -5.0)] == ["an unknown time"] * 4
-    assert took({"started": "2023-11-14T22:20:00", "ended": "2023-11-14T22:41:00"}) == 1260
-    assert took({"started": "2023-11-14T22:20:00", "ended": None}) is None
-    assert [duration(each) for each in (-1, 90, 1260, 3 * 3600, 86400 * 9)] == [
-        "0 s",
-        "90 s",
-        "21 min",
-        "3 h",
-        "9 days",
-    ]

@@ -16,13 +16,12 @@ from space_runs import RunLog, hostile_run, learning_run
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.space import hub, results
-from openrlhf_ebpo.space.coded import numbered, truth
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index, rows_of
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
 from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
-from openrlhf_ebpo.space.search import Filter, answers, choose, history, position_of, words_of
+from openrlhf_ebpo.space.search import Filter, answers, choose, history, position_of, prompts_of
 from openrlhf_ebpo.space.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
@@ -82,11 +81,11 @@ def test_what_is_no_number_costs_a_metric_one_value(tmp_path):
     follower = Follower(path)
     found = follower.read()
     assert not found.problems and found.steps.tolist() == [1, 2, 3, 4]
-    assert found.series("b")[0].tolist() == [1, 3] and found.undefined("b").tolist() == [2, 4]
-    assert found.undefined("a").tolist() == [2, 3, 4] and "c" not in found.columns
+    assert found.series("b")[0].tolist() == [1, 3]
+    assert found.series("a")[0].tolist() == [1] and "c" not in found.columns
     with open(path, "a") as file:
         file.write('{"step": 2, "b": 3.0}\n')
-    assert follower.read().undefined("b").tolist() == [4], "a value that came later counts"
+    assert follower.read().series("b")[0].tolist() == [1, 2, 3], "a value that came later counts"
 
 
 def test_an_absurd_step_lies_outside_and_a_new_regime_does_not():
@@ -165,6 +164,8 @@ def test_answers_and_history(learnt):
     index = Index(learnt)
     groups, _ = index.read()
     p = position_of(groups, 7, 4)
+    prompts = prompts_of(index, groups, np.array([p + 1, p, 0]))
+    assert prompts == {at: answers(learnt, groups, at)[0]["prompt"] for at in (p + 1, p, 0)}
     rows = answers(learnt, groups, p)
     table = pq.read_table(learnt.path / "rollouts" / "step-000007.parquet")
     assert rows == table.slice(16, 4).to_pylist()
@@ -221,8 +222,7 @@ IDS = {
     "texts": (["a", "b", "a", "c", "b"], {"a": [0, 2], "b": [1, 4], "c": [3]}),
     "not in every row": (["b", None, "", "b", None], {"b": [0, 3], "q1": [1], "q2": [2], "q4": [4]}),
     "a text is another's": (["q1", None, "q1", "x", "x"], {"q1": [0, 1, 2], "x": [3, 4]}),
-    "numbers": ([7, 0, 7, 8, 8], {"7": [0, 2], "q1": [1], "8": [3, 4]}),
-    "lists": ([[1], [], [1], [2], None], {"[1]": [0, 2], "q1": [1], "[2]": [3], "q4": [4]}),
+    "numbers": ([7, None, 7, 8, 8], {"7": [0, 2], "q1": [1], "8": [3, 4]}),
     "nothing": ([None] * 5, {f"q{i}": [i] for i in range(5)}),
 }
 
@@ -230,19 +230,14 @@ IDS = {
 @pytest.mark.parametrize("kind", IDS)
 def test_which_samples_are_of_a_question(kind):
     ids, expected = IDS[kind]
-    table = pa.table({"question_id": pa.array(ids), "question": [f"q{i}" for i in range(5)]})
+    columns = {"question": [f"q{i}" for i in range(5)], "correct": [True, None, False, True, True]}
+    table = pa.table({"question_id": pa.array(ids), **columns})
     for whole in (table, pa.concat_tables([table.slice(0, 2), table.slice(2)])):
-        found = numbered(whole)
-        assert dict(zip(found.keys, found.rows(), strict=True)) == expected
-        assert found.first == [rows[0] for rows in expected.values()]
-        right = truth(pa.table({"correct": [True, None, False, True, True]}), "correct")
-        assert found.shares(right) == [np.isin(rows, (0, 3, 4)).mean() for rows in expected.values()]
-    assert numbered(table.slice(0, 0)).keys == numbered(table.slice(0, 0)).rows() == []
-
-
-def test_samples_without_a_column_are_all_wrong_and_bad_texts_are_read():
-    table = pa.table({"question": pa.array([b"\xff", b"\xff"]).cast(pa.binary()).view(pa.string())})
-    assert numbered(table).keys == ["\ufffd"] and not truth(table, "correct").any()
+        found = results.by_question(whole)
+        assert dict(zip(found["key"].to_pylist(), found["row_list"].to_pylist(), strict=True)) == expected
+        rates = [np.isin(rows, (0, 3, 4)).mean() for rows in expected.values()]
+        assert found["correct_mean"].to_pylist() == pytest.approx(rates)
+    assert not len(results.by_question(table.slice(0, 0)))
 
 
 def test_damaged_results_are_named(hostile):
@@ -267,12 +262,12 @@ def test_runs_are_found_below_folders_in_a_stable_order(learnt, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["../secret", "/etc", "stranger/run", "owner/../x", "owner/run/extra", "", "a\0b"])
-def test_what_is_not_given_or_allowed_is_refused(key, tmp_path):
+def test_what_is_not_given_is_refused(key, tmp_path):
     def fetch(repo, cache):
         raise AssertionError("nothing is downloaded")
 
     with pytest.raises(RunError):
-        Runs([], ["friend", "owner/other"], fetch=fetch).get(key)
+        Runs(["owner/other"], fetch=fetch).get(key)
 
 
 def test_a_path_cannot_lead_out_of_its_run(tmp_path):
@@ -330,9 +325,7 @@ def test_only_names_of_a_run_are_downloaded_within_the_limits():
     assert len(left_out) == 3 and "900 MiB" in left_out[1]
 
 
-def test_who_may_be_opened():
-    assert hub.is_allowed("owner/run", ["owner"]) and hub.is_allowed("owner/run", ["owner/run"])
-    assert not hub.is_allowed("owner2/run", ["owner", "owner2/other"])
+def test_what_names_a_folder_is_not_a_repo():
     assert not hub.is_repo("tests/unit" if os.path.exists("tests/unit") else "/etc/x") and not hub.is_repo("a/b/c")
 
 
@@ -340,10 +333,10 @@ def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
     api.create_repo("owner/run", repo_type="dataset")
     api.upload_folder(repo_id="owner/run", repo_type="dataset", folder_path=learnt.path)
     api.upload_file(repo_id="owner/run", repo_type="dataset", path_or_fileobj=b"import os", path_in_repo="evil.py")
-    runs = Runs([], ["owner"], cache=tmp_path / "cache")
+    runs = Runs(["owner/run", "owner/nothing"], cache=tmp_path / "cache")
     run = runs.get("owner/run")
     assert len(Index(run).read()[0]) == 120 and describe(run)["name"] == "ebpo"
-    assert not list((tmp_path / "cache").rglob("*.py")) and runs.listed() == [], "nobody else's"
+    assert not list((tmp_path / "cache").rglob("*.py"))
     api.upload_file(
         repo_id="owner/run",
         repo_type="dataset",
@@ -509,17 +502,6 @@ def test_one_group_of_a_file_with_many_rows_is_that_group(tmp_path):
     assert rows == whole and {row["group"] for row in rows} == {400}
 
 
-def test_the_words_around_a_hit_are_those_of_the_text(tmp_path):
-    run = Run("a", learning_run(tmp_path / "a", steps=1, seed=1, name="a", prompts=4), 0)
-    (path,) = (run.path / "rollouts").iterdir()
-    table = pq.read_table(path)
-    said = pa.array(["İİİ İstanbul: the RESULT is 7"] * len(table), table["response"].type)
-    pq.write_table(table.set_column(table.column_names.index("response"), "response", said), path)
-    index = Index(run)
-    found = words_of(index, index.read()[0], np.array([0]), "result")[0]
-    assert (found.before, found.hit, found.after) == ("İİİ İstanbul: the ", "RESULT", " is 7")
-
-
 def test_a_search_says_when_there_is_more_than_it_lists(tmp_path):
     from space_runs import large_run
 
@@ -546,6 +528,5 @@ def test_of_many_checkpoints_the_ends_of_each_run_or_the_wanted_ones_are_the_col
     assert [(c.run, c.step) for c in results.columns(shown)] == [("a", 0), ("a", 40), ("b@c", 0), ("b@c", 40)]
     wanted = ["b@c · step 20", "a · step 10", "gone · step 10", "step 1"]
     assert [(c.run, c.step) for c in results.columns(shown, wanted)] == [("a", 10), ("b@c", 20)]
-    assert [(c.run, c.step) for c in results.columns(shown, ["Base model"])] == [("a", 0), ("b@c", 0)]
     assert len(results.columns(shown, [column.name for column in results.checkpoints(shown)])) == results.COLUMNS
     assert len(results.columns(shown[:6])) == 6

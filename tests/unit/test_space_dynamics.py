@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from marked_runs import BROKEN, MARK, marked_run
+from marked_runs import BROKEN, marked_run
 from space_runs import learning_run
 
 from openrlhf_ebpo.space import heatmaps
@@ -17,7 +17,7 @@ from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.pages import configuration, dynamics
 from openrlhf_ebpo.space.runs import Run, Runs
-from openrlhf_ebpo.space.shelves import clock, speed_section
+from openrlhf_ebpo.space.shelves import tokens_per_second
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -29,10 +29,6 @@ def values(packed: dict) -> np.ndarray:
 
 def drawn(*lines: Line, **more) -> dict:
     return line_panel("m", "M", list(lines), **{"unit": "step", "share": 0.1, "log": False, **more})
-
-
-def marked(panel: dict, meta: str) -> list[dict]:
-    return [trace for trace in panel["figure"]["data"] if trace.get("meta") == meta]
 
 
 @pytest.fixture(scope="module")
@@ -50,29 +46,16 @@ def metrics(steps: int = 40, **columns) -> Metrics:
 # lines
 
 
-def test_a_missing_number_is_marked_and_the_line_goes_on():
-    steps = np.array([s for s in range(1, 41) if s != 20])
-    panel = drawn(Line("a", 0, steps, steps / 40, lost=np.array([20])))
-    (cross,) = marked(panel, "no number")
-    assert values(cross["x"]).tolist() == [20] and values(cross["y"]).tolist() == pytest.approx([0.5])
-    assert panel["flags"] == {"lost": 1, "outside": 0} and panel["values"][0]["text"] == "0.988"
-    ended = drawn(Line("a", 0, steps, steps / 40, lost=np.array([41])))
-    assert ended["values"][0]["text"] == "no number", "the last value is what the visitor looks for"
-
-
-def test_an_absurd_step_does_not_squeeze_the_axis_and_is_marked():
+def test_an_absurd_step_does_not_squeeze_the_axis():
     y = np.linspace(1, 2, 400)
     y[100] = 1e12
     panel = drawn(Line("a", 0, np.arange(400), y))
-    low, high = panel["usual"]
+    low, high = panel["figure"]["layout"]["yaxis"]["range"]
     assert 0.9 < low < 1 and 2 < high < 2.2
-    (mark,) = marked(panel, "outside")
-    assert values(mark["x"]).tolist() == [100] and values(mark["y"]) == pytest.approx([high])
-    assert panel["flags"]["outside"] == 1
     raw, bold = (values(trace["y"]) for trace in panel["figure"]["data"][:2])
     assert raw.max() == pytest.approx(1e12) and bold.max() < 2.01, "it stays out of the moving mean"
-    assert drawn(Line("a", 0, np.arange(400), y), log=True)["usual"] is None, "on a log scale there is room"
-    assert drawn(Line("a", 0, np.arange(400), np.linspace(1, 2, 400)))["usual"] is None
+    for other in (drawn(Line("a", 0, np.arange(400), y), log=True), drawn(Line("a", 0, np.arange(400), y % 2))):
+        assert "range" not in other["figure"]["layout"]["yaxis"], "on a log scale there is room"
 
 
 def test_what_float32_does_not_hold_reaches_the_page():
@@ -120,10 +103,8 @@ def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
         BROKEN[name](path)
     shown = Workspace(Runs([str(path)]))
     for look in dynamics.LOOKS:
-        for more in ({}, {"topic": MARK}):
-            view = clean({"look": look, "x": "time", **more})
-            found = dynamics.render(view, shown)
-            assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])
+        found = dynamics.render(clean({"look": look, "x": "time"}), shown)
+        assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])
     found = configuration.render(clean({}), shown)["settings"]
     assert isinstance(found, HTML) and "<img" not in found and "<script" not in found
 
@@ -139,8 +120,7 @@ def test_a_run_has_a_heat_map_of_every_quantity(seen):
     z = values(reward["figure"]["data"][0]["z"])
     assert z.shape == (2, 12) and (z**2).sum(0) == pytest.approx(1)
     assert z[1, -1] ** 2 == pytest.approx(responses.reward[groups.step[responses.group] == 12].mean(), abs=1e-6)
-    assert reward["heat"]["rows"] == ["0", "1"] and reward["heat"]["columns"][-1] == "step 12"
-    assert panels["heat-success-ebpo"]["heat"]["of"] == "groups"
+    assert values(reward["figure"]["data"][0]["customdata"]) == pytest.approx(100 * z**2)
     assert panels["heat-advantage-ebpo"]["title"] == "Advantage under EBPO"
     assert panels["heat-advantage-ebpo"]["values"][0]["text"] == "0 % of responses"
     none = (np.abs(responses.grpo_advantage) < 1e-6).mean()
@@ -151,31 +131,11 @@ def test_a_run_has_a_heat_map_of_every_quantity(seen):
     assert ours == grpos, "what is compared stands on the same axis"
 
 
-def test_a_heat_map_of_one_cluster_counts_its_responses_alone(seen):
-    groups, responses = seen
-    name = heatmaps.topics([groups])[0]
-    found = heatmaps.binned(groups, responses, name)
-    steps, part = groups.step[responses.group], groups.cluster[responses.group] == name
-    last = part & (steps == steps[part].max())
-    assert found["reward"].mean[-1] == pytest.approx(responses.reward[last].mean())
-    assert not heatmaps.binned(groups, responses, "nowhere")
-
-
-def test_columns_are_named_by_the_steps_in_them():
-    assert heatmaps.column_names(np.array([0.5, 1.5, 2.5])) == ["step 1", "step 2"]
-    assert heatmaps.column_names(np.array([0.5, 10.5, 20.5])) == ["steps 1 to 10", "steps 11 to 20"]
-    assert heatmaps.column_names(np.array([5.0, 15.0])) == ["steps 5 to 14"]
-
-
-def test_speed_comes_from_what_was_logged():
-    columns = {"response_length": 100.0, "rollout/num_samples": 8.0, "timing/generation": 4.0}
-    run = metrics(time=1e9 + 10 * np.arange(40.0), **columns)
-    shown = speed_section([("run", 0, run)], lambda m, steps: steps, "step", 0, False)
-    found = {panel["id"]: panel["values"][0]["text"] for panel in shown["panels"]}
-    assert found == {"system-clock": "10", "system-tokens": "80", "system-generation": "200"}
-    assert not speed_section([("run", 0, metrics(kl=1.0))], lambda m, steps: steps, "step", 0, False)["panels"]
-
-
-def test_the_clock_knows_no_step_before_a_gap():
-    run = Metrics(np.array([1, 2, 5]), {"time": np.array([0.0, 3.0, 100.0])})
-    assert np.nan_to_num(clock(run), nan=-1).tolist() == [-1, 3, -1]
+def test_tokens_per_second_know_no_step_before_a_gap():
+    columns = {"response_length": 100.0, "rollout/num_samples": 8.0}
+    assert np.nanmax(tokens_per_second(metrics(time=1e9 + 10 * np.arange(40.0), **columns))) == 80
+    gap = Metrics(
+        np.array([1, 2, 5]), {"time": np.array([0.0, 4.0, 100.0]), **{k: np.full(3, v) for k, v in columns.items()}}
+    )
+    assert np.nan_to_num(tokens_per_second(gap), nan=-1).tolist() == [-1, 200, -1]
+    assert np.isnan(tokens_per_second(metrics(kl=1.0))).all()

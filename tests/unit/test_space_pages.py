@@ -4,17 +4,16 @@ import base64
 import json
 import re
 from collections import Counter
-from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from space_runs import hostile_run, learning_run
+from space_runs import learning_run
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS
-from openrlhf_ebpo.run.catalogue import Shown, shown_in
+from openrlhf_ebpo.run.catalogue import HELD_OUT, Shown, shown_in
 from openrlhf_ebpo.space import document, pages
 from openrlhf_ebpo.space.figures import number, signed
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
@@ -42,7 +41,6 @@ def workspace(tmp_path_factory):
     learning_run(
         folder / "grpo", steps=12, seed=2, name="grpo", prompts=8, estimator="group_norm", status="running", pace=0.5
     )
-    hostile_run(folder / "evil", megabytes=0.05)
     return Workspace(Runs([str(folder)]))
 
 
@@ -61,10 +59,8 @@ def values(packed: dict) -> np.ndarray:
 
 def test_dynamics_has_every_panel_of_the_runs(workspace):
     found = panels(show(workspace, "dynamics", smooth=0.2))
-    later = {"mismatch/k3_kl"}  # was not measured yet when the runs were recorded
-    assert {name for name in found if not name.startswith("system-")} == {
-        metric.name for metric in shown_in(Shown.SPACE)
-    } - later
+    later = {"mismatch/k3_kl", HELD_OUT}  # not measured in these runs
+    assert set(found) - {"speed"} == {metric.name for metric in shown_in(Shown.SPACE)} - later
     both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
     assert [v["name"] for v in both["values"]] == ["ebpo", "grpo"] and [v["name"] for v in own["values"]] == ["ebpo"]
     metrics = workspace.open("ebpo").metrics
@@ -107,8 +103,6 @@ def test_samples_show_the_group_that_was_asked_for(workspace):
         and found["answers"].count('class="tile') == 4
         and found["answers"].count("<article") == 1
     )
-    prompt = show(workspace, "samples", prompt=workspace.index(workspace.open("ebpo")).read()[0].prompt_id[7])
-    assert "Step" in prompt["decision"]
     missing = show(workspace, "samples", at="99.0")
     assert "no group 99.0" in missing["notes"] and missing["decision"] == missing["answers"] == ""
     assert "latest" in show(workspace, "samples", steps="soon")["notes"]
@@ -121,11 +115,9 @@ def test_one_answer_is_shown_and_the_others_are_one_click_away(workspace):
     assert "data-find" not in second
 
 
-def test_a_search_shows_the_hit_in_the_list_and_opens_the_answer_that_has_it(workspace):
+def test_a_search_opens_the_answer_that_has_the_hit(workspace):
     found = show(workspace, "samples", steps="all", text="NOTHING was counted")
-    assert "<mark>nothing was counted</mark>" in found["groups"] and "answer " in found["groups"]
-    assert 'data-hits="1"' in found["answers"]
-    assert "<mark>" not in show(workspace, "samples", steps="all")["groups"]
+    assert 'data-hits="1"' in found["answers"] and "data-hits" not in show(workspace, "samples", steps="all")["answers"]
 
 
 def test_groups_that_are_pushed_down_do_not_look_like_success(workspace):
@@ -197,8 +189,7 @@ def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_pat
 def test_evaluation_marks_the_papers_numbers(workspace):
     found = show(workspace, "evaluation", paper="Qwen3-8B,4")
     assert "reported in the paper" in found["table"] and "50.21" in found["table"] and "±" in found["table"]
-    votes = {"steps-aime24, maj@8", "steps-amc23, maj@8"}
-    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23", *votes} == set(panels(found))
+    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23"} == set(panels(found))
     assert re.search(r'<small class="vote">maj@8 [\d.]+ \([\d.]+ to [\d.]+\)</small>', found["table"])
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
     opened = show(workspace, "evaluation", question=key)["questions"]
@@ -227,34 +218,6 @@ def test_understand_stands_the_ends_of_its_sliders(mean, between, within):
     assert "nan" not in found["story"].lower()
 
 
-LOADING = "script img iframe link style a base object embed form video meta template"
-
-
-class Inert(HTMLParser):
-    """Notes every tag and attribute that could load or run something."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.harm = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.harm += [tag] * (tag in LOADING.split()) + [
-            name for name, _ in attrs if name.startswith("on") or name in ("href", "src")
-        ]
-
-
-@pytest.mark.parametrize("page", ["dynamics", "samples", "evaluation", "configuration"])
-def test_a_hostile_run_makes_no_tag_and_no_attribute(workspace, page):
-    for view in [{"at": f"1.{group}"} for group in range(10)] if page == "samples" else [{}]:
-        found = show(workspace, page, runs="evil", **view)
-        for name, text in found.items():
-            if isinstance(text, str) and name != "board":
-                assert not Inert(text).harm, (page, name, view)
-                assert "${" not in text and "{{" not in text
-    assert found["notes"]
-
-
 @pytest.mark.parametrize("steps", ["²", "①", "9" * 300, "1-²", "-1"])
 def test_steps_that_are_none_are_said(workspace, steps):
     found = show(workspace, "samples", steps=steps)
@@ -264,7 +227,7 @@ def test_steps_that_are_none_are_said(workspace, steps):
 @pytest.mark.parametrize("at", ["9" * 200 + ".1", "1." + "9" * 200, "-1.-1"])
 @pytest.mark.parametrize("page", ["samples", "compare"])
 def test_a_place_that_no_run_has_is_said(workspace, page, at):
-    found = show(workspace, page, at=at, at_a=at, at_b=at)
+    found = show(workspace, page, at=at, at_b=at)
     assert "There is no group" in found["notes" if page == "samples" else "notices"]
 
 
@@ -337,10 +300,6 @@ def test_answers_are_named_after_the_estimator_that_trained(workspace):
 def test_an_answer_without_an_advantage_has_no_side(workspace):
     found = show(workspace, "samples", run="grpo", kind="all_fail", steps="all")["answers"]
     assert 'class="answer none"' in found and "minus" not in found
-
-
-def test_a_prompt_that_is_not_there_is_named(workspace):
-    assert "no prompt nosuch" in show(workspace, "samples", prompt="nosuch")["notes"]
 
 
 def test_a_long_name_keeps_its_end(tmp_path):

@@ -10,9 +10,9 @@ from tags import Tags
 from openrlhf_ebpo.space import reading
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
-from openrlhf_ebpo.space.routes import LARGEST, chunk
+from openrlhf_ebpo.space.routes import MAX_CHARS, chunk
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.turns import MARKED, MOST, Part, asked, parts
+from openrlhf_ebpo.space.turns import MARKED, MAX_PARTS, Part, asked, parts
 from openrlhf_ebpo.space.workspace import Workspace
 
 EDGE = 3 * WHOLE // 8
@@ -67,14 +67,14 @@ def test_thoughts(text, expected):
 
 def test_a_thought_is_folded_with_its_length():
     text = f"<think>{'a ' * 500}</think>Done."
-    found = answer(text, tokens=len(text) // 2)
-    assert "1,000 characters, about 500 tokens" in found and "<details" in found and "never closed" not in found
+    found = answer(text)
+    assert "1,000 characters" in found and "<details" in found and "never closed" not in found
     assert "never closed" in answer("<think>a b c")
 
 
 def test_many_marks_end_in_one_part():
     found = parts("a<|im_end|>" * 10_000)
-    assert len(found) == MOST + 1 and found[-1].stop == 110_000
+    assert len(found) == MAX_PARTS + 1 and found[-1].stop == 110_000
 
 
 def test_head_and_tail_of_a_long_text_are_there_and_the_rest_is_named():
@@ -141,7 +141,7 @@ def test_the_rest_of_a_sample_of_an_evaluation(workspace):
         {"sample": "64"},
         {"sample": "-1"},
         {"field": "label"},
-        {"to": str(LARGEST + 1)},
+        {"to": str(MAX_CHARS + 1)},
         {"from": "7", "to": "5"},
         {"from": "x"},
         {"place": "../../run.json", "row": "1"},

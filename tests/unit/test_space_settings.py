@@ -1,10 +1,8 @@
 """Settings of runs as the page Configuration shows them."""
 
-import shlex
-
 import pytest
 
-from openrlhf_ebpo.space.settings import command, compared, settings_of
+from openrlhf_ebpo.space.settings import compared, settings_of
 
 ARGS = {
     "actor": {"adam": {"lr": 9e-07, "betas": [0.9, 0.95]}, "gradient_checkpointing_enable": True, "aux": None},
@@ -22,8 +20,8 @@ def about(**args) -> dict:
 def test_settings_are_flat_and_those_that_differ_are_known():
     found = {each.name: each for each in compared([settings_of(about()), settings_of(about(ckpt={"path": "/data/b"}))])}
     assert found["actor.adam.lr"].values == ("9e-07", "9e-07") and not found["actor.adam.lr"].differs
-    assert found["ckpt.path"].differs and not found["ckpt.path"].decides
-    assert found["ckpt.save_hf"].values == ("false", None) and found["ckpt.save_hf"].decides
+    assert len(set(found["ckpt.path"].values)) == 2 and not found["ckpt.path"].differs, "a place"
+    assert found["ckpt.save_hf"].values == ("false", None) and found["ckpt.save_hf"].differs
     assert found["versions.torch"].values[0] == "2.9.0" and found["run.seed"].values[0] == "3"
 
 
@@ -42,21 +40,14 @@ def test_secrets_are_never_shown_whatever_the_writer_did():
     ],
     ids=" ".join,
 )
-def test_secrets_of_a_foreign_command_are_not_shown(argv):
-    assert "SECRET" not in command({"argv": argv})
+def test_secrets_of_a_foreign_run_are_not_shown(argv):
     name, _, value = "=".join(argv).removeprefix("--").partition("=")
     assert "SECRET" not in str(compared([settings_of({"args": {name: value, "more": {name: [value]}}})]))
 
 
-def test_a_command_is_quoted_for_a_shell_and_holds_no_control_characters():
-    words = ["--a", "b c", "--x.y", "a'b $(touch /tmp/x)", "--flag", "\x1b[201~rm"]
-    shown = command({"argv": words})
-    assert shlex.split(shown.replace(" \\\n", " ")) == [*words[:-1], "⟨U+001B⟩[201~rm"]
-
-
 def test_what_is_no_run_has_no_settings():
     for odd in ({}, {"args": [1], "versions": "x", "argv": {"a": 1}}, {"args": {"a": {}}}):
-        assert len(settings_of(odd)) <= 1 and command(odd) == ""
+        assert len(settings_of(odd)) <= 1
     deep = {}
     for _ in range(300):
         deep = {"d": deep}

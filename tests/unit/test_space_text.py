@@ -6,7 +6,7 @@ import pytest
 from space_runs import EVIL
 from tags import Tags
 
-from openrlhf_ebpo.space.text import attribute, harmless, lowered, middle_cut, plain, run_name
+from openrlhf_ebpo.space.text import attribute, harmless, middle_cut, plain, run_name
 
 
 @pytest.mark.parametrize("text", EVIL, ids=range(len(EVIL)))
@@ -23,11 +23,6 @@ def test_invisible_and_turning_characters_are_shown():
     assert shown == "a⟨U+202E⟩b⟨U+200B⟩c⟨U+0000⟩d⟨U+FEFF⟩e⟨U+E0041⟩\nf\tg⟨U+2028⟩"
     assert plain("e\u0301") == "e\u0301" and len(plain("Z" + "\u0301" * 400)) == 5
     assert plain("日本語 العربية 👩") == "日本語 العربية 👩"
-
-
-def test_small_letters_stand_where_the_capitals_stood():
-    assert lowered("İSTANBUL, İZMİR") == "İstanbul, İzmİr"
-    assert all(len(lowered(chr(i))) == 1 for i in range(0x110000))
 
 
 def test_long_text_is_cut_and_says_so_and_long_words_may_break():

@@ -1,204 +1,174 @@
-"""Compare: one prompt, two groups of answers to it, and an answer of each side by side."""
+"""Compare: the group that Samples shows, another group of the same prompt, and an answer of each side by side."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from .. import reading
-from ..errors import RunError
-from ..figures import finite, signed
-from ..figures import number as written
+from ..cards import prompt_section
+from ..errors import RunError, attempt
+from ..figures import finite
+from ..groups import Groups
 from ..page import Page, Parts
-from ..parameters import number, optional, place, text
-from ..sides import ANSWERS, Side, first_side, second_side
-from ..strip import strip
+from ..parameters import number, place, text
+from ..search import answers, history, position_of
+from ..strip import MAX_TILES, answer, strip
 from ..tables import choice, dot, no_runs, notices, setting
-from ..text import HTML, harmless, html, joined, run_name
-from ..workspace import ALL_HIDDEN, Workspace
+from ..text import HTML, html, joined, run_name
+from ..workspace import ALL_HIDDEN, Opened, Workspace
 
-PARAMETERS = {
-    **dict.fromkeys(("run_a", "run_b"), ("", text)),
-    **dict.fromkeys(("at_a", "at_b"), ("", place)),
-    **{name: (None, optional(number(0, ANSWERS - 1, whole=True))) for name in ("pick_a", "pick_b")},
-}
-_VISITS = 40  # buttons of steps
+# of the second group; the first one is that of Samples: run, at, answer
+PARAMETERS = {"run_b": ("", text), "at_b": ("", place), "pick_b": (0, number(0, MAX_TILES, whole=True))}
+MAX_VISITS = 40  # buttons of steps
+
+
+@dataclass(frozen=True)
+class Side:
+    """One group and the row of its chosen answer."""
+
+    opened: Opened
+    groups: Groups
+    position: int
+    rows: Sequence[dict]
+    picked: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.groups.step[self.position]}.{self.groups.group[self.position]}"
+
+    @property
+    def source(self) -> dict:
+        """The group, as `reading.answer` takes it."""
+        step, group = int(self.groups.step[self.position]), int(self.groups.group[self.position])
+        return {"run": self.opened.run.key, "step": step, "group": group}
 
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notices")
     parts.html("sides")
-    parts.html("answers")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """notices, sides, answers: HTML; view: the groups and answers that are shown."""
+    """notices, sides: HTML; view: the first group."""
     keys = workspace.shown(view)
     if not keys:
         said = notices([ALL_HIDDEN]) if workspace.chosen(view) else no_runs(workspace.runs.awaited())
-        return {"notices": said, "sides": "", "answers": ""}
-    a, b, problems = sides_of(view, workspace, keys)
-    there = {name: side for name, side in (("a", a), ("b", b)) if side}
-    both = a is not None and b is not None
-    if both and a.prompt != b.prompt:
-        problems.append("These are two different prompts.")
-    shown = joined(_side(name, side, keys, view) for name, side in (("a", a), ("b", b)))
+        return {"notices": said, "sides": ""}
+    problems: list[str] = []
+    first = attempt(lambda: first_side(view, workspace, keys), None, problems)
+    if first is None:
+        return {"notices": notices(problems), "sides": ""}
+    second = attempt(lambda: second_side(view, workspace, keys, first), None, problems)
+    prompt = prompt_section(first.rows[0], first.source)
+    sides = [_side(first, "answer"), _other(second, view, keys, first)]
+    shown = [_answer(side) for side in (first, second) if side]
     return {
         "notices": notices(problems),
-        "sides": html("{}<div class='sides'>{}</div>", _prompts(list(there.values())), shown),
-        "answers": _answers(a, b) if both else "",
-        "view": {key: value for name, side in there.items() for key, value in _asked(name, side).items()},
+        "sides": html('{}<div class="sides">{}{}</div>', prompt, joined(sides), joined(shown)),
+        "view": {"run": first.opened.run.key, "at": first.place},
     }
 
 
-def sides_of(view: dict, workspace: Workspace, keys: list[str]) -> tuple[Side | None, Side | None, list[str]]:
-    """Both sides, where there are such, and what went wrong. Which group a side shows that names none depends on the other."""
-    problems: list[str] = []
-    open_side = functools.partial(_opened, view, workspace, problems)
-    if view["at_b"] and not view["at_a"] and view["run_a"] in keys:
-        b = open_side("b", _run_of(view, "b", keys, view["run"]), None)
-        return b and open_side("a", view["run_a"], b), b, problems
-    at_home = _run_of(view, "a", keys, view["run"])
-    a = open_side("a", at_home, None)
-    return a, a and open_side("b", _run_of(view, "b", keys, at_home), a), problems
+def first_side(view: dict, workspace: Workspace, keys: Sequence[str]) -> Side:
+    """Open the group that Samples shows, or the latest one.
+
+    Raises:
+        RunError: the run has no rollouts, no such group, or they cannot be read.
+    """
+    opened = workspace.open(view["run"] if view["run"] in keys else keys[0])
+    groups, _ = workspace.index(opened).read()
+    if not len(groups):
+        raise RunError(f"{opened.run.key} has no rollouts.")
+    position = position_of(groups, *map(int, view["at"].split("."))) if view["at"] else len(groups) - 1
+    if position is None:
+        raise RunError(f"There is no group {view['at']} in {opened.run.key}.")
+    rows = answers(opened.run, groups, position)[:MAX_TILES]
+    return Side(opened, groups, position, rows, min(max(view["answer"], 1), len(rows)) - 1)
 
 
-def _run_of(view: dict, name: str, keys: list[str], otherwise: str) -> str:
-    return next((key for key in (view[f"run_{name}"], otherwise) if key in keys), keys[0])
+def second_side(view: dict, workspace: Workspace, keys: Sequence[str], first: Side) -> Side:
+    """Open another group of the first one's prompt: the asked one, else the earliest other one of the same run, or the one
+    at the nearest step of another run. A prompt that came once is compared with itself.
+
+    Raises:
+        RunError: the run has no group of this prompt, or it cannot be read.
+    """
+    opened = workspace.open(_run_b(view, keys, first))
+    groups, _ = workspace.index(opened).read()
+    visits = history(groups, first.groups.prompt_id[first.position])
+    asked = position_of(groups, *map(int, view["at_b"].split("."))) if view["at_b"] else None
+    same_run = opened.run.key == first.opened.run.key
+    others = visits[visits != first.position] if same_run else visits
+    if asked in visits.tolist():
+        position = asked
+    elif same_run:
+        position = int(others[0]) if len(others) else first.position
+    elif len(others):
+        position = int(others[np.abs(groups.step[others] - first.groups.step[first.position]).argmin()])
+    else:
+        raise RunError(f"{opened.run.key} has no group of this prompt.")
+    rows = answers(opened.run, groups, position)[:MAX_TILES]
+    picked = view["pick_b"] - 1 if view["pick_b"] else _of_another_reward(rows, first)
+    return Side(opened, groups, position, rows, min(picked, len(rows) - 1))
 
 
-def _opened(
-    view: dict, workspace: Workspace, problems: list[str], name: str, key: str, other: Side | None
-) -> Side | None:
-    try:
-        opened = workspace.open(key)
-        index = workspace.index(opened)
-        asked = view[f"at_{name}"], view[f"pick_{name}"]
-        return first_side(opened, index, *asked) if other is None else second_side(opened, index, other, *asked)
-    except RunError as error:
-        problems.append(str(error))
-        return None
+def _run_b(view: dict, keys: Sequence[str], first: Side) -> str:
+    return view["run_b"] if view["run_b"] in keys else first.opened.run.key
 
 
-def _asked(name: str, side: Side) -> dict:
-    return {f"run_{name}": side.opened.run.key, f"at_{name}": side.place, f"pick_{name}": side.picked}
+def _of_another_reward(rows: Sequence[dict], first: Side) -> int:
+    """Find the first answer with another reward than the first side's, else the second one."""
+    known = (None, finite(first.rows[first.picked].get("reward")))
+    return next((i for i, row in enumerate(rows) if finite(row.get("reward")) not in known), min(1, len(rows) - 1))
 
 
-def _prompts(sides: list[Side]) -> HTML:
-    """Once, where it is the same."""
-    first = {side.prompt: side for side in reversed(sides)}
-    boxes = joined(_prompt(side) for side in reversed(first.values()))
-    return html('<div class="prompts">{}</div>', boxes)
-
-
-def _prompt(side: Side) -> HTML:
-    label = side.rows[0].get("label")
-    expected = (
-        html('<p class="label"><small>expected</small> <code>{}</code></p>', harmless(label, 400)) if label else ""
+def _other(side: Side | None, view: dict, keys: Sequence[str], first: Side) -> HTML:
+    """The second group, with the runs and steps to choose from."""
+    at = _run_b(view, keys, first)
+    reset = {"at_b": "", "pick_b": 0}
+    runs = (
+        joined(choice({"run_b": key, **reset}, run_name(key, 28), key == at) for key in keys) if len(keys) > 1 else ""
     )
-    text = reading.answer(side.prompt, source={**_source(side), "field": "prompt"}, given=False, name="Prompt")
-    return html('<section class="prompt" aria-label="Prompt">{}{}</section>', text, expected)
+    if side is None:
+        return html(
+            '<section class="side" aria-label="Second group">{}<p class="none">Choose another run.</p></section>',
+            _choices("Run", runs),
+        )
+    visits = history(side.groups, side.groups.prompt_id[side.position])[-MAX_VISITS:]
+    steps = joined(_visit(side, int(p)) for p in visits) if len(visits) > 1 else ""
+    return _side(side, "pick_b", _choices("Run", runs) + _choices("Steps with this prompt", steps))
 
 
-def _source(side: Side) -> dict:
-    """Where the rest of a long text is to be had."""
-    step, group = int(side.groups.step[side.position]), int(side.groups.group[side.position])
-    return {"run": side.opened.run.key, "step": step, "group": group}
+def _visit(side: Side, p: int) -> HTML:
+    step = side.groups.step[p]
+    return choice({"at_b": f"{step}.{side.groups.group[p]}", "pick_b": 0}, html("{}", step), p == side.position)
 
 
-def _side(name: str, side: Side | None, keys: list[str], view: dict) -> HTML:
-    said = "First group" if name == "a" else "Second group"
-    at = side.opened.run.key if side else view[f"run_{name}"]
-    runs = _runs(name, keys, at) if len(keys) > 1 else ""
-    inside = _group(name, side) if side else HTML('<p class="none">Nothing to show here; choose another run.</p>')
-    return html('<section class="side {}" aria-label="{}">{}{}</section>', name, said, runs, inside)
+def _choices(said: str, buttons: HTML | str) -> HTML:
+    return html('<div class="choices" role="group" aria-label="{}">{}</div>', said, buttons) if buttons else HTML()
 
 
-def _runs(name: str, keys: list[str], at: str) -> HTML:
-    """Another run keeps the prompt: the other side has it."""
-    asked = {f"at_{name}": "", f"pick_{name}": None}
-    buttons = joined(choice({f"run_{name}": key, **asked}, run_name(key, 28), key == at) for key in keys)
-    return html('<div class="choices" role="group" aria-label="Run">{}</div>', buttons)
-
-
-def _group(name: str, side: Side) -> HTML:
-    groups, p, run = side.groups, side.position, side.opened.run
-    target = setting(tab="samples", run=run.key, at=side.place, prompt="")
-    head = html(
-        '<header><h2>{}Step {}<small>group {} · {}</small></h2><span class="tools"><button type="button" {}>Open in Samples'
-        "</button></span></header>",
-        *(dot(run.number), groups.step[p], groups.group[p], run_name(run.key, 32), target),
-    )
-    facts = [("group mean μ", groups.mean[p]), ("baseline V", groups.baseline[p]), ("shrinkage S", groups.shrinkage[p])]
-    numbers = joined(
-        html("<div><dt>{}</dt><dd>{}</dd></div>", of, written(float(value)))
-        for of, value in facts
-        if math.isfinite(value)
-    )
-    picks = strip(side.rows, side.picked, lambda i: {f"pick_{name}": i})
-    return html("{}{}<dl>{}</dl>{}", head, _visits(name, side), numbers, picks)
-
-
-def _visits(name: str, side: Side) -> HTML:
-    """The steps at which this run had the prompt."""
-    if len(side.visits) < 2:
-        return HTML()
-    shown = side.visits[-_VISITS:]
-    buttons = joined(_visit(name, side, int(p)) for p in shown)
-    return html('<div class="choices steps" role="group" aria-label="Steps with this prompt">{}</div>', buttons)
-
-
-def _visit(name: str, side: Side, p: int) -> HTML:
-    step, group = side.groups.step[p], side.groups.group[p]
-    return choice({f"at_{name}": f"{step}.{group}", f"pick_{name}": None}, html("{}", step), p == side.position)
-
-
-def _number(value: float | None, write: Callable) -> str:
-    return "–" if value is None else write(value)
-
-
-def _answers(a: Side, b: Side) -> HTML:
+def _side(side: Side, name: str, choices: HTML = HTML()) -> HTML:  # noqa: B008 (it cannot change)
+    """name: of the parameter that chooses its answer."""
+    run = side.opened.run
+    change: Callable[[int], dict] = lambda i: {name: i + 1}  # noqa: E731
     return html(
-        '<article class="difference"><div class="panes">{}</div></article>', joined([_pane("a", a), _pane("b", b)])
+        '<section class="side" aria-label="{} group"><header><h2>{}Step {}<small>group {} · {}</small></h2>'
+        '<span class="tools"><button type="button" {}>Open in Samples</button></span></header>{}{}</section>',
+        *("First" if name == "answer" else "Second", dot(run.number), side.groups.step[side.position]),
+        *(side.groups.group[side.position], run_name(run.key, 32)),
+        *(setting(tab="samples", run=run.key, at=side.place, answer=side.picked + 1), choices),
+        strip(side.rows, side.picked, change),
     )
 
 
-def _pane(name: str, side: Side) -> HTML:
-    row = side.rows[side.picked]
-    estimator = title(side.opened.estimator)
-    values = [("reward", "reward", written), (estimator, "advantage", signed), ("GRPO", "grpo_advantage", signed)]
-    shown = [
-        (said, _number(finite(row.get(of)), write)) for said, of, write in values[: 2 if estimator == "GRPO" else 3]
-    ]
-    facts = joined(html("<span><small>{}</small> <b>{}</b></span>", run_name(said, 24), value) for said, value in shown)
-    cut = HTML(' <em class="bad">truncated</em>') if row.get("truncated") else ""
-    where = html("{}step {}, answer {}", dot(side.opened.run.number), side.groups.step[side.position], side.picked + 1)
-    return html(
-        '<section class="pane {}" aria-label="{}"><header><h3>{}{}</h3><p class="gains">{}</p></header>{}</section>',
-        *(
-            name,
-            "First answer" if name == "a" else "Second answer",
-            where,
-            cut,
-            facts,
-            _read(side),
-        ),
-    )
-
-
-def _read(side: Side) -> HTML:
-    row, length = side.rows[side.picked], side.rows[side.picked].get("response_length")
-    return reading.answer(
-        side.answer,
-        source={**_source(side), "sample": side.picked},
-        tokens=length if isinstance(length, int) else None,
-        truncated=bool(row.get("truncated")),
-        gold=row.get("label"),
-        name=f"Answer {side.picked + 1}",
-    )
+def _answer(side: Side) -> HTML:
+    source = {**side.source, "sample": side.picked}
+    return answer(side.rows, side.picked, estimator=title(side.opened.estimator), source=source)
 
 
 PAGE = Page("compare", PARAMETERS, lay_out, render)

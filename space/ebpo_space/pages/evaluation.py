@@ -10,7 +10,6 @@ import numpy as np
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.run.score_text import k_of
 
 from .. import results
 from ..errors import RunError
@@ -54,13 +53,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """table, questions, notes: HTML; board: plots."""
-    nothing = {
-        "table": "",
-        "board": board([]),
-        "questions": "",
-        "notes": "",
-        **_menus([], []),
-    }
+    nothing = {"table": "", "board": board([]), "questions": "", "notes": "", **_menus([], [])}
     if not workspace.chosen(view):
         return {**nothing, "notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)
@@ -85,7 +78,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     made = Scores.of(shown, across, tasks, reported, opened, problems)
     return {
         "table": score_table(made) + _left_out(across, every),
-        "board": board(panels(shown, tasks, reported)),
+        "board": board(panels(shown, tasks)),
         **questions.render(view, workspace, shown, across, tasks, problems),
         "notes": notices(problems),
         **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else []),
@@ -125,24 +118,14 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
         return {}
 
 
-def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: dict) -> list[dict]:
-    """pass@1 and maj@k by step where a run has several checkpoints, and pass@k where there are several samples."""
-    by_step, by_vote, by_k = [], [], []
+def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[dict]:
+    """pass@1 by step where a run has several checkpoints, and pass@k where there are several samples."""
+    by_step, by_k = [], []
     for task in tasks:
         mine = [(number, result) for number, result in shown if result.task == task]
-        lines, votes = _lines(mine, "pass@1"), sorted({result.vote for _, result in mine if result.vote}, key=k_of)
-        if any(len(line.x) > 1 for line in lines):
-            paper_levels = [
-                (name.partition(", ")[0], values[task]) for name, values in reported.items() if task in values
-            ]
-            by_step.append(checkpoint_panel(task, lines, paper_levels))
-        for vote in votes:
-            lines = _lines(mine, vote)
-            if any(len(line.x) > 1 for line in lines):
-                by_vote.append(checkpoint_panel(f"{task}, {vote}", lines, []))
-        curves = _curves(mine)
-        if curves:
-            by_k.append(pass_panel(task, curves))
+        lines, curves = _lines(mine), _curves(mine)
+        by_step += [checkpoint_panel(task, lines)] if any(len(line.x) > 1 for line in lines) else []
+        by_k += [pass_panel(task, curves)] if curves else []
     return [
         {
             "title": "Checkpoints",
@@ -151,28 +134,22 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
             "panels": by_step,
         },
         {
-            "title": "maj@k",
-            "note": "The chance that the majority of k answers is right, by training step. Bars: 95 % over questions.",
-            "kind": "two",
-            "panels": by_vote,
-        },
-        {
             "title": "pass@k",
             "note": "The chance that at least one of k samples is right. Solid: the last checkpoint of a run, with its 95 % band "
-            "over questions; dotted: the first. The numbers are at k = 1.",
+            "over questions; dotted: the first. The numbers are at k = 1.",
             "kind": "two",
             "panels": by_k,
         },
     ]
 
 
-def _lines(mine: Sequence[tuple[int, Result]], name: str) -> list[Line]:
-    """A metric by step, a line for each run."""
+def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
+    """pass@1 by step, a line for each run."""
     lines = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
-        own = sorted((r for _, r in mine if r.run == run and name in r.metrics), key=lambda r: r.step)
+        own = sorted((r for _, r in mine if r.run == run and "pass@1" in r.metrics), key=lambda r: r.step)
         if own:
-            value, low, high = _percents([r.metrics[name] for r in own])
+            value, low, high = _percents([r.metrics["pass@1"] for r in own])
             lines.append(Line(run, number, np.array([r.step for r in own]), value, low, high))
     return lines
 

@@ -14,7 +14,7 @@ from ..figures import colour
 from ..paired import ends_of
 from ..results import Column, Result
 from ..tables import choice, dot, setting
-from ..text import HTML, attribute, harmless, html, joined, middle_cut, run_name
+from ..text import HTML, attribute, harmless, html, joined, middle_cut
 from ..workspace import Workspace
 
 PER_PAGE = 25
@@ -61,8 +61,8 @@ def render(
     return {
         "questions": html(
             '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each checkpoint of the '
-            "table. Choose a question to read its samples.{}</p>{}{}<ol>{}</ol></section>",
-            *(_moved(rates, across), _orders(orders, by), _heads(tasks, task, across, page, pages), items),
+            "table. Choose a question to read its samples.</p>{}{}<ol>{}</ol></section>",
+            *(_orders(orders, by), _heads(tasks, task, across, page, pages), items),
         )
     }
 
@@ -116,19 +116,6 @@ def _changes(of: Mapping[tuple[str, int], float], across: Sequence[Column]) -> l
         for first, last in ends_of(across).values()
         if first != last and first[1:] in of and last[1:] in of
     ]
-
-
-def _moved(rates: Rates, across: Sequence[Column]) -> HTML:
-    """Count the questions that each run has learnt from nothing, and lost."""
-    said = []
-    for run, (first, last) in ends_of(across).items():
-        both = [(of[first[1:]], of[last[1:]]) for of in rates.values() if first[1:] in of and last[1:] in of]
-        if first == last or not both:
-            continue
-        learnt, lost = sum(a == 0 < b for a, b in both), sum(b == 0 < a for a, b in both)
-        text = f": {learnt} of {len(both)} went from never right to right, {lost} from right to never right."
-        said.append(dot(first.number) + run_name(run, 32) + text)
-    return html('<br><span class="moved">{}</span>', HTML(" ").join(said)) if said else HTML()
 
 
 def _orders(orders: Sequence[str], by: str) -> HTML:
@@ -232,12 +219,10 @@ def _sample(i: int, row: dict, place: dict, room: int) -> HTML:
     verdict = HTML('<em class="good">right</em>') if right else HTML('<em class="bad">wrong</em>')
     cut = row.get("finish_reason") == "length"
     flag = HTML('<em class="bad">truncated</em>') if cut else ""
-    length = row.get("length")
     text = reading.answer(
         row.get("response"),
         source={**place, "row": row["row"]},
         room=room,
-        tokens=length if isinstance(length, int) else None,
         truncated=cut,
         extracted=row.get("extracted"),
         gold=row.get("gold"),
@@ -245,5 +230,5 @@ def _sample(i: int, row: dict, place: dict, room: int) -> HTML:
     )
     return html(
         '<li class="answer {}" style="--strength:35%"><header><h3>Sample {}</h3>{}{}{}</header>{}</li>',
-        *("plus" if right else "minus", i + 1, verdict, flag, tokens(length), text),
+        *("plus" if right else "minus", i + 1, verdict, flag, tokens(row.get("length")), text),
     )

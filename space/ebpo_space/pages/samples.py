@@ -16,17 +16,16 @@ from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import batch_scale, under_every_estimator
-from ..search import KINDS, Filter, answers, choose, error_counts, history, position_of, words_of
-from ..strip import MOST, first_with
+from ..search import KINDS, Filter, answers, choose, error_counts, history, position_of, prompts_of
+from ..strip import MAX_TILES, first_with
 from ..strip import answers as strip
 from ..tables import choice, empty, no_runs, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 
 KEYS = (
-    "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer, "
-    "<kbd>1</kbd>–<kbd>9</kbd> choose one · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>n</kbd> <kbd>p</kbd> next and previous hit "
-    "</p>"
+    "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer · "
+    "<kbd>n</kbd> <kbd>p</kbd> next and previous hit</p>"
 )
 PARAMETERS = {
     "run": ("", text),
@@ -37,8 +36,7 @@ PARAMETERS = {
     "to": (1.0, number(0, 1)),
     "text": ("", text),
     "at": ("", place),
-    "answer": (0, number(0, MOST, whole=True)),  # from 1; 0: not chosen
-    "prompt": ("", text),
+    "answer": (0, number(0, MAX_TILES, whole=True)),  # from 1; 0: not chosen
     "shown": (1, number(1, 100_000, whole=True)),
     "raw": (False, flag),
     "longest": (False, flag),  # answers by length
@@ -108,14 +106,12 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
     current = placed(view, groups, found)
     if "." in view["at"] and current is None:
         notes.append(f"There is no group {view['at']} in this run.")
-    elif view["prompt"] and not view["at"] and not len(history(groups, view["prompt"])):
-        notes.append(f"There is no prompt {view['prompt']} in this run.")
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
     pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
-    words = words_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE], view["text"].strip())
+    prompts = prompts_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE])
     listed = _errors(opened, groups, found) if view["kind"] == "errors" else HTML()
-    listed += group_list(groups, found, words, current, shown, failed, passed)
+    listed += group_list(groups, found, prompts, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
     return {
@@ -146,16 +142,12 @@ def _menu(clusters: list[str]) -> dict:
 
 
 def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
-    """The group to show: the one asked for, else the asked-for prompt's latest, else the first that was found."""
+    """The group to show: the one asked for, else the first that was found."""
     if view["at"]:
         step, group = map(int, view["at"].split("."))
         position = position_of(groups, step, group)
         if position is not None:
             return position
-    if view["prompt"]:
-        of_prompt = history(groups, view["prompt"])
-        if len(of_prompt):
-            return int(of_prompt[-1])
     return int(found[0]) if len(found) and not view["at"] else None
 
 
@@ -218,13 +210,7 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
         stepper = _stepper(view, steps)
         buttons = joined(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
         kinds = _choices("Kind of group", buttons)
-    return html('<div class="quick">{}{}{}{}</div>', runs, stepper, kinds, _FOLDS)
-
-
-_FOLDS = HTML(  # static/samples.js
-    '<div class="choices folds" role="group" aria-label="Columns"><button type="button" data-fold="groups" aria-pressed="true">'
-    'groups</button><button type="button" data-fold="decision" aria-pressed="true">prompt</button></div>'
-)
+    return html('<div class="quick">{}{}{}</div>', runs, stepper, kinds)
 
 
 def _choices(said: str, buttons: HTML) -> HTML:
@@ -244,15 +230,15 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
     after = [s for s in steps if at is not None and s > at]
     label = "all steps" if view["steps"] == "all" else f"step {at}" if at is not None else f"steps {view['steps'][:24]}"
 
-    def go(step, name: str, key: str, said: str) -> HTML:
+    def go(step: list[int], name: str, said: str) -> HTML:
         attributes = setting(steps=str(step[0]), at="", answer=0, shown=1) if step else "disabled"
-        return html('<button type="button" {} data-key="{}" aria-label="{}">{}</button>', attributes, key, said, name)
+        return html('<button type="button" {} aria-label="{}">{}</button>', attributes, said, name)
 
     latest = choice({"steps": "latest", "at": "", "answer": 0, "shown": 1}, "latest", view["steps"] == "latest")
     every = choice({"steps": "all", "at": "", "answer": 0, "shown": 1}, "all", view["steps"] == "all")
     return html(
         '<div class="choices stepper" role="group" aria-label="Step">{}<span>{}</span>{}{}{}</div>',
-        *(go(before[-1:], "‹", "earlier", "Earlier step"), label, go(after[:1], "›", "later", "Later step")),
+        *(go(before[-1:], "‹", "Earlier step"), label, go(after[:1], "›", "Later step")),
         *(latest, every),
     )
 

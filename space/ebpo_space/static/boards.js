@@ -81,7 +81,7 @@
       this.linking = true;
       const change = reset ? { "xaxis.autorange": true } : { "xaxis.range": [...range] };
       const others = [...this.panels.values()].filter((p) => p !== source && p.plot.data && p.spec.linked);
-      await Promise.all(others.map((p) => Plotly.relayout(p.plot, reset && !p.spec.usual ? { ...change, "yaxis.autorange": true } : change)));
+      await Promise.all(others.map((p) => Plotly.relayout(p.plot, reset && !p.spec.figure.layout.yaxis.range ? { ...change, "yaxis.autorange": true } : change)));
       this.linking = false;
       // the server has sent a few hundred points per line: it sends as many again for what is looked at now
       clearTimeout(this.asking);

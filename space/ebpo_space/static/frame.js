@@ -1,22 +1,7 @@
-// What stands on every page: tabs, light and dark, the address.
+// What stands on every page: tabs, the address, tables as CSV.
 (() => {
   "use strict";
   const { clicks, repaint, save, tell } = window.space;
-
-  const toggleTheme = () => {
-    const dark = document.body.classList.toggle("dark");
-    try { localStorage.setItem("space-theme", dark ? "dark" : "light"); } catch {}
-  };
-  clicks.set("[data-theme-toggle]", toggleTheme);
-
-  const copyLink = async (button) => {
-    const before = button.textContent;
-    try { await navigator.clipboard.writeText(location.href); button.textContent = "Copied"; }
-    catch { button.textContent = "Copy the address bar"; }
-    setTimeout(() => (button.textContent = before), 1600);
-  };
-
-  clicks.set("[data-copy-link]", copyLink);
 
   // a spreadsheet runs a cell that begins with one of these signs
   const cell = (text) => `"${(/^\s*[=+\-@＝＋－＠']/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
@@ -35,15 +20,12 @@
   });
   const start = (trigger) => {
     turns(trigger);
-    let wish = null;
-    try { wish = localStorage.getItem("space-theme"); } catch {}
-    if (wish && !new URLSearchParams(location.search).has("__theme")) document.body.classList.toggle("dark", wish === "dark");
     new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   };
 
   // "12?page=…": the number of an answer, and its address. A new page, run, group or question is a step of the browser's
   // history; going back asks for the view of that address.
-  const STEPS = ["tab", "runs", "run", "at", "prompt", "question", "task"];
+  const STEPS = ["tab", "runs", "run", "at", "question", "task"];
   const locate = (props, trigger, watch) => {
     let latest = 0, returned = true; // the answer to going back, and the first one, are no step
     addEventListener("popstate", () => {
@@ -56,13 +38,11 @@
       if (number < latest) return trigger("click"); // an older answer has come last: ask for all once more
       latest = number;
       document.body.dataset.answered = number;
-      const theme = new URLSearchParams(location.search).get("__theme");
       const query = props.value.slice(props.value.indexOf("?")).replace(/^\?$/, "");
-      const kept = theme ? `${query ? query + "&" : "?"}__theme=${encodeURIComponent(theme)}` : query;
-      const [before, after] = [location.search, kept].map((each) => new URLSearchParams(each));
+      const [before, after] = [location.search, query].map((each) => new URLSearchParams(each));
       const step = !returned && STEPS.some((name) => before.get(name) !== after.get(name));
       returned = false;
-      history[step ? "pushState" : "replaceState"](null, "", location.pathname + kept);
+      history[step ? "pushState" : "replaceState"](null, "", location.pathname + query);
     };
     write();
     watch("value", write);

@@ -73,13 +73,10 @@
       this.title = caption.appendChild(element("h3"));
       this.at = caption.appendChild(element("span", "at"));
       this.note = caption.appendChild(element("p", "about"));
-      this.flags = caption.appendChild(element("p", "flags"));
       this.values = caption.appendChild(element("p", "values"));
-      this.reading = caption.appendChild(element("p", "reading"));
       this.plot = this.root.appendChild(element("div", "plot"));
       this.plot.setAttribute("role", "img");
       this.cursor = element("i", "cursor");
-      this.full = false; // whether what lies outside is shown too
       this.dirty = false;
       this.seen = false;
     }
@@ -104,28 +101,12 @@
         item.title = `${v.name}: ${v.text}`;
         return item;
       }));
-      this.flag();
       if (this.seen) this.draw();
     }
-    // what is marked in the plot, in words; what lies outside can be shown
-    flag() {
-      const { lost = 0, outside = 0 } = this.spec.flags || {};
-      const steps = (n) => `${n} ${n === 1 ? "step" : "steps"}`;
-      this.flags.replaceChildren();
-      if (lost) this.flags.appendChild(element("span", "", `× ${steps(lost)} without a number`));
-      if (!outside) return;
-      const button = this.flags.appendChild(element("button", "", this.full ? "usual range" : `▲ ${steps(outside)} outside`));
-      button.type = "button";
-      button.setAttribute("aria-pressed", this.full);
-      button.title = this.full ? "Back to the range of the other steps" : "Show these steps too: the axis then reaches to them";
-      button.onclick = () => { this.full = !this.full; this.flag(); this.draw(); };
-    }
     figure() {
-      const { data, layout = {} } = this.spec.figure, bounded = this.spec.usual && !this.full;
-      const kept = this.spec.usual && this.full ? data.filter((trace) => trace.meta !== "outside") : data;
-      const own = bounded ? { yaxis: { range: [...this.spec.usual], autorange: false } } : this.spec.usual ? { yaxis: { autorange: true } } : {};
+      const { data, layout = {} } = this.spec.figure;
       const read = this.spec.readout ? { hovermode: false } : {};
-      return { data: painted(kept), layout: layoutOf({ layout: merged(merged(layout, own), read) }) };
+      return { data: painted(data), layout: layoutOf({ layout: merged(layout, read) }) };
     }
     async draw() {
       if (!this.spec || !this.root.isConnected) return;
@@ -134,7 +115,6 @@
       if (!Plotly) { this.dirty = true; this.note.hidden = false; return; }
       const linked = !!this.spec.linked;
       const { data, layout } = this.figure();
-      layout.uirevision = `${layout.uirevision}${this.full}`;
       const zoom = this.board.zoom;
       if (linked && zoom && !this.plot.data) layout.xaxis = { ...layout.xaxis, range: [...zoom], autorange: false };
       await Plotly.react(this.plot, data, layout,
@@ -146,8 +126,6 @@
       if (this.listening) return;
       this.listening = true;
       this.plot.on("plotly_relayout", (e) => this.spec.linked && this.board.link(this, e));
-      this.plot.on("plotly_hover", (e) => this.say(e.points[0]));
-      this.plot.on("plotly_unhover", () => this.say(null));
       const point = (e) => this.spec.readout && this.board.point(this.position(e.clientX));
       this.plot.addEventListener("pointermove", point);
       this.plot.addEventListener("pointerdown", point);
@@ -176,15 +154,6 @@
       if (x === null || x < low || x > high) return this.cursor.remove();
       this.plot.appendChild(this.cursor);
       this.cursor.style.left = `calc(${LEFT}px + (100% - ${LEFT + RIGHT}px) * ${(x - low) / (high - low)})`;
-    }
-    // the cell of a heat map, in words
-    say(point) {
-      const { heat } = this.spec;
-      if (!heat || (point && point.data.type !== "heatmap")) return;
-      this.root.classList.toggle("read", !!point);
-      if (!point) return;
-      const [row, column] = point.pointNumber, share = 100 * point.z * point.z;
-      this.reading.textContent = `${heat.columns[column]} · ${heat.rows[row]}: ${share >= 10 || !share ? Math.round(share) : share.toPrecision(2)} % of ${heat.of}`;
     }
   }
 

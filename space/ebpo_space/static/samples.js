@@ -1,7 +1,7 @@
-// Samples: keys, the rollouts of a step, its prompt's other groups, columns that are folded away.
+// Samples: keys, its prompt's other groups, what stays in sight.
 (() => {
   "use strict";
-  const { clicks, renewed, save } = window.space;
+  const { renewed } = window.space;
 
   // the group that is shown stands in sight among its prompt's others
   renewed.add((root) => requestAnimationFrame(() => {
@@ -17,31 +17,6 @@
   });
   renewed.add((root) => root.querySelectorAll(".answers > .strip, .answers > .answer > header").forEach((each) => heights.observe(each)));
 
-  clicks.set("[data-download]", (button) => {
-    const { download, run, step } = button.dataset;
-    save("", `${download}?${new URLSearchParams({ run, step })}`);
-  });
-
-  // columns are folded here alone, not in the link; on a phone the list and the decision are, until they are asked for
-  const FOLDED = "space-folded";
-  const folded = () => {
-    let kept = null;
-    try { kept = localStorage.getItem(FOLDED); } catch {}
-    return new Set((kept ?? (matchMedia("(max-width: 900px)").matches ? "groups decision" : "")).split(" ").filter(Boolean));
-  };
-  const fold = (names) => {
-    document.body.dataset.folded = [...names].join(" ");
-    for (const button of document.querySelectorAll("[data-fold]"))
-      button.setAttribute("aria-pressed", String(!names.has(button.dataset.fold)));
-  };
-  renewed.add(() => fold(folded()));
-  clicks.set("[data-fold]", (button) => {
-    const names = folded();
-    if (!names.delete(button.dataset.fold)) names.add(button.dataset.fold);
-    try { localStorage.setItem(FOLDED, [...names].join(" ")); } catch {}
-    fold(names);
-  });
-
   // an answer that was chosen from the strip keeps the focus there
   let inStrip = false;
   addEventListener("focusin", (event) => (inStrip = !!event.target.closest(".strip")));
@@ -50,7 +25,7 @@
     if (inStrip && current && document.activeElement === document.body) current.focus({ preventScroll: true });
   });
 
-  // j and k (or the arrows, inside the list) walk through groups, a and d (or a digit) through answers, [ and ] through steps
+  // j and k (or the arrows, inside the list) walk through groups, a and d through answers
   let walked = 0;
   const typing = (node) => node.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]");
   addEventListener("keydown", (event) => {
@@ -66,14 +41,11 @@
       const at = buttons.findIndex((b) => b.getAttribute("aria-current") === "true");
       const next = buttons[Math.min(Math.max(at + step, 0), buttons.length - 1)];
       if (next) { event.preventDefault(); next.focus({ preventScroll: true }); next.scrollIntoView({ block: "nearest" }); next.click(); }
-    } else if (/^[ad1-9]$/.test(event.key)) {
+    } else if (event.key === "a" || event.key === "d") {
       const tiles = [...document.querySelectorAll(".strip button")];
       const at = tiles.findIndex((tile) => tile.getAttribute("aria-current") === "true");
-      const tile = tiles[{ a: at - 1, d: at + 1 }[event.key] ?? event.key - 1];
+      const tile = tiles[event.key === "a" ? at - 1 : at + 1];
       if (tile) { event.preventDefault(); tile.click(); }
-    } else if (event.key === "[" || event.key === "]") {
-      const button = document.querySelector(event.key === "[" ? "[data-key=earlier]" : "[data-key=later]");
-      if (button && !button.disabled) { event.preventDefault(); button.click(); }
     }
   });
 })();
