@@ -102,7 +102,7 @@ def panels(section: dict) -> list[str]:
 
 def test_a_metric_of_somebody_elses_is_shown_under_other(tmp_path):
     sections = board(run_with(tmp_path / "run", [], "own/b", "<img src=x>", "eval_math_pass1"))
-    assert [section["title"] for section in sections] == ["Outcome", "Estimator", "Other", "Speed"]
+    assert [section["title"] for section in sections] == ["Outcome", "Estimator", "Other"]
     assert panels(sections[2]) == ["<img src=x>", "own/b"] and sections[2]["panels"][1]["title"] == "own/b"
     assert "moving mean" in sections[0]["note"] and "moving mean" not in sections[1]["note"]
 
@@ -116,7 +116,7 @@ def test_a_metric_stands_once_on_the_page(tmp_path):
 def test_of_many_unknown_ones_the_rest_is_counted(tmp_path):
     names = [f"x/{i:03}" for i in range(40)]
     other = others(run_with(tmp_path / "run", [{"name": "x/039", "title": "Last"}], *names, "y" * 301))
-    assert panels(other) == ["x/039", *names[: shelves.OTHERS - 1]] and "28 more are among" in other["note"]
+    assert panels(other) == ["x/039", *names[: shelves.MAX_OTHERS - 1]] and "28 more are among" in other["note"]
 
 
 def test_a_run_says_what_its_own_metrics_are(tmp_path):
