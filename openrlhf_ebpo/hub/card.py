@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import card_metadata, evaluations, published, usage
+from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
@@ -79,7 +79,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     own = [row for row in rows if row["step"] == at]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, at)
-    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base)
+    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step))
     make = functools.partial(
         render,
         "model_card.md",
@@ -88,13 +88,12 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         step=at,
         base=_base(run, base),
         licence=_licence(run, base),
+        adapter=bool(dig(run, "ds.lora.rank")),
         protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and at]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
-        links=published.links(run_dir, "model"),
         **_usage(shown),
-        **_training(public_run(run), metrics, at),
-        prior=_prior(metrics, at),
+        **_training(public_run(run), at),
         **_resume(public_run(run), shown),
     )
     text = with_slot(lambda slot: redacted_text(make(notes=slot)))
@@ -160,13 +159,12 @@ def _base(run: dict, base: str | None) -> Markdown:
 def _usage(shown: usage.Usage) -> dict:
     return {
         "prompt_is_known": shown.known,
-        "adapter": bool(shown.adapter_rank),
         "transformers_snippet": fenced("python", usage.transformers_snippet(shown)),
         "vllm_snippet": fenced("python", usage.vllm_snippet(shown)),
     }
 
 
-def _training(run: dict, metrics: list[dict], step: int) -> dict:
+def _training(run: dict, step: int) -> dict:
     facts = [
         ("base model", run.get("model")),
         ("training data", run.get("dataset")),
@@ -177,28 +175,10 @@ def _training(run: dict, metrics: list[dict], step: int) -> dict:
     ]
     settings = _flat(dig(run, "algo.advantage") or {}, "algo.advantage")
     return {
-        "rewards": _rewards(metrics),
         "settings": [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])],
         "versions": [(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
         "estimator_settings": [(code(f"--{flag}"), code(value)) for flag, value in settings],
     }
-
-
-def _rewards(metrics: list[dict]) -> dict | None:
-    values = [row[catalogue.REWARD] for row in metrics if row.get(catalogue.REWARD) is not None]
-    if len(values) < 2:
-        return None
-    count = min(10, len(values) // 2)
-    first, last = sum(values[:count]) / count, sum(values[-count:]) / count
-    return {"steps": count, "first": Markdown(f"{first:.3f}"), "last": Markdown(f"{last:.3f}")}
-
-
-def _prior(metrics: list[dict], step: int) -> list[tuple[Markdown, ...]]:
-    """Label, value and meaning of what prior.json holds at this step."""
-    row = next((row for row in metrics if row["step"] == step), {})
-    own = next(group.metrics for group in catalogue.GROUPS if group.title == catalogue.ESTIMATOR)
-    numbers = [(each.title, f"{row[each.name]:.6g}", each.tells) for each in own if row.get(each.name) is not None]
-    return [tuple(map(Markdown, line)) for line in numbers]
 
 
 def _resume(run: dict, shown: usage.Usage) -> dict:

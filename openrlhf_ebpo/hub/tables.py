@@ -72,9 +72,9 @@ def suspicious(column: pa.Array) -> pa.Array:
     return pc.fill_null(pc.match_substring_regex(_plain(column), private_pattern(own_homes())), False)
 
 
-def read_schema(file: LocalFile) -> pa.Schema:
-    with file.open() as table:
-        return pq.read_schema(table)
+def read_schema(content: LocalFile | bytes) -> pa.Schema:
+    with opened(content) as file:
+        return pq.read_schema(file)
 
 
 def goes_as_it_is(file: pq.ParquetFile) -> bool:

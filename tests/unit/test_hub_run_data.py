@@ -20,7 +20,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
-from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
+from openrlhf_ebpo.hub import columns, evaluations, run_data, tables
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.results import SAMPLES
@@ -34,7 +34,7 @@ REPO = "owner/tiny-run"
 @pytest.fixture
 def push(api, monkeypatch, no_waiting):
     """The command, given a run directory and more flags."""
-    monkeypatch.setattr(data_repo, "hub_api", lambda: api)
+    monkeypatch.setattr(run_data, "hub_api", lambda: api)
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
 
     def command(run_dir, *flags, repo=REPO):
@@ -66,6 +66,8 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     copy = tmp_path / "copy"
+    card = (copy / "README.md").read_text()
+    assert card.count("### Protocol") == 2 and "| pass@1 before training | pass@1 | maj@4 | pass@4 |" in card
     assert read_metrics(copy) == read_metrics(run_dir)
     assert read_rollouts(copy, 2) == read_rollouts(run_dir, 2)
     assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
@@ -78,7 +80,6 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     assert loaded(hub_environment, tmp_path) == {
         "metrics train": 3,
         "rollouts train": 12,
-        "checkpoints train": 1,
         "evaluations train": 2 * 4 + 2,
         "eval-default-aime24 step_000000": 12,
         "eval-default-aime24 step_000003": 12,
@@ -116,7 +117,7 @@ def test_only_what_is_new_goes(tmp_path, hub, push, capsys):
     write_steps(run_dir, [4])
     push(run_dir)
     new = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pushed")]
-    assert "7 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
+    assert "6 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
     assert hub.count("PUT /lfs/") == uploads + 3  # rollouts, metrics, the picture
 
 
@@ -149,7 +150,7 @@ def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hu
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3]
     assert not [path for path in files if "tmp" in path or path.startswith("eval/") or path == "hub.json"]
     names = [entry["config_name"] for entry in card_of(hub)["configs"]]
-    assert names == ["metrics", "rollouts", "checkpoints"]
+    assert names == ["metrics", "rollouts"]
 
 
 @pytest.mark.parametrize("at", ["local_file", "publishable_parquet", "data_card"])
@@ -205,7 +206,7 @@ def test_dry_run_needs_neither_a_token_nor_the_hub(tmp_path, hub, push, monkeypa
     from huggingface_hub import HfApi
 
     run_dir = write_run(tmp_path)
-    monkeypatch.setattr(data_repo, "hub_api", lambda: HfApi(endpoint=hub.url, token=False))
+    monkeypatch.setattr(run_data, "hub_api", lambda: HfApi(endpoint=hub.url, token=False))
     push(run_dir, "--dry_run")
     hub.stop()
     push(run_dir, "--dry_run")
@@ -283,3 +284,8 @@ def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path,
         with pytest.raises(UsageError, match=rf"holds something that is not a run \({name}\)"):
             push(write_run(tmp_path / name))
         assert hub.repo(REPO, "dataset").files() == {name: b"theirs"}
+
+
+def test_the_retired_command_names_its_replacement(tmp_path):
+    with pytest.raises(SystemExit, match=r"push-results is retired: `hub push RUN_DIR --repo .*`hub push-run`"):
+        main(["hub", "push-results", str(tmp_path)])

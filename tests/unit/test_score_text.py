@@ -41,8 +41,7 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
     found = find_results(run_dir)
     written = report.write_report([run_dir], tmp_path / "report").read_text()
     card = model_card(run_dir, 3, "owner/tiny")["README.md"].decode()
-    published = run_data.results_of(run_dir / "eval")
-    data_card = run_data.results_files(run_dir / "eval", published, "owner/results", tmp_path)["README.md"].decode()
+    data_card = run_data.run_files(run_dir, "owner/run", tmp_path)["README.md"].decode()
     page = evaluation.render(clean({}), Workspace(Runs([str(run_dir)])))["table"]
     page = re.sub(r'<small class="vote">.*?</small>', "", page)
     cells = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", page)]
