@@ -35,7 +35,7 @@ from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.run.run_log import timestamp
 from openrlhf_ebpo.seams import model_folder
 
-CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
+CARD = ("README.md", "images/training.png")
 STATES = ("pushing", "pushed", "failed")
 FIELDS = {"step": int, "repo": str, "private": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
@@ -235,16 +235,13 @@ def is_current(item: Item) -> bool:
 def read_state(run_dir: str | Path) -> dict:
     """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pushing | pushed | failed, "repo", "attempts",
     "error", "commit", "time"}}}; empty if it is missing or damaged, which must not stop a push."""
-    return _valid_state(Path(run_dir) / "hub.json") or {"schema": 1, "failed": 0, "steps": {}}
-
-
-def _valid_state(path: Path) -> dict | None:
     try:
-        found = json.loads(path.read_text())
-        valid = isinstance(found["failed"], int) and all(_is_entry(*row) for row in found["steps"].items())
+        found = json.loads((Path(run_dir) / "hub.json").read_text())
+        if isinstance(found["failed"], int) and all(_is_entry(*row) for row in found["steps"].items()):
+            return found
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return found if valid else None
+        pass
+    return {"schema": 1, "failed": 0, "steps": {}}
 
 
 def _is_entry(step: str, entry: object) -> bool:
@@ -256,8 +253,6 @@ def _is_entry(step: str, entry: object) -> bool:
 def write_state(run_dir: str | Path, step: int, **changes) -> dict:
     """Change a step's entry; returns it."""
     path = Path(run_dir) / "hub.json"
-    if path.exists() and not _valid_state(path):
-        path.rename(path.with_name("hub.json.damaged"))
     state = read_state(run_dir)
     entry = {"attempts": 0, "error": None, "commit": None, **state["steps"].get(str(step), {})}
     entry |= {**changes, "time": timestamp()}

@@ -3,11 +3,14 @@ token may write to them before anything is made for them."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub.content import PICKLES
+from openrlhf_ebpo.hub.upload import head_of, read_file
 from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_errors, require_client
 from openrlhf_ebpo.redact import redacted_text
 
@@ -17,6 +20,8 @@ ADDRESS = re.compile(r"https?://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
 COMMIT_PAGE = re.compile(r"/commit/([0-9a-f]{7,40})/?$")  # a page that the client's parser does not know
 REVISION = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 MAX_REVISION_CHARS = 200
+WEIGHTS = (".safetensors", ".gguf", *PICKLES)
+NOT_CONTENT = (".gitattributes", "README.md")
 
 
 class Place(NamedTuple):
@@ -133,6 +138,36 @@ def _check_existing(api, repo: str, repo_type: str) -> None:
     except HubError as error:
         if error.status != 404:  # a repo that does not exist is created by the first push
             raise
+
+
+def check_same_run(api, repo: str, here: dict, repo_type: str = "model") -> str | None:
+    """Check that a repo is new or holds this run: another one would move its tags and delete its files.
+
+    Returns:
+        The commit of main, None for a new repo.
+
+    Raises:
+        HubError: the repo holds another run or something else.
+    """
+    commit, names = head_of(api, repo, repo_type)
+    if "run.json" in names:
+        there = json.loads(read_file(api, repo, repo_type, commit, "run.json"))
+        there = there if isinstance(there, dict) else {}
+        if any(there.get(key) != here.get(key) for key in ("started", "model", "dataset")):  # the same in a resumed run
+            raise HubError(
+                f"{repo} holds another run ({there.get('name')}, started {there.get('started')}), which would be "
+                "overwritten: choose another repo, or delete that one on the Hub",
+                permanent=True,
+            )
+        return commit
+    others = [name for name in names if name.endswith(WEIGHTS) or (repo_type != "model" and name not in NOT_CONTENT)]
+    if others:
+        raise HubError(
+            f"{repo} holds files of something else than a run ({others[0]}), which would be overwritten: choose another "
+            "repo, or delete that one on the Hub",
+            permanent=True,
+        )
+    return commit
 
 
 def _lacks_rights(account: dict, repo: str) -> str | None:

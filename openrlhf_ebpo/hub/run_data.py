@@ -18,7 +18,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,11 +32,11 @@ from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
-from openrlhf_ebpo.hub.places import check_write_access, target
+from openrlhf_ebpo.hub.places import check_same_run, check_write_access, target
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text
 from openrlhf_ebpo.hub.run_card import EVALUATIONS, METRICS, data_card
 from openrlhf_ebpo.hub.tables import publishable_parquet
-from openrlhf_ebpo.hub.upload import commit_of, head_of, plan, print_plan, publish, read_file
+from openrlhf_ebpo.hub.upload import plan, print_plan, publish
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT
@@ -98,53 +98,21 @@ def run(args: argparse.Namespace) -> None:
 def _planned(api, args: argparse.Namespace, scratch: Path) -> list:
     files = run_files(args.run_dir, args.repo, scratch)
     try:
-        there = remote_run(api, args.repo)
-    except HubError:  # the Hub cannot be asked, or not without a token
-        there = None
-    check_same_run(there, json.loads(files["run.json"]), args.repo)
+        check_same_run(api, args.repo, json.loads(files["run.json"]), DATASET)
+    except HubError as error:  # otherwise the Hub cannot be asked, or not without a token
+        if error.permanent and error.status is None:
+            raise
     return plan(api, args.repo, files, repo_type=DATASET, delete=OURS)
 
 
 def _publish(api, args: argparse.Namespace, scratch: Path):
-    """All of one attempt: what goes depends on what is there, and another push may have come in between."""
-    with hub_errors(f"looking at {args.repo}"):
-        before = commit_of(api, args.repo, DATASET, "main")
+    """Make one attempt. It collects the files again, since a push that came in between fails it (412)."""
     files = run_files(args.run_dir, args.repo, scratch)
-    check_same_run(remote_run(api, args.repo), json.loads(files["run.json"]), args.repo)
+    before = check_same_run(api, args.repo, json.loads(files["run.json"]), DATASET)
     files[CARD] = keeping_notes(api, args.repo, files[CARD], print, DATASET)
     how = {"private": not args.public, "based_on": before, "delete": OURS}
     message = f"run {public_text(args.run_dir.absolute().name)}"
     return publish(api, args.repo, files, repo_type=DATASET, message=message, **how)
-
-
-def remote_run(api, repo: str) -> dict | None:
-    """run.json of the repo, None if that is new.
-
-    Raises:
-        UsageError: it holds something else than a run.
-    """
-    commit, names = head_of(api, repo, DATASET)
-    if "run.json" in names:
-        return json.loads(read_file(api, repo, DATASET, commit, "run.json"))
-    if others := sorted(names.keys() - {".gitattributes", CARD}):
-        raise UsageError(
-            f"--repo {repo} holds something that is not a run ({', '.join(others[:3])}), which would be overwritten: "
-            "choose another repo"
-        )
-    return None
-
-
-def check_same_run(there: Mapping | None, here: Mapping, repo: str) -> None:
-    """Check that the run in the repo, if it has one, is this one, known by its start.
-
-    Raises:
-        UsageError: the repo holds another run, which this push would overwrite.
-    """
-    if there is not None and there.get("started") != here.get("started"):
-        raise UsageError(
-            f"--repo {repo} holds another run: {there.get('name')!r}, started {there.get('started')}; this one is "
-            f"{here.get('name')!r}, started {here.get('started')}. Choose another repo, or delete that one on the Hub"
-        )
 
 
 def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:

@@ -1,4 +1,4 @@
-"""Tables of responses as they are published: columns that are known, without secrets, in small row groups."""
+"""Tables of responses as they are published: columns that are known, without secrets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from openrlhf_ebpo.hub.local_files import LocalFile, local_file, opened
 from openrlhf_ebpo.hub.public import public_data, public_text
 from openrlhf_ebpo.redact import find_private, own_homes, private_pattern
 
-LARGE_ROW_GROUP_BYTES = 32 << 20  # uncompressed: above it a reader of one page of rows loads too much
-ROW_GROUP_BYTES = 8 << 20
+ROW_GROUP_ROWS = 128  # as the trainings write them
 KNOWN = {**columns.ROLLOUTS, **columns.SAMPLES}
 
 
 def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
-    """The file itself or, where something in it must not go, or its row groups are too large to be read lazily, a copy in
-    `scratch`. Read and written in pieces.
+    """Return the file itself or, if something in it must not go, a copy in `scratch`. Read and written in pieces.
 
     Raises:
         UsageError: it is damaged.
@@ -78,10 +76,9 @@ def read_schema(content: LocalFile | bytes) -> pa.Schema:
 
 
 def goes_as_it_is(file: pq.ParquetFile) -> bool:
-    metadata, schema = file.metadata, file.schema_arrow
-    large = any(metadata.row_group(i).total_byte_size > LARGE_ROW_GROUP_BYTES for i in range(metadata.num_row_groups))
+    schema = file.schema_arrow
     noted = schema.metadata or any(set(field.metadata or ()) - {b"PARQUET:field_id"} for field in schema)
-    if large or noted or publishable(schema) != schema.names:
+    if noted or publishable(schema) != schema.names:
         return False
     texts = [field.name for field in schema if is_text(field.type)]
     return not any(changed(batch, public_batch(batch)) for batch in file.iter_batches(4096, columns=texts))
@@ -112,13 +109,11 @@ def _plain(column: pa.Array) -> pa.Array:
 
 def _copy(file: pq.ParquetFile, target: Path) -> tuple[str, ...]:
     """Returns the columns that are not as they were, or not there."""
-    metadata, names = file.metadata, publishable(file.schema_arrow)
-    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    rows = max(1, metadata.num_rows * ROW_GROUP_BYTES // max(size, 1))
+    names = publishable(file.schema_arrow)
     schema = public_batch(pa.RecordBatch.from_pylist([], schema=file.schema_arrow).select(names)).schema
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         places = dict.fromkeys(name for name in file.schema_arrow.names if name not in names)
-        for batch in file.iter_batches(batch_size=min(rows, metadata.num_rows or 1), columns=names):
+        for batch in file.iter_batches(ROW_GROUP_ROWS, columns=names):
             public = public_batch(batch)
             writer.write_batch(public)
             places |= dict.fromkeys(changed(batch, public))
