@@ -55,13 +55,13 @@ OTHER = Markdown("logged by the reward function, or by OpenRLHF")
 
 
 def metric_meaning(name: str, own: Mapping[str, Metric] = MappingProxyType({})) -> Markdown:
-    """own: what the run says about metrics of its own code; not our words."""
+    """The meaning of a metric's column. own: descriptions of the run's custom metrics, which are untrusted text."""
     if name in METRICS:
         return METRICS[name]
     if metric := find(name):
-        return Markdown(_told(metric))
-    return sanitize(_told(own[name])) if name in own else OTHER
+        return Markdown(_meaning(metric))
+    return sanitize(_meaning(own[name])) if name in own else OTHER
 
 
-def _told(metric: Metric) -> str:
+def _meaning(metric: Metric) -> str:
     return metric.with_unit(": ".join(filter(None, (metric.title, metric.tells))))

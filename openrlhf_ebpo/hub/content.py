@@ -23,7 +23,7 @@ from openrlhf_ebpo.redact import REDACTED, find_private, own_homes, redacted_tex
 
 Content = LocalFile | bytes
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
-TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, and looked through all the same
+TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # scanned for secrets too, though some are binary
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 PACKED = ".gz"
 VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, and nowhere else
@@ -37,8 +37,8 @@ KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 class Publishable(Mapping[str, Content]):
     """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
 
-    Looked through: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not looked into: the numbers
-    of weights, pictures (we draw them), the Space's fonts, pickles. A file of this machine is looked through once.
+    Scanned: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not scanned: the numbers of weights,
+    pictures (we draw them), the Space's fonts, pickles. A local file is scanned once.
 
     Raises:
         UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
@@ -56,7 +56,7 @@ class Publishable(Mapping[str, Content]):
         }
 
     def with_manifest(self, name: str, manifest: bytes) -> Publishable:
-        """Add a list of these files' own names and hashes, which have been looked through already."""
+        """Add a list of the names and hashes of these files, which have been scanned already."""
         self._files[name] = manifest
         return self
 
@@ -104,7 +104,7 @@ def _kind(path: str) -> str:
 
 
 def _check_contents(files: Mapping[str, Content]) -> None:
-    """All texts at once: RE2 takes longer to read its pattern than most files."""
+    """Scan all texts at once: RE2 takes longer to read its pattern than most files."""
     tables_of = {path: content for path, content in files.items() if _kind(path) == TABLE}
     texts = {path: _text_of(path, content) for path, content in files.items() if path not in tables_of}
     mask = suspicious(pa.array(texts.values(), pa.large_binary())).to_pylist()
@@ -120,8 +120,8 @@ def _check_contents(files: Mapping[str, Content]) -> None:
 
 
 def _text_of(path: str, content: Content) -> bytes:
-    """The text to be looked through, as its reader will see it: unpacked, of UTF-16, and with the letters that JSON has written
-    as numbers; without what has been made unreadable already."""
+    """The text to scan, as its reader will see it: unpacked, decoded from UTF-16, JSON escapes replaced, without what has
+    been redacted already."""
     kind = _kind(path)
     if kind in (PICTURE, ".woff2", *PICKLES):
         return b""
@@ -129,7 +129,7 @@ def _text_of(path: str, content: Content) -> bytes:
     try:
         text = gzip.decompress(text) if kind == PACKED else text
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is damaged: it cannot be unpacked ({error}), and so not be looked through") from error
+        raise UsageError(f"{path} is damaged and cannot be scanned: it cannot be unpacked ({error})") from error
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = text.decode("utf-16", "replace").encode()
     text = re.sub(rb"\\u00([2-7][0-9A-Fa-f])", lambda match: bytes([int(match[1], 16)]), text)

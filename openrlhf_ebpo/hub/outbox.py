@@ -52,7 +52,7 @@ class Item:
     token: str
     sizes: dict[str, int]  # of what was put into files/
     hashes: dict[str, str]  # SHA-256 of the same
-    not_secret: tuple[str, ...] = ()  # names that the user has looked through
+    not_secret: tuple[str, ...] = ()  # names of files that the user has checked
 
     def files(self) -> dict[str, Path]:
         """Path in the repo -> file: what was put into files/, and the card where it has been made."""
@@ -82,7 +82,7 @@ def pending(run_dir: str | Path) -> int:
 
 
 def damaged(run_dir: str | Path) -> list[Path]:
-    """Snapshots whose push.json cannot be read: nobody knows where they were to go."""
+    """Snapshots whose push.json, which names their repo, cannot be read."""
     return [path.parent for path in sorted(outbox(run_dir).glob("step-*/push.json")) if not _read(path.parent)]
 
 
@@ -115,7 +115,7 @@ def add(
 
     Args:
         full_state: folders of DeepSpeed checkpoints to go along, `<ckpt.path>/_actor/global_step10`.
-        not_secret: names of files of the model that the user has looked through.
+        not_secret: names of files of the model that the user has checked.
 
     Raises:
         UsageError: the model is not complete and inert, or something in it may not be published.

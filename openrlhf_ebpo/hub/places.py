@@ -83,7 +83,7 @@ def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
     repo, revision = place(text, flag, kind)
     if revision:
         raise UsageError(
-            f"{flag} {text}: a push goes to the branch main (a model's steps get tags and branches of their own), not to "
+            f"{flag} {text}: a push goes to the branch main (steps of a model have tags and branches), not to "
             f"{revision}: give {repo} alone"
         )
     return repo

@@ -101,16 +101,16 @@ def end_at_once(*_) -> None:
 
 
 def next_step(folder: Path) -> list[str]:
-    """Lines that say what to do with a pulled model; first, that it brings its own code."""
+    """Lines that say what to do with a pulled model; a warning if it comes with custom code."""
     try:
         brought = own_code(folder)
     except ModelFileError as error:
         return [f"warning: {error}"]
     if brought:
         return [
-            f"warning: the model brings code of its own: {'; '.join(map(str, brought))}",
-            "Nothing of that code was pulled, read or run. Where the model does not load without it, train and eval refuse "
-            f"the model, unless {FLAG} is given: read the code before.",
+            f"warning: the model comes with custom code: {'; '.join(map(str, brought))}",
+            "That code was not pulled, read or run. If the model does not load without it, train and eval refuse the model "
+            f"unless {FLAG} is given: read the code first.",
         ]
     there = (folder / "config.json").exists()
     return [f"next: openrlhf-ebpo eval --model {folder} --tasks math500"] if there else []
@@ -182,8 +182,8 @@ def read_record(folder: Path) -> dict | None:
 
 
 def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None:
-    """Remove what an earlier pull of another commit has left, before anything new comes: files of two models must not be
-    mixed, whenever a pull is killed. From the first removal on the folder does not count as complete."""
+    """Remove the files of an earlier pull of another commit before anything is downloaded: files of two models must not mix,
+    whenever a pull is killed. The folder is incomplete from the first removal on."""
     before = read_record(folder)
     if not before:
         return
@@ -201,7 +201,9 @@ def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
         if commit:
             return commit, listing(api, repo, "model", commit)
         if not revision or not commit_of(api, repo, "model", "main"):
-            raise HubError(f"there is no repo {repo} with a model, or the token may not see it", 404, permanent=True)
+            raise HubError(
+                f"the repo {repo} has no model or does not exist, or the token may not see it", 404, permanent=True
+            )
         refs = api.list_repo_refs(repo)
     names = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])
     raise HubError(f"{repo} has no revision {revision}; it has {names}", 404, permanent=True)

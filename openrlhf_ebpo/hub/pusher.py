@@ -181,7 +181,7 @@ def main() -> None:
     except UsageError as error:
         sys.exit(str(error))
     if os.fork():
-        os._exit(0)  # the process left belongs to nobody: Ray's shutdown ends all children of the driver
+        os._exit(0)  # the child has no parent, since Ray's shutdown ends all children of the driver
     os.nice(10)
     try:
         work(run_dir, Clock(run_dir, driver, seconds), lock)

@@ -1,4 +1,4 @@
-"""The data card of a published run: its facts, its evaluation, and every table with its columns explained."""
+"""The data card of a published run: its facts, and every table with its columns explained."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import columns, evaluations
-from openrlhf_ebpo.hub.card import PICTURE
 from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render, table, words
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, table, words
 from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.tables import read_schema
@@ -24,28 +23,23 @@ FACTS = {"name": "run", "status": "status", "model": "model", "dataset": "traini
 FACTS |= {"seed": "seed", "started": "started", "ended": "ended"}
 
 
-def data_card(run: dict, repo: str, files: Mapping[str, Content], rows: list[dict]) -> str:
+def data_card(run: dict, repo: str, files: Mapping[str, Content]) -> str:
     """README.md of the repo.
 
     Args:
         run: run.json as it is published.
         files: the other files, by path in the repo.
-        rows: the evaluations', as `evaluations.rows_of` makes them.
     """
     estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
     facts = {**run, "estimator": registry.title(estimator)}
-    found = configs(files)
     make = functools.partial(
         render,
         "run_card.md",
-        metadata=metadata(repo, ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)], found),
+        metadata=metadata(repo, ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)], configs(files)),
         name=identifier(repo.rpartition("/")[2]),
         ebpo=estimator == "ebpo",
-        picture=Markdown(PICTURE) if PICTURE in files else None,
         facts=[(Markdown(label), code(facts[key])) for key, label in FACTS.items() if facts.get(key) is not None],
         versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
-        reading=reading(repo, found),
-        protocols=evaluations.by_step(rows),
         tables=tables(files, run),
     )
     return with_slot(lambda slot: redacted_text(make(notes=slot)))
@@ -97,15 +91,6 @@ def metadata(repo: str, tags: Sequence[str], configs: Sequence[dict]) -> Markdow
     pretty = repo.rpartition("/")[2]
     data = DatasetCardData(pretty_name=pretty, task_categories=["text-generation"], tags=list(tags), **shown)
     return Markdown(data.to_yaml())
-
-
-def reading(repo: str, found: Sequence[dict]) -> Markdown:
-    """Python that loads every configuration."""
-    lines = ["from datasets import load_dataset", ""]
-    for entry in found:
-        split = entry["data_files"][-1]["split"]
-        lines.append(f'load_dataset("{repo}", "{entry["config_name"]}", split="{split}")')
-    return fenced("python", "\n".join(lines))
 
 
 def tables(files: Mapping[str, Content], run: Mapping) -> list[list[Markdown]]:

@@ -28,7 +28,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import evaluations
-from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
+from openrlhf_ebpo.hub.card import RECORDS, read
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
@@ -129,9 +129,7 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
         files[METRICS] = parquet_bytes(metrics_table(metrics))
     if rows := evaluations.rows_of(results):
         files[EVALUATIONS] = parquet_bytes(pa.Table.from_pylist(rows, schema=evaluations.SCHEMA))
-    if picture := reward_curve(run_dir, max([row["step"] for row in metrics], default=0)):
-        files[PICTURE] = picture
-    files[CARD] = data_card(public_run(found), repo, files, rows).encode()
+    files[CARD] = data_card(public_run(found), repo, files).encode()
     return files
 
 

@@ -6,8 +6,8 @@ It asks nothing of the Hub, changes nothing and needs no token: it reads the run
   watch -n 5 openrlhf-ebpo hub status RUN_DIR
 
 Exit status: 0, all that was saved is pushed. 3, something waits or is under way, and a process pushes it. 1, it needs you:
-a push has failed; something waits and no process pushes it, or for over an hour; a step was not queued, or its snapshot is
-damaged or gone. Also if RUN_DIR is not a run.
+a push has failed; something waits and no process pushes it; a step was not queued, or its snapshot is damaged or gone. Also
+if RUN_DIR is not a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.outbox import Item
 from openrlhf_ebpo.hub.push_command import find_run
 from openrlhf_ebpo.hub.training import not_queued
-from openrlhf_ebpo.hub.upload import megabytes
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.checkpoints import saved
 from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
@@ -35,7 +34,6 @@ from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
 DONE, WAITS, NEEDS_YOU = 0, 3, 1
 OPEN = ("waits", "pushing", "failed")
 BROKEN = ("failed", "gone", "lost", "damaged")
-LONG_SECONDS = 3600.0
 MAX_TEXT_CHARS = 500
 
 
@@ -44,8 +42,7 @@ class Step:
     """A row of the table.
 
     state: one of OPEN, pushed, gone (not pushed, and its snapshot was removed), lost (saved and never queued) or damaged
-    (its snapshot cannot be read). step: None if a damaged file does not say. seconds: since the state was noted. total:
-    bytes of the snapshot.
+    (its snapshot cannot be read). step: None if a damaged file does not say. seconds: since the state was noted.
     """
 
     step: int | None
@@ -54,7 +51,6 @@ class Step:
     seconds: float = 0.0
     error: str | None = None
     url: str | None = None
-    total: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +70,7 @@ class Status:
 
     @property
     def code(self) -> int:
-        late = any(step.state in OPEN and step.seconds > LONG_SECONDS for step in self.steps)
-        if late or any(step.state in BROKEN for step in self.steps) or (self.waits and self.pusher is None):
+        if any(step.state in BROKEN for step in self.steps) or (self.waits and self.pusher is None):
             return NEEDS_YOU
         return WAITS if self.waits else DONE
 
@@ -124,7 +119,7 @@ def read_steps(run_dir: Path, run: dict, pushes: bool) -> list[Step]:
     """One row for each step that was saved for a push: hub.json, the queue, its notes, then checkpoints.jsonl."""
     items, rows = {item.step: item for item in outbox.items(run_dir)}, {}
     for step, item in items.items():
-        rows[step] = Step(step, "waits", seconds=_seconds_waiting(item), total=sum(item.sizes.values()))
+        rows[step] = Step(step, "waits", seconds=_seconds_waiting(item))
     for name, entry in outbox.read_state(run_dir)["steps"].items():
         item = items.get(int(name))
         if not item or entry.get("token") == item.token:  # a later snapshot counts more than what was pushed before
@@ -160,7 +155,7 @@ def _noted(step: int, entry: dict, item: Item | None, pushes: bool) -> Step:
     with contextlib.suppress(ValueError, TypeError):
         seconds = max(time.time() - datetime.fromisoformat(entry.get("time")).timestamp(), 0.0)
     error, url = (plain(entry.get(name)) or None for name in ("error", "url"))
-    return Step(step, state, entry["attempts"], seconds, error, url, sum(item.sizes.values()) if item else None)
+    return Step(step, state, entry["attempts"], seconds, error, url)
 
 
 def _notes(run_dir: Path) -> list[tuple[int | str, str]]:
@@ -179,7 +174,7 @@ def saved_for_push(run_dir: Path, run: dict) -> list[int]:
     try:
         every = int(dig(run, "args", "ckpt", "save_steps") or 0) * int(dig(run, "args", "hub", "every") or 1)
         steps = [each.step for each in saved(run_dir) if each.model]
-    except (ValueError, TypeError, RunDirectoryError):  # somebody else's files
+    except (ValueError, TypeError, RunDirectoryError):  # files of an unknown run
         return []
     if not (dig(run, "args", "hub", "repo") and every > 0):
         return []
@@ -212,8 +207,7 @@ def lines(status: Status) -> list[str]:
 
 
 def _row(step: Step) -> list[str]:
-    sending = megabytes(step.total or 0) if step.state == "pushing" else None
-    text, age = "; ".join(filter(None, [step.url or sending, step.error])), str(timedelta(seconds=int(step.seconds)))
+    text, age = "; ".join(filter(None, [step.url, step.error])), str(timedelta(seconds=int(step.seconds)))
     return ["?" if step.step is None else str(step.step), step.state, str(step.attempts), age, text]
 
 
@@ -221,7 +215,7 @@ def _advice(status: Status) -> list[str]:
     if status.code == DONE:
         return ["all that was saved is pushed" if status.steps else "nothing has been saved yet"]
     if status.waits and status.pusher is None:
-        return [f"nobody pushes; finish with: openrlhf-ebpo hub push {shlex.quote(status.run_dir)}"]
+        return [f"no process pushes; finish with: openrlhf-ebpo hub push {shlex.quote(status.run_dir)}"]
     return [f"details: {Path(status.run_dir) / 'hub' / 'push.log'}"] if status.code == NEEDS_YOU else []
 
 

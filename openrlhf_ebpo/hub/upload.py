@@ -82,7 +82,7 @@ def publish(
         allow_pickle: let files through that execute code when they are loaded.
         create: more arguments of huggingface_hub's create_repo (space_sdk).
         based_on: commit of the branch that the files were made for, None for a new branch: the push fails (412) if
-            somebody else has pushed since. Between listing and commit it always does.
+            another push came since. Between listing and commit this is always checked.
 
     Raises:
         HubError: in words; `permanent` says whether repeating it is of use.
@@ -248,8 +248,7 @@ def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str,
 
 
 def send(api, repo, repo_type, branch, head, files: Publishable, changed, stale, message) -> str:
-    """Commit `changed` on top of `head`; fails (412) if somebody else has pushed in between. The one place where files
-    leave this machine. The client hashes every file, and its hash must be that of the queued file.
+    """Commit `changed` on top of `head`; fails (412) after another push in between. Files leave this machine here only. The client hashes every file, and its hash must be that of the queued file.
 
     Raises:
         TypeError: the files have not been through the filter. UsageError: a file is not as it was queued.

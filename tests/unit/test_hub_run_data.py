@@ -65,8 +65,6 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     copy = tmp_path / "copy"
-    card = (copy / "README.md").read_text()
-    assert card.count("### Protocol") == 2 and "| pass@1 before training | pass@1 | maj@4 | pass@4 |" in card
     assert read_metrics(copy) == read_metrics(run_dir)
     assert read_rollouts(copy, 2) == read_rollouts(run_dir, 2)
     assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
@@ -116,8 +114,8 @@ def test_only_what_is_new_goes(tmp_path, hub, push, capsys):
     write_steps(run_dir, [4])
     push(run_dir)
     new = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pushed")]
-    assert "6 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
-    assert hub.count("PUT /lfs/") == uploads + 3  # rollouts, metrics, the picture
+    assert "5 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
+    assert hub.count("PUT /lfs/") == uploads + 2  # rollouts, metrics
 
 
 def test_what_a_resumed_run_rolled_back_goes_and_a_foreign_run_is_refused(tmp_path, hub, push):
