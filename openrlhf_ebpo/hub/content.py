@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.local_files import LocalFile, opened
-from openrlhf_ebpo.hub.tables import private_column, suspicious
+from openrlhf_ebpo.hub.tables import suspicious, text_of
 from openrlhf_ebpo.redact import REDACTED, find_private, own_homes, redacted_text, without_homes
 
 Content = LocalFile | bytes
@@ -105,13 +105,10 @@ def _kind(path: str) -> str:
 
 def _check_contents(files: Mapping[str, Content]) -> None:
     """Scan all texts at once: RE2 takes longer to read its pattern than most files."""
-    tables_of = {path: content for path, content in files.items() if _kind(path) == TABLE}
-    texts = {path: _text_of(path, content) for path, content in files.items() if path not in tables_of}
+    texts = {path: _text_of(path, content) for path, content in files.items()}
     mask = suspicious(pa.array(texts.values(), pa.large_binary())).to_pylist()
-    places = {path: _line(text) for (path, text), found in zip(texts.items(), mask, strict=True) if found}
-    places |= {path: private_column(content) for path, content in tables_of.items()}
-    for path, where in places.items():
-        if where:
+    for path, found in zip(texts, mask, strict=True):
+        if where := found and _line(texts[path]):
             place = files[path].path if isinstance(files[path], LocalFile) else path
             raise UsageError(
                 f"{place}, {where}, holds what looks like a secret (a token, a private key, or a password in an address) or "
@@ -125,6 +122,8 @@ def _text_of(path: str, content: Content) -> bytes:
     kind = _kind(path)
     if kind in (PICTURE, ".woff2", *PICKLES):
         return b""
+    if kind == TABLE:
+        return text_of(content).encode()
     text = header_of(content) if kind == WEIGHTS else opened(content).read()
     try:
         text = gzip.decompress(text) if kind == PACKED else text

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,7 +132,7 @@ def add(
         for name, content in files.items():
             put(content, temporary / "files" / name)
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
-        hashes = _hashes(temporary / "files", sizes, step)
+        hashes = _hashes(temporary / "files", sizes)
         settings = {"step": step, "repo": repo, "private": private, "not_secret": sorted(not_secret)}
         what = {"files": sizes, "sha256": hashes, "token": token, "time": timestamp()}
         write_json(temporary / "push.json", {**settings, **what})
@@ -151,16 +151,11 @@ def _new_token(run_dir: Path) -> str:
     return f"{max(time.time_ns(), *(int(token) + 1 for token in waiting if token.isdigit()), 0):020d}"
 
 
-def _hashes(files: Path, sizes: Mapping[str, int], step: int) -> dict[str, str]:
+def _hashes(files: Path, names: Collection[str]) -> dict[str, str]:
     """SHA-256 of the files of a snapshot. A linked file can change through its other name while it waits, which its size
     would not show. Shards are read several at a time, from the system's cache: they were written a moment ago."""
-    if (total := sum(sizes.values())) > 1e9:
-        print(
-            f"hub: step {step}: reading {total / 1e9:.1f} GB once, for the hashes that the push is held against",
-            flush=True,
-        )
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return dict(zip(sizes, pool.map(lambda name: sha256(local_file(files / name, files)), sizes), strict=True))
+        return dict(zip(names, pool.map(lambda name: sha256(local_file(files / name, files)), names), strict=True))
 
 
 def put(content: Content, target: Path, links: bool = True) -> None:

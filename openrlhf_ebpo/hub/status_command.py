@@ -55,12 +55,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Status:
-    """pusher: id of the process that pushes, 0 until it has written it, or None."""
+    """pusher: id of the process that pushes (unknown until it has written it), or None."""
 
     run_dir: str
     run: str
     repo: str | None
-    pusher: int | None
+    pusher: str | None
     failed_attempts: int
     steps: list[Step]
 
@@ -104,12 +104,11 @@ def read_status(run_dir: Path) -> Status:
             f"{run_dir}: nothing is pushed, for it was trained without --hub.repo; push a saved model with openrlhf-ebpo hub "
             f"push {shlex.quote(str(run_dir))} --repo owner/name"
         )
-    pid = outbox.who_pushes(run_dir) if pushes else ""
     return Status(
         run_dir=str(run_dir),
         run=plain(f"{run.get('name')}, {run.get('status')}"),
         repo=plain(repo) or next((plain(item.repo) for item in outbox.items(run_dir)), None),
-        pusher=(int(pid) if pid.isascii() and pid.isdigit() and len(pid) < 12 else 0) if pushes else None,
+        pusher=plain(outbox.who_pushes(run_dir)) if pushes else None,
         failed_attempts=outbox.read_state(run_dir)["failed"],
         steps=steps,
     )
@@ -190,7 +189,7 @@ def plain(text) -> str:
 
 
 def lines(status: Status) -> list[str]:
-    pusher = "none" if status.pusher is None else f"process {status.pusher or '(starting)'}"
+    pusher = "none" if status.pusher is None else f"process {status.pusher}"
     rows = [["step", "state", "attempts", "age", ""], *map(_row, status.steps)] if status.steps else []
     widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
     table = ["  ".join([*map(str.rjust, row[:4], widths), row[4]]).rstrip() for row in rows]

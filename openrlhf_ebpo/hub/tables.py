@@ -13,7 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file, opened
 from openrlhf_ebpo.hub.public import public_data, public_text
-from openrlhf_ebpo.redact import find_private, own_homes, private_pattern
+from openrlhf_ebpo.redact import own_homes, private_pattern
 
 ROW_GROUP_ROWS = 128  # as the trainings write them
 KNOWN = {**columns.ROLLOUTS, **columns.SAMPLES}
@@ -38,31 +38,19 @@ def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
     return replace(local_file(copy), cleared=True, places=places)
 
 
-def private_column(content: LocalFile | bytes) -> str | None:
-    """The first column of any table that has something private; "schema" where its notes have.
+def text_of(content: LocalFile | bytes) -> str:
+    """All of a table as text: its schema with notes, then its values, one a line.
 
     Raises:
         UsageError: it is not a table.
     """
     try:
         with opened(content) as source:
-            file = pq.ParquetFile(source)
-            if find_private(file.schema_arrow.to_string(truncate_metadata=False), own_homes()) is not None:
-                return "column schema"
-            for batch in file.iter_batches(batch_size=4096):
-                for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    if not is_text(column.type) and not pa.types.is_primitive(column.type):
-                        column = pa.array(map(str, column.to_pylist()), pa.string())
-                    if is_text(column.type) and _is_private(column):
-                        return f"column {name}"
+            table = pq.read_table(source)
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"a table that is to be published cannot be read as Parquet: {error}") from error
-    return None
-
-
-def _is_private(column: pa.Array) -> bool:
-    texts = _plain(column).filter(suspicious(column)).to_pylist()
-    return any(find_private(text, own_homes()) is not None for text in texts)
+    values = (str(value) for column in table.columns for value in column.to_pylist())
+    return "\n".join([table.schema.to_string(truncate_metadata=False), *values])
 
 
 def suspicious(column: pa.Array) -> pa.Array:

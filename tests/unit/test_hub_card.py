@@ -121,7 +121,7 @@ def test_names_of_the_hub_become_metadata(tmp_path, monkeypatch):
     assert found["base_model"] == "Qwen/Qwen3-8B" and found["base_model_relation"] == "adapter"
     assert found["library_name"] == "peft" and found["license"] == "apache-2.0"
     assert found["datasets"] == ["BytedTsinghua-SIA/DAPO-Math-17k"]
-    assert 'from_pretrained(repo, revision=revision, dtype="auto"' in text and "vllm" not in text
+    assert 'from_pretrained(repo, revision=revision, dtype="auto"' in text and "pip install vllm" not in text
     assert "[`Qwen/Qwen3-8B`](https://huggingface.co/Qwen/Qwen3-8B) (`apache-2.0`)" in text
 
 

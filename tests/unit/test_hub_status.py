@@ -58,7 +58,7 @@ def test_from_the_first_snapshot_to_the_last_push(hub, hub_environment, make_run
     assert code == 3 and f"pusher  process {pid}" in out and "1 of 2 steps pushed" in out
     assert f"{hub.url}/{REPO}/tree/step-000002" in out
     found = read_status(run_dir)
-    assert (found.code, found.pusher, found.repo) == (3, pid, REPO)
+    assert (found.code, found.pusher, found.repo) == (3, str(pid), REPO)
     two, four = found.steps
     assert (two.state, two.attempts) == ("pushed", 1) and four.state == "pushing"
     os.kill(pid, signal.SIGKILL)
