@@ -2,7 +2,6 @@
 
     <run>/hub/outbox/step-000010.<token>/push.json   where it goes; a folder without it does not count
                                          files/      what goes, under its path in the repo
-                                         card/       README.md and pictures, made at the first attempt
     <run>/hub.json                                   the result of every step, with errors; written by the process that pushes
     <run>/hub/lock                                   held by the one process that pushes
 
@@ -35,7 +34,6 @@ from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.run.run_log import timestamp
 from openrlhf_ebpo.seams import model_folder
 
-CARD = ("README.md", "images/training.png")
 STATES = ("pushing", "pushed", "failed")
 FIELDS = {"step": int, "repo": str, "private": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
@@ -55,9 +53,8 @@ class Item:
     not_secret: tuple[str, ...] = ()  # names of files that the user has checked
 
     def files(self) -> dict[str, Path]:
-        """Path in the repo -> file: what was put into files/, and the card where it has been made."""
+        """Path in the repo -> file: what was put into files/ and is there."""
         found = {name: self.path / "files" / name for name in self.sizes}
-        found |= {name: self.path / "card" / name for name in CARD}
         return {name: path for name, path in found.items() if path.is_file()}
 
 

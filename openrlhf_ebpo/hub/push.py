@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -140,7 +139,7 @@ def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Publish
         HubError: the Hub refuses it, cannot be reached, or holds another run.
         UsageError: the snapshot is damaged.
     """
-    files = {**make_card(run_dir, item, report), **outbox.snapshot_files(item)}
+    files = {**outbox.snapshot_files(item), **card(run_dir, item.step, item.repo, report)}
     if CARD in files:  # at every attempt: somebody may edit the card on the Hub while a push waits
         files[CARD] = keeping_notes(api, item.repo, _bytes(files[CARD]), report)
     try:
@@ -177,27 +176,6 @@ def without_metadata(card: bytes) -> bytes:
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     return REGEX_YAML_BLOCK.sub("", card.decode(), count=1).lstrip().encode()
-
-
-def make_card(run_dir: Path, item: Item, report: Report = print) -> dict[str, bytes]:
-    """Make the card's files once, and keep them with the snapshot: every attempt sends the same, so that a repeated one makes
-    no second commit. Returns {} then, or the files if a full disk cannot keep them."""
-    if (item.path / "card").is_dir():
-        return {}
-    made = card(run_dir, item.step, item.repo, report)
-    temporary = item.path / "card.tmp"
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        for name, content in made.items():
-            path = temporary / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        temporary.rename(item.path / "card")
-    except OSError as error:
-        report(f"hub: the card of step {item.step} could not be kept: {error}")
-        return made
-    return {}
 
 
 def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[str, bytes]:

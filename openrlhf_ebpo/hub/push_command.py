@@ -224,8 +224,8 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
         step, files = chosen_files(args, run_dir)
         pushes = [(step, args.repo, files)]
     else:
-        made = [(item, outbox.snapshot_files(item)) for item in outbox.items(run_dir)]
-        pushes = [(i.step, i.repo, f if "README.md" in f else {**f, **card(run_dir, i.step, i.repo)}) for i, f in made]
+        items = outbox.items(run_dir)
+        pushes = [(i.step, i.repo, outbox.snapshot_files(i) | card(run_dir, i.step, i.repo)) for i in items]
     if not pushes:
         print("\n".join(nothing_to_do(run_dir)))
     for step, repo, files in pushes:
