@@ -60,40 +60,38 @@ NOT_AGAIN = (
 )
 
 
-def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
+def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
     """README.md and its pictures, by path in the repo.
 
     Args:
-        step: the step that the model is from, which is also its tag; None for the last step, on the branch main.
+        step: the step that the model is from, which is also its tag.
         repo: OWNER/NAME of the model.
 
     Raises:
-        UsageError: there is no run, or an evaluation in it is damaged.
+        UsageError: the folder holds no run, or an evaluation in it is damaged.
     """
     run_dir = Path(run_dir)
     run = read(run_dir)
-    metrics = [row for row in read_metrics(run_dir) if step is None or row["step"] <= step]
-    at = step if step is not None else max([row["step"] for row in metrics], default=0)
     # a server does not say which weights it has: they may be of another model
     rows = [row for row in evaluations.rows_of(evaluations.of_run(run_dir)) if not row["model"].startswith(SERVER)]
-    own = [row for row in rows if row["step"] == at]
+    own = [row for row in rows if row["step"] == step]
     base = card_metadata.base_model(run, run_dir)
-    picture = reward_curve(run_dir, at)
-    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step))
+    picture = reward_curve(run_dir, step)
+    shown = usage.of_run(run_dir, run.get("args", {}), repo, step_tag(step))
     make = functools.partial(
         render,
         "model_card.md",
         metadata=Markdown(card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()),
         name=identifier(repo.rpartition("/")[2]),
-        step=at,
+        step=step,
         base=_base(run, base),
         licence=_licence(run, base),
         adapter=bool(dig(run, "ds.lora.rank")),
-        protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and at]),
+        protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and step]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
         **_usage(shown),
-        **_training(public_run(run), at),
+        **_training(public_run(run), step),
         **_resume(public_run(run), shown),
     )
     text = with_slot(lambda slot: redacted_text(make(notes=slot)))

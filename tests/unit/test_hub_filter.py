@@ -331,7 +331,7 @@ def test_no_home_folder_stays_in_a_card(at_home, tmp_path):
     run = json.loads((run_dir / "run.json").read_text())
     run |= {"model": f"{HOME}/base", "dataset": f"trained at {HOME}", "name": "/Users/needle.bob"}
     write_json(run_dir / "run.json", run)
-    for files in (model_card(run_dir, None, MODEL), run_files(run_dir, RUN, tmp_path / "scratch")):
+    for files in (model_card(run_dir, 3, MODEL), run_files(run_dir, RUN, tmp_path / "scratch")):
         card = files["README.md"].decode()
         assert "alice" not in card and "needle.bob" not in card
         Publishable(files)

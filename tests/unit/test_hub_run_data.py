@@ -189,7 +189,11 @@ def test_a_run_before_its_first_step(tmp_path, hub, push):
     assert "configs" not in card_of(hub) and card_of(hub)["viewer"] is False
 
 
-def test_dry_run_lists_sizes_and_sends_nothing(tmp_path, hub, push, capsys):
+def test_dry_run_lists_sizes_sends_nothing_and_needs_neither_a_token_nor_the_hub(
+    tmp_path, hub, push, monkeypatch, capsys
+):
+    from huggingface_hub import HfApi
+
     run_dir = write_run(tmp_path)
     push(run_dir, "--dry_run")
     said = capsys.readouterr().out
@@ -197,12 +201,6 @@ def test_dry_run_lists_sizes_and_sends_nothing(tmp_path, hub, push, capsys):
         assert name in said
     assert "bytes" in said and f"would go to {REPO}; nothing was sent" in said
     assert not hub.repos and not hub.count("POST|PUT")
-
-
-def test_dry_run_needs_neither_a_token_nor_the_hub(tmp_path, hub, push, monkeypatch, capsys):
-    from huggingface_hub import HfApi
-
-    run_dir = write_run(tmp_path)
     monkeypatch.setattr(run_data, "hub_api", lambda: HfApi(endpoint=hub.url, token=False))
     push(run_dir, "--dry_run")
     hub.stop()
