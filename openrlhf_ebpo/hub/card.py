@@ -15,7 +15,7 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import card_metadata, evaluations, usage
-from openrlhf_ebpo.hub.card_metadata import dig
+from openrlhf_ebpo.hub.card_metadata import setting
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
 from openrlhf_ebpo.hub.notes import with_slot
@@ -86,7 +86,7 @@ def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
         step=step,
         base=_base(run, base),
         licence=_licence(run, base),
-        adapter=bool(dig(run, "ds.lora.rank")),
+        adapter=bool(setting(run, "ds.lora.rank")),
         protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and step]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
@@ -137,7 +137,7 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
 
 
 def _estimator(run: dict) -> dict:
-    name, versions = str(dig(run, "algo.advantage.estimator")), run.get("versions", {})
+    name, versions = str(setting(run, "algo.advantage.estimator")), run.get("versions", {})
     entry = registry.ESTIMATORS.get(name)
     return {
         "ebpo": name == "ebpo",
@@ -168,10 +168,10 @@ def _training(run: dict, step: int) -> dict:
         ("training data", run.get("dataset")),
         ("run", run.get("name")),
         ("step", step),
-        *((label, dig(run, flag)) for label, flag in SETTINGS),
+        *((label, setting(run, flag)) for label, flag in SETTINGS),
         ("started", run.get("started")),
     ]
-    settings = _flat(dig(run, "algo.advantage") or {}, "algo.advantage")
+    settings = _flat(setting(run, "algo.advantage") or {}, "algo.advantage")
     return {
         "settings": [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])],
         "versions": [(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
@@ -184,8 +184,8 @@ def _resume(run: dict, shown: usage.Usage) -> dict:
     argv = ["openrlhf-ebpo", "train", "--hub.resume_from", place, *_without(run["argv"], NOT_AGAIN)]
     return {
         "command": fenced("bash", shlex.join(argv)),
-        "kl_penalty": bool(dig(run, "algo.kl.init_coef")),
-        "full_state": bool(dig(run, "hub.full_state")),
+        "kl_penalty": bool(setting(run, "algo.kl.init_coef")),
+        "full_state": bool(setting(run, "hub.full_state")),
     }
 
 

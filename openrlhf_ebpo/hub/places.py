@@ -45,8 +45,8 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
         UsageError: `text` is not a repo, or one of another kind; a token pasted in its place is not echoed.
     """
     require_client()
-    from huggingface_hub.errors import HfUriError
-    from huggingface_hub.utils import parse_hf_uri
+    from huggingface_hub.errors import HfUriError, HFValidationError
+    from huggingface_hub.utils import parse_hf_uri, validate_repo_id
 
     if redacted_text(text) != text:
         raise UsageError(
@@ -63,7 +63,12 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
         raise UsageError(
             f"{flag} {text}: {NAMES[kind]} is asked for ({example}), and this is {NAMES.get(found.type, found.type)}"
         )
-    check_repo_id(found.id, flag, text)
+    try:
+        validate_repo_id(found.id)
+    except HFValidationError as error:
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address ({error})") from None
+    if found.id.count("/") != 1 or not found.id.isprintable():
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address")
     revision = found.revision
     if revision is not None and (
         not REVISION.fullmatch(revision) or ".." in revision or len(revision) > MAX_REVISION_CHARS
@@ -89,24 +94,6 @@ def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
     return repo
 
 
-def check_repo_id(repo: str, flag: str = "--repo", text: str | None = None) -> None:
-    """Check that `repo` is an owner/name of the Hub.
-
-    Raises:
-        UsageError: it is not.
-    """
-    require_client()
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(repo or "")
-    except HFValidationError as error:
-        raise UsageError(f"{flag} {text or repo}: a repo of the Hub is owner/name, or its address ({error})") from None
-    if repo.count("/") != 1 or not repo.isprintable():
-        raise UsageError(f"{flag} {text or repo}: a repo of the Hub is owner/name, or its address")
-
-
 def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:
     """Check that the token may write to `repo`, which need not exist yet; nothing is created.
 
@@ -116,7 +103,6 @@ def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--
     """
     from huggingface_hub import get_token
 
-    check_repo_id(repo, flag)
     if not (api.token or get_token()):
         raise UsageError(f"{flag} {repo}: no token for the Hub: {HOW_TO_LOG_IN}")
     try:
