@@ -102,7 +102,7 @@ def read(run_dir: Path) -> dict:
     """run.json of a run directory.
 
     Raises:
-        UsageError: there is none, it is damaged, or a record is a link out of the run.
+        UsageError: it is missing or damaged, or a record is a link out of the run.
     """
     for name in RECORDS:
         if os.path.lexists(run_dir / name):

@@ -50,7 +50,7 @@ TASK_TYPE = "text-generation"
 
 
 def of_run(run_dir: Path) -> list[Result]:
-    """The results in a run directory; [] where there are none.
+    """The results in a run directory.
 
     Raises:
         UsageError: one is damaged, of another version, or a link out of the run.

@@ -1,6 +1,6 @@
 """Keep the notes that people write into a card by hand, between two lines, when the next push brings a new card.
 
-They are foreign text, taken as it is and never read as a template, as metadata or as the end of the notes; secrets, the
+They are untrusted text and never read as a template, as metadata or as the end of the notes; secrets, the
 home folder of whoever pushes and signs that reverse text are left out. Their author could write all of README.md as well.
 """
 
@@ -52,7 +52,7 @@ def with_notes(card: str, notes: str) -> str:
 
 
 def keeping_notes(api, repo: str, card: bytes, report: Callable[[str], None], repo_type: str = "model") -> bytes:
-    """`card`, as it is to be pushed: with the notes of the card on the Hub.
+    """Put the notes of the card on the Hub into `card`.
 
     Raises:
         HubError: the Hub cannot be asked.

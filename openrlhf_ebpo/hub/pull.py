@@ -48,7 +48,7 @@ LAST = ("config.json", "adapter_config.json")  # without them no loader takes wh
 @dataclass(frozen=True)
 class Pulled:
     """commit: that the files are of. skipped: paths in the repo that were not pulled, for their types are not safe.
-    manifest: whether there was one to hold the files against."""
+    manifest: True if the files were compared with one."""
 
     folder: Path
     commit: str
@@ -290,8 +290,8 @@ def read_manifest(repo: str, folder: Path) -> dict[str, str]:
 
 
 def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, str], trust_pickle: bool) -> None:
-    """Hold files against sha256.json, which was pushed with them: large ones by the Hub's listing, with which they were
-    compared as they came; small ones by their content, as far as they are here.
+    """Compare files with sha256.json, which was pushed with them: large ones by the Hub's listing, with which they were
+    compared when they were downloaded; small ones by their content, as far as they are here.
 
     Raises:
         HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
@@ -320,7 +320,7 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
     was not pulled; `next_step` reports it.
 
     Raises:
-        HubError: it is not. The files stay for whoever wants to look; the next pull holds them against the Hub again.
+        HubError: it is not. The files stay for inspection; the next pull compares them with the Hub again.
     """
     if not any(path == "config.json" or path.endswith((".safetensors", INDEX)) for path in pulled):
         return  # a prior, say

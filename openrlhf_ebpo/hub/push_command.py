@@ -1,8 +1,8 @@
 """openrlhf-ebpo hub push: a run's models to the Hugging Face Hub, verified file by file, each step under a tag.
 
 Without --repo it finishes what a training with --hub.repo has queued, also after a kill or a broken connection: files
-that have arrived are not sent again. With --repo it pushes a saved model of any run. What was done stands in
-RUN_DIR/hub.json.
+that have arrived are not sent again. With --repo it pushes a saved model of any run. RUN_DIR/hub.json
+records the results.
 
   openrlhf-ebpo hub push RUN_DIR                                      finish
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --dry_run          list what would go

@@ -65,14 +65,14 @@ def publish(
     create: Mapping | None = None,
     based_on: str | object | None = ANY,
 ) -> Published:
-    """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist. A Path stands
+    """Put `files` (path in repo -> file or bytes) into a repo, which is created if it does not exist. A Path stands
     for the regular file there, which no link may lead out of its folder.
 
     Files that the repo has already are not sent again; without a change there is no commit. The tag is set last, on a
     commit whose listing shows every file with the right size and hash. It may be repeated after any failure.
 
     Args:
-        private: of a repo that is created; the visibility of an existing one stays as it is.
+        private: visibility of a repo that is created; an existing one keeps its own.
         revision: branch to commit to, "main" if None; created where it does not exist.
         delete: patterns (fnmatch) of remote files that go when they are not among `files`.
         manifest: name of the file with every file's sha256 that is added; None for none.
@@ -82,7 +82,7 @@ def publish(
             another push came since. Between listing and commit this is always checked.
 
     Raises:
-        HubError: in words; `permanent` says whether repeating it is of use.
+        HubError: it failed; a `permanent` error needs no retry.
         UsageError: pickles without `allow_pickle`; something that may not be published (`Publishable`); a link.
     """
     files = complete(files, manifest, allow_pickle)

@@ -17,8 +17,8 @@ EXAMPLE = "What is 12 * 13?"
 
 @dataclass(frozen=True)
 class Usage:
-    """Settings that the snippets depend on. template: text with {question} in it; system: before it in a chat template; known:
-    whether the instruction of the training prompts is; bos: --data.add_bos."""
+    """Settings that the snippets depend on. template: text with {question} in it; system: the system message of a chat
+    template; known: True if the instruction of the training prompts is known; bos: --data.add_bos."""
 
     repo: str
     revision: str
@@ -51,8 +51,8 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str) -> Usage:
 
 
 def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:
-    """(template, chat template, system message) of the training prompts, and whether their instruction is known: it is
-    in the training data, which may not be here."""
+    """(template, chat template, system message, known) of the training prompts. known: True if the training data, which
+    has the instruction, is here."""
     known = True
     try:
         form = training_form(run_dir)

@@ -55,7 +55,7 @@ def test_a_card_says_what_the_model_is(tmp_path):
         assert part in text
     assert "| responses per prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
     assert "## Evaluation" not in text and "model-index" not in text
-    assert "data was not at hand" in text and "form in which the model was asked" not in text  # no train.jsonl
+    assert "data was not available" in text and "form in which the model was asked" not in text  # no train.jsonl
     ModelCard(text)  # the Hub's own reader takes it
 
 
