@@ -6,7 +6,7 @@ import hub_runs
 import pytest
 import yaml
 from hub_repos import File
-from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
+from recorded_runs import GOOD, arguments, save_result, write_run
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.hub import evaluations, outbox
@@ -103,21 +103,6 @@ def test_a_card_without_one_of_the_lines_is_reported(hub, use_hub, tmp_path):
     card = files["README.md"].content.replace(END.encode(), b"")
     repo.commit("main", {**files, "README.md": File(card, False)}, "by hand")
     assert "one is missing: nothing of the old card is kept" in push(run_dir, 3)
-
-
-# One table, two renderings
-
-
-def test_body_and_model_index_show_the_same_rows(hub, use_hub, tmp_path):
-    run_dir = write_run(tmp_path)
-    save_result(run_dir / "eval", "aime24", POOR, 0)
-    save_result(run_dir / "eval", "aime24", GOOD, 3)
-    save_result(run_dir / "eval", "aime24", POOR, 3, GREEDY)
-    push(run_dir, 3)
-    text = hub.repo(REPO).files("step-000003")["README.md"].decode()
-    (index,) = yaml.safe_load(text.removeprefix("---\n").split("\n---\n")[0])["model-index"]
-    in_index = [m["value"] for row in index["results"] for m in row["metrics"] if m["type"] == "pass@1"]
-    assert in_index == [66.67, 33.33] and all(f"{value:.1f}" in text for value in in_index)
 
 
 def test_a_damaged_result_of_a_rolled_back_evaluation_costs_no_other_result(tmp_path):
