@@ -58,7 +58,9 @@ def test_what_names_no_repo_is_named_with_its_flag(text, kind, words):
     assert str(caught.value).startswith(f"--repo {text}: ")
 
 
-@pytest.mark.parametrize("repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n"])
+@pytest.mark.parametrize(
+    "repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n", "a/b--c"]
+)
 def test_what_is_not_the_name_of_a_repo(repo):
     with pytest.raises(UsageError, match="owner/name"):
         place(repo)
