@@ -24,7 +24,7 @@ COMMANDS = {
 
 RETIRED = {
     "push-results": "`hub push RUN_DIR --repo OWNER/MODEL --step N` writes the model's card again, with the run's results; "
-    "`hub push-run` publishes results as a data set"
+    "`hub push-run` publishes a run with its results"
 }
 
 main = dispatcher("openrlhf-ebpo hub", __doc__, COMMANDS, extra="hub", retired=RETIRED)

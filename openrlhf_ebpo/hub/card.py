@@ -14,8 +14,8 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import card_metadata, evaluations, published, usage
-from openrlhf_ebpo.hub.card_metadata import dig
+from openrlhf_ebpo.hub import card_metadata, evaluations, usage
+from openrlhf_ebpo.hub.card_metadata import setting
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
 from openrlhf_ebpo.hub.notes import with_slot
@@ -60,41 +60,38 @@ NOT_AGAIN = (
 )
 
 
-def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
+def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
     """README.md and its pictures, by path in the repo.
 
     Args:
-        step: the step that the model is from, which is also its tag; None for the last step, on the branch main.
+        step: the step that the model is from, which is also its tag.
         repo: OWNER/NAME of the model.
 
     Raises:
-        UsageError: there is no run, or an evaluation in it is damaged.
+        UsageError: the folder holds no run, or an evaluation in it is damaged.
     """
     run_dir = Path(run_dir)
     run = read(run_dir)
-    metrics = [row for row in read_metrics(run_dir) if step is None or row["step"] <= step]
-    at = step if step is not None else max([row["step"] for row in metrics], default=0)
     # a server does not say which weights it has: they may be of another model
     rows = [row for row in evaluations.rows_of(evaluations.of_run(run_dir)) if not row["model"].startswith(SERVER)]
-    own = [row for row in rows if row["step"] == at]
+    own = [row for row in rows if row["step"] == step]
     base = card_metadata.base_model(run, run_dir)
-    picture = reward_curve(run_dir, at)
-    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base)
+    picture = reward_curve(run_dir, step)
+    shown = usage.of_run(run_dir, run.get("args", {}), repo, step_tag(step))
     make = functools.partial(
         render,
         "model_card.md",
         metadata=Markdown(card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()),
         name=identifier(repo.rpartition("/")[2]),
-        step=at,
+        step=step,
         base=_base(run, base),
         licence=_licence(run, base),
-        protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and at]),
+        adapter=bool(setting(run, "ds.lora.rank")),
+        protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and step]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
-        links=published.links(run_dir, "model"),
         **_usage(shown),
-        **_training(public_run(run), metrics, at),
-        prior=_prior(metrics, at),
+        **_training(public_run(run), step),
         **_resume(public_run(run), shown),
     )
     text = with_slot(lambda slot: redacted_text(make(notes=slot)))
@@ -105,7 +102,7 @@ def read(run_dir: Path) -> dict:
     """run.json of a run directory.
 
     Raises:
-        UsageError: there is none, it is damaged, or a record is a link out of the run.
+        UsageError: it is missing or damaged, or a record is a link out of the run.
     """
     for name in RECORDS:
         if os.path.lexists(run_dir / name):
@@ -140,7 +137,7 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
 
 
 def _estimator(run: dict) -> dict:
-    name, versions = str(dig(run, "algo.advantage.estimator")), run.get("versions", {})
+    name, versions = str(setting(run, "algo.advantage.estimator")), run.get("versions", {})
     entry = registry.ESTIMATORS.get(name)
     return {
         "ebpo": name == "ebpo",
@@ -160,45 +157,26 @@ def _base(run: dict, base: str | None) -> Markdown:
 def _usage(shown: usage.Usage) -> dict:
     return {
         "prompt_is_known": shown.known,
-        "adapter": bool(shown.adapter_rank),
         "transformers_snippet": fenced("python", usage.transformers_snippet(shown)),
         "vllm_snippet": fenced("python", usage.vllm_snippet(shown)),
     }
 
 
-def _training(run: dict, metrics: list[dict], step: int) -> dict:
+def _training(run: dict, step: int) -> dict:
     facts = [
         ("base model", run.get("model")),
         ("training data", run.get("dataset")),
         ("run", run.get("name")),
         ("step", step),
-        *((label, dig(run, flag)) for label, flag in SETTINGS),
+        *((label, setting(run, flag)) for label, flag in SETTINGS),
         ("started", run.get("started")),
     ]
-    settings = _flat(dig(run, "algo.advantage") or {}, "algo.advantage")
+    settings = _flat(setting(run, "algo.advantage") or {}, "algo.advantage")
     return {
-        "rewards": _rewards(metrics),
         "settings": [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])],
         "versions": [(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
         "estimator_settings": [(code(f"--{flag}"), code(value)) for flag, value in settings],
     }
-
-
-def _rewards(metrics: list[dict]) -> dict | None:
-    values = [row[catalogue.REWARD] for row in metrics if row.get(catalogue.REWARD) is not None]
-    if len(values) < 2:
-        return None
-    count = min(10, len(values) // 2)
-    first, last = sum(values[:count]) / count, sum(values[-count:]) / count
-    return {"steps": count, "first": Markdown(f"{first:.3f}"), "last": Markdown(f"{last:.3f}")}
-
-
-def _prior(metrics: list[dict], step: int) -> list[tuple[Markdown, ...]]:
-    """Label, value and meaning of what prior.json holds at this step."""
-    row = next((row for row in metrics if row["step"] == step), {})
-    own = next(group.metrics for group in catalogue.GROUPS if group.title == catalogue.ESTIMATOR)
-    numbers = [(each.title, f"{row[each.name]:.6g}", each.tells) for each in own if row.get(each.name) is not None]
-    return [tuple(map(Markdown, line)) for line in numbers]
 
 
 def _resume(run: dict, shown: usage.Usage) -> dict:
@@ -206,8 +184,8 @@ def _resume(run: dict, shown: usage.Usage) -> dict:
     argv = ["openrlhf-ebpo", "train", "--hub.resume_from", place, *_without(run["argv"], NOT_AGAIN)]
     return {
         "command": fenced("bash", shlex.join(argv)),
-        "kl_penalty": bool(dig(run, "algo.kl.init_coef")),
-        "full_state": bool(dig(run, "hub.full_state")),
+        "kl_penalty": bool(setting(run, "algo.kl.init_coef")),
+        "full_state": bool(setting(run, "hub.full_state")),
     }
 
 

@@ -11,6 +11,7 @@ import yaml
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.public import hub_id, last_part, slug
 from openrlhf_ebpo.hub_client import HubError, hub_errors
+from openrlhf_ebpo.run.run_log import dig
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ LICENCE_FIELDS = ("license", "license_name", "license_link")
 
 def base_model(run: dict, run_dir: Path) -> str | None:
     """The repo on the Hub that training started from, None where it was a folder."""
-    resumed = str(dig(run, "hub.resume_from") or "").partition("@")[0]
+    resumed = str(setting(run, "hub.resume_from") or "").partition("@")[0]
     return hub_id(resumed or run.get("model"), run_dir)
 
 
@@ -28,8 +29,8 @@ def metadata(run: dict, base: str | None, repo: str, rows: list[dict], run_dir: 
     """huggingface_hub.ModelCardData, from which the Hub makes tags, links and the table of results."""
     from huggingface_hub import ModelCardData
 
-    estimator = dig(run, "algo.advantage.estimator") or "unknown"
-    adapter = bool(dig(run, "ds.lora.rank"))
+    estimator = setting(run, "algo.advantage.estimator") or "unknown"
+    adapter = bool(setting(run, "ds.lora.rank"))
     results = evaluations.eval_results(rows)
     datasets = [name for part in str(run.get("dataset") or "").split(",") if (name := hub_id(part.strip(), run_dir))]
     return ModelCardData(
@@ -76,9 +77,6 @@ def _card_of(base: str) -> dict:
     return found.to_dict() if found else {}
 
 
-def dig(run: dict, flag: str):
+def setting(run: dict, flag: str):
     """The value of a flag in run.json, None if it has none."""
-    value = run.get("args", {})
-    for part in flag.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+    return dig(run, "args", *flag.split("."))

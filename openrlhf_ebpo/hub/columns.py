@@ -1,4 +1,4 @@
-"""Meanings of the columns of a published run, for its data card. The tests hold these names against the writers."""
+"""Meanings of the columns of a published run, for its data card. Tests compare these names with the writers'."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROLLOUTS = meanings(
         "advantage": "advantage that was trained on (under EBPO: normalised, before any KL penalty)",
         "grpo_advantage": "what GRPO would have given for these rewards; 0 in a group of equal rewards",
         "response_length": "tokens of the response",
-        "truncated": "whether the response reached the token limit",
+        "truncated": "true for a response that reached the token limit",
         "action_tokens": "tokens of the response that are trained on",
         "score_weight": "sum of (1 - probability)² over them, what score-weighted baselines weigh the response with",
     }
@@ -40,7 +40,7 @@ SAMPLES = meanings(
         "gold": "the right answer",
         "response": "the model's response, special tokens left out",
         "extracted": "the answer found in it; null: none",
-        "correct": "whether that answer is right",
+        "correct": "true if that answer is right",
         "error": "why grading failed; null otherwise",
         "length": "tokens of the response",
         "finish_reason": "`length`: the response was cut at the token limit",
@@ -55,13 +55,13 @@ OTHER = Markdown("logged by the reward function, or by OpenRLHF")
 
 
 def metric_meaning(name: str, own: Mapping[str, Metric] = MappingProxyType({})) -> Markdown:
-    """own: what the run says about metrics of its own code; not our words."""
+    """The meaning of a metric's column. own: descriptions of the run's custom metrics, which are untrusted text."""
     if name in METRICS:
         return METRICS[name]
     if metric := find(name):
-        return Markdown(_told(metric))
-    return sanitize(_told(own[name])) if name in own else OTHER
+        return Markdown(_meaning(metric))
+    return sanitize(_meaning(own[name])) if name in own else OTHER
 
 
-def _told(metric: Metric) -> str:
+def _meaning(metric: Metric) -> str:
     return metric.with_unit(": ".join(filter(None, (metric.title, metric.tells))))

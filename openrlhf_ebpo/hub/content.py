@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.local_files import LocalFile, opened
-from openrlhf_ebpo.hub.tables import private_column, suspicious
+from openrlhf_ebpo.hub.tables import suspicious, text_of
 from openrlhf_ebpo.redact import REDACTED, find_private, own_homes, redacted_text, without_homes
 
 Content = LocalFile | bytes
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
-TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, and looked through all the same
+TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # scanned for secrets too, though some are binary
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 PACKED = ".gz"
 VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, and nowhere else
@@ -32,14 +32,13 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
-EVAL_RESULTS = ".eval_results"  # where the Hub looks for them; every other hidden name stays
 
 
 class Publishable(Mapping[str, Content]):
     """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
 
-    Looked through: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not looked into: the numbers
-    of weights, pictures (we draw them), the Space's fonts, pickles. A file of this machine is looked through once.
+    Scanned: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not scanned: the numbers of weights,
+    pictures (we draw them), the Space's fonts, pickles. A local file is scanned once.
 
     Raises:
         UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
@@ -57,7 +56,7 @@ class Publishable(Mapping[str, Content]):
         }
 
     def with_manifest(self, name: str, manifest: bytes) -> Publishable:
-        """Add a list of these files' own names and hashes, which have been looked through already."""
+        """Add a list of the names and hashes of these files, which have been scanned already."""
         self._files[name] = manifest
         return self
 
@@ -92,7 +91,7 @@ def _check_path(path: str, allow_pickle: bool) -> None:
         raise UsageError(f"{shown}: the name of this file holds what looks like a secret; rename it")
     if kind in PICKLES and not allow_pickle:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
-    hidden = any(part.startswith(".") for part in path.removeprefix(f"{EVAL_RESULTS}/").split("/"))
+    hidden = any(part.startswith(".") for part in path.split("/"))
     if (kind not in (*KINDS, *PICKLES) and not VENDORED.fullmatch(path)) or hidden or path.startswith("/"):
         raise UsageError(f"{ascii(path)[1:-1]} is an unsupported file type (`hf upload` takes any file)")
 
@@ -105,14 +104,11 @@ def _kind(path: str) -> str:
 
 
 def _check_contents(files: Mapping[str, Content]) -> None:
-    """All texts at once: RE2 takes longer to read its pattern than most files."""
-    tables_of = {path: content for path, content in files.items() if _kind(path) == TABLE}
-    texts = {path: _text_of(path, content) for path, content in files.items() if path not in tables_of}
+    """Scan all texts at once: RE2 takes longer to read its pattern than most files."""
+    texts = {path: _text_of(path, content) for path, content in files.items()}
     mask = suspicious(pa.array(texts.values(), pa.large_binary())).to_pylist()
-    places = {path: _line(text) for (path, text), found in zip(texts.items(), mask, strict=True) if found}
-    places |= {path: private_column(content) for path, content in tables_of.items()}
-    for path, where in places.items():
-        if where:
+    for path, found in zip(texts, mask, strict=True):
+        if where := found and _line(texts[path]):
             place = files[path].path if isinstance(files[path], LocalFile) else path
             raise UsageError(
                 f"{place}, {where}, holds what looks like a secret (a token, a private key, or a password in an address) or "
@@ -121,16 +117,18 @@ def _check_contents(files: Mapping[str, Content]) -> None:
 
 
 def _text_of(path: str, content: Content) -> bytes:
-    """The text to be looked through, as its reader will see it: unpacked, of UTF-16, and with the letters that JSON has written
-    as numbers; without what has been made unreadable already."""
+    """The text to scan, as its reader will see it: unpacked, decoded from UTF-16, JSON escapes replaced, without what has
+    been redacted already."""
     kind = _kind(path)
     if kind in (PICTURE, ".woff2", *PICKLES):
         return b""
+    if kind == TABLE:
+        return text_of(content).encode()
     text = header_of(content) if kind == WEIGHTS else opened(content).read()
     try:
         text = gzip.decompress(text) if kind == PACKED else text
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is damaged: it cannot be unpacked ({error}), and so not be looked through") from error
+        raise UsageError(f"{path} is damaged and cannot be scanned: it cannot be unpacked ({error})") from error
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = text.decode("utf-16", "replace").encode()
     text = re.sub(rb"\\u00([2-7][0-9A-Fa-f])", lambda match: bytes([int(match[1], 16)]), text)

@@ -50,7 +50,7 @@ TASK_TYPE = "text-generation"
 
 
 def of_run(run_dir: Path) -> list[Result]:
-    """The results in a run directory; [] where there are none.
+    """The results in a run directory.
 
     Raises:
         UsageError: one is damaged, of another version, or a link out of the run.
@@ -116,11 +116,10 @@ def headline(rows: Iterable[dict]) -> list[dict]:
     return found
 
 
-def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = None) -> list[dict]:
+def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[dict]:
     """Collect what templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
 
     base: rows of the model before training; its pass@1 becomes a column where the protocol is the same.
-    step: the rows' own, to be named in the heading.
     """
     found = []
     for protocol, group in groupby(headline(rows), key=protocol_of):
@@ -129,23 +128,11 @@ def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = N
         found.append(
             {
                 "name": protocol[0],
-                "step": step,
                 "table": _table(group, before),
                 "fingerprint": protocol[1],
                 "settings": _settings(group[0]),
             }
         )
-    return found
-
-
-def by_step(rows: Sequence[dict]) -> list[dict]:
-    """`tables` of the last step of each protocol, compared with step 0."""
-    found = []
-    for protocol in dict.fromkeys(map(protocol_of, rows)):
-        own = [row for row in rows if protocol_of(row) == protocol]
-        last = max(row["step"] for row in own)
-        base = [row for row in own if row["step"] == 0 and last]
-        found += tables([row for row in own if row["step"] == last], base, last)
     return found
 
 

@@ -19,8 +19,8 @@ MAX_NAMES = 10  # of files that are left out
 @dataclass(frozen=True)
 class LocalFile:
     """A regular file, as `local_file` found it. size: bytes. modified: ns. sha256: known from when it was queued.
-    cleared: it has been looked through for secrets, or the user says that it holds none. places: where something was taken
-    out of it."""
+    cleared: it was scanned for secrets, or the user says that it holds none. places: where something was taken out of
+    it."""
 
     path: Path
     size: int

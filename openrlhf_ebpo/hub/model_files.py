@@ -39,7 +39,7 @@ def contents(
     """Path in the repo -> file or bytes of what a step consists of, but for its card.
 
     Args:
-        not_secret: names of files that the user has looked through.
+        not_secret: names of files that the user has checked.
 
     Raises:
         UsageError: `model` has no weights in safetensors, or is not complete and inert; a file of it is a link out
@@ -120,8 +120,8 @@ def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
 
 
 def kept_secret(model: str) -> str | None:
-    """Say why no model that is trained from the folder `model` could be pushed; None if it could.
-    Configurations are handed down from model to model; links are followed here."""
+    """Say why models trained from the folder `model` could not be pushed; None if they could. Training copies the
+    configurations. Links are followed here."""
     files = {name: Path(os.path.realpath(Path(model) / name)) for name in INHERITED}
     try:
         refuse_kept_secrets({name: local_file(path) for name, path in files.items() if path.is_file()}, Path(model))

@@ -1,6 +1,6 @@
 """Keep the notes that people write into a card by hand, between two lines, when the next push brings a new card.
 
-They are foreign text, taken as it is and never read as a template, as metadata or as the end of the notes; secrets, the
+They are untrusted text and never read as a template, as metadata or as the end of the notes; secrets, the
 home folder of whoever pushes and signs that reverse text are left out. Their author could write all of README.md as well.
 """
 
@@ -18,7 +18,6 @@ BEGIN = "<!-- notes: what you write between this line and the next such line sta
 END = "<!-- end of notes -->"
 CARD = "README.md"
 MAX_CHARS = 200_000  # of the notes
-MAX_CARD_BYTES = 5_000_000
 UNSEEN = re.compile("[^\\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -53,26 +52,17 @@ def with_notes(card: str, notes: str) -> str:
 
 
 def keeping_notes(api, repo: str, card: bytes, report: Callable[[str], None], repo_type: str = "model") -> bytes:
-    """`card`, as it is to be pushed: with the notes of the card on the Hub.
+    """Put the notes of the card on the Hub into `card`.
 
     Raises:
         HubError: the Hub cannot be asked.
     """
-    notes = notes_of(remote_card(api, repo, repo_type, report))
+    commit, listed = head_of(api, repo, repo_type)
+    old = read_file(api, repo, repo_type, commit, CARD).decode(errors="replace") if CARD in listed else ""
+    notes = notes_of(old)
     if notes is None:
         report(
             f"hub: of the two lines around the notes in {CARD} of {repo} one is missing: nothing of the old card is kept (the "
             "repo's history has it)"
         )
     return with_notes(card.decode(), notes or "").encode()
-
-
-def remote_card(api, repo: str, repo_type: str, report: Callable[[str], None]) -> str:
-    """README.md on main; "" if there is none, or it is too large."""
-    commit, listed = head_of(api, repo, repo_type)
-    if CARD not in listed:
-        return ""
-    if listed[CARD].size > MAX_CARD_BYTES:
-        report(f"hub: {CARD} of {repo} has {listed[CARD].size} bytes, and is not looked through for notes")
-        return ""
-    return read_file(api, repo, repo_type, commit, CARD).decode(errors="replace")

@@ -2,7 +2,6 @@
 
     <run>/hub/outbox/step-000010.<token>/push.json   where it goes; a folder without it does not count
                                          files/      what goes, under its path in the repo
-                                         card/       README.md and pictures, made at the first attempt
     <run>/hub.json                                   the result of every step, with errors; written by the process that pushes
     <run>/hub/lock                                   held by the one process that pushes
 
@@ -20,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +34,6 @@ from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.run.run_log import timestamp
 from openrlhf_ebpo.seams import model_folder
 
-CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
 STATES = ("pushing", "pushed", "failed")
 FIELDS = {"step": int, "repo": str, "private": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
@@ -52,12 +50,11 @@ class Item:
     token: str
     sizes: dict[str, int]  # of what was put into files/
     hashes: dict[str, str]  # SHA-256 of the same
-    not_secret: tuple[str, ...] = ()  # names that the user has looked through
+    not_secret: tuple[str, ...] = ()  # names of files that the user has checked
 
     def files(self) -> dict[str, Path]:
-        """Path in the repo -> file: what was put into files/, and the card where it has been made."""
+        """Path in the repo -> file: what was put into files/ and is there."""
         found = {name: self.path / "files" / name for name in self.sizes}
-        found |= {name: self.path / "card" / name for name in CARD}
         return {name: path for name, path in found.items() if path.is_file()}
 
 
@@ -82,7 +79,7 @@ def pending(run_dir: str | Path) -> int:
 
 
 def damaged(run_dir: str | Path) -> list[Path]:
-    """Snapshots whose push.json cannot be read: nobody knows where they were to go."""
+    """Snapshots whose push.json, which names their repo, cannot be read."""
     return [path.parent for path in sorted(outbox(run_dir).glob("step-*/push.json")) if not _read(path.parent)]
 
 
@@ -115,7 +112,7 @@ def add(
 
     Args:
         full_state: folders of DeepSpeed checkpoints to go along, `<ckpt.path>/_actor/global_step10`.
-        not_secret: names of files of the model that the user has looked through.
+        not_secret: names of files of the model that the user has checked.
 
     Raises:
         UsageError: the model is not complete and inert, or something in it may not be published.
@@ -132,7 +129,7 @@ def add(
         for name, content in files.items():
             put(content, temporary / "files" / name)
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
-        hashes = _hashes(temporary / "files", sizes, step)
+        hashes = _hashes(temporary / "files", sizes)
         settings = {"step": step, "repo": repo, "private": private, "not_secret": sorted(not_secret)}
         what = {"files": sizes, "sha256": hashes, "token": token, "time": timestamp()}
         write_json(temporary / "push.json", {**settings, **what})
@@ -151,16 +148,11 @@ def _new_token(run_dir: Path) -> str:
     return f"{max(time.time_ns(), *(int(token) + 1 for token in waiting if token.isdigit()), 0):020d}"
 
 
-def _hashes(files: Path, sizes: Mapping[str, int], step: int) -> dict[str, str]:
+def _hashes(files: Path, names: Collection[str]) -> dict[str, str]:
     """SHA-256 of the files of a snapshot. A linked file can change through its other name while it waits, which its size
     would not show. Shards are read several at a time, from the system's cache: they were written a moment ago."""
-    if (total := sum(sizes.values())) > 1e9:
-        print(
-            f"hub: step {step}: reading {total / 1e9:.1f} GB once, for the hashes that the push is held against",
-            flush=True,
-        )
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return dict(zip(sizes, pool.map(lambda name: sha256(local_file(files / name, files)), sizes), strict=True))
+        return dict(zip(names, pool.map(lambda name: sha256(local_file(files / name, files)), names), strict=True))
 
 
 def put(content: Content, target: Path, links: bool = True) -> None:
@@ -235,16 +227,13 @@ def is_current(item: Item) -> bool:
 def read_state(run_dir: str | Path) -> dict:
     """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pushing | pushed | failed, "repo", "attempts",
     "error", "commit", "time"}}}; empty if it is missing or damaged, which must not stop a push."""
-    return _valid_state(Path(run_dir) / "hub.json") or {"schema": 1, "failed": 0, "steps": {}}
-
-
-def _valid_state(path: Path) -> dict | None:
     try:
-        found = json.loads(path.read_text())
-        valid = isinstance(found["failed"], int) and all(_is_entry(*row) for row in found["steps"].items())
+        found = json.loads((Path(run_dir) / "hub.json").read_text())
+        if isinstance(found["failed"], int) and all(_is_entry(*row) for row in found["steps"].items()):
+            return found
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return found if valid else None
+        pass
+    return {"schema": 1, "failed": 0, "steps": {}}
 
 
 def _is_entry(step: str, entry: object) -> bool:
@@ -256,8 +245,6 @@ def _is_entry(step: str, entry: object) -> bool:
 def write_state(run_dir: str | Path, step: int, **changes) -> dict:
     """Change a step's entry; returns it."""
     path = Path(run_dir) / "hub.json"
-    if path.exists() and not _valid_state(path):
-        path.rename(path.with_name("hub.json.damaged"))
     state = read_state(run_dir)
     entry = {"attempts": 0, "error": None, "commit": None, **state["steps"].get(str(step), {})}
     entry |= {**changes, "time": timestamp()}

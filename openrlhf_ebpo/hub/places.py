@@ -3,11 +3,14 @@ token may write to them before anything is made for them."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub.content import PICKLES
+from openrlhf_ebpo.hub.upload import head_of, read_file
 from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_errors, require_client
 from openrlhf_ebpo.redact import redacted_text
 
@@ -17,6 +20,8 @@ ADDRESS = re.compile(r"https?://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
 COMMIT_PAGE = re.compile(r"/commit/([0-9a-f]{7,40})/?$")  # a page that the client's parser does not know
 REVISION = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 MAX_REVISION_CHARS = 200
+WEIGHTS = (".safetensors", ".gguf", *PICKLES)
+NOT_CONTENT = (".gitattributes", "README.md")
 
 
 class Place(NamedTuple):
@@ -40,8 +45,8 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
         UsageError: `text` is not a repo, or one of another kind; a token pasted in its place is not echoed.
     """
     require_client()
-    from huggingface_hub.errors import HfUriError
-    from huggingface_hub.utils import parse_hf_uri
+    from huggingface_hub.errors import HfUriError, HFValidationError
+    from huggingface_hub.utils import parse_hf_uri, validate_repo_id
 
     if redacted_text(text) != text:
         raise UsageError(
@@ -58,7 +63,12 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
         raise UsageError(
             f"{flag} {text}: {NAMES[kind]} is asked for ({example}), and this is {NAMES.get(found.type, found.type)}"
         )
-    check_repo_id(found.id, flag, text)
+    try:
+        validate_repo_id(found.id)
+    except HFValidationError as error:
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address ({error})") from None
+    if found.id.count("/") != 1 or not found.id.isprintable():
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address")
     revision = found.revision
     if revision is not None and (
         not REVISION.fullmatch(revision) or ".." in revision or len(revision) > MAX_REVISION_CHARS
@@ -78,28 +88,10 @@ def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
     repo, revision = place(text, flag, kind)
     if revision:
         raise UsageError(
-            f"{flag} {text}: a push goes to the branch main (a model's steps get tags and branches of their own), not to "
+            f"{flag} {text}: a push goes to the branch main (steps of a model have tags and branches), not to "
             f"{revision}: give {repo} alone"
         )
     return repo
-
-
-def check_repo_id(repo: str, flag: str = "--repo", text: str | None = None) -> None:
-    """Check that `repo` is an owner/name of the Hub.
-
-    Raises:
-        UsageError: it is not.
-    """
-    require_client()
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(repo or "")
-    except HFValidationError as error:
-        raise UsageError(f"{flag} {text or repo}: a repo of the Hub is owner/name, or its address ({error})") from None
-    if repo.count("/") != 1 or not repo.isprintable():
-        raise UsageError(f"{flag} {text or repo}: a repo of the Hub is owner/name, or its address")
 
 
 def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:
@@ -111,7 +103,6 @@ def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--
     """
     from huggingface_hub import get_token
 
-    check_repo_id(repo, flag)
     if not (api.token or get_token()):
         raise UsageError(f"{flag} {repo}: no token for the Hub: {HOW_TO_LOG_IN}")
     try:
@@ -133,6 +124,36 @@ def _check_existing(api, repo: str, repo_type: str) -> None:
     except HubError as error:
         if error.status != 404:  # a repo that does not exist is created by the first push
             raise
+
+
+def check_same_run(api, repo: str, here: dict, repo_type: str = "model") -> str | None:
+    """Check that a repo is new or holds this run: another one would move its tags and delete its files.
+
+    Returns:
+        The commit of main, None for a new repo.
+
+    Raises:
+        HubError: the repo holds another run or something else.
+    """
+    commit, names = head_of(api, repo, repo_type)
+    if "run.json" in names:
+        there = json.loads(read_file(api, repo, repo_type, commit, "run.json"))
+        there = there if isinstance(there, dict) else {}
+        if any(there.get(key) != here.get(key) for key in ("started", "model", "dataset")):  # the same in a resumed run
+            raise HubError(
+                f"{repo} holds another run ({there.get('name')}, started {there.get('started')}), which would be "
+                "overwritten: choose another repo, or delete that one on the Hub",
+                permanent=True,
+            )
+        return commit
+    others = [name for name in names if name.endswith(WEIGHTS) or (repo_type != "model" and name not in NOT_CONTENT)]
+    if others:
+        raise HubError(
+            f"{repo} holds files of something else than a run ({others[0]}), which would be overwritten: choose another "
+            "repo, or delete that one on the Hub",
+            permanent=True,
+        )
+    return commit
 
 
 def _lacks_rights(account: dict, repo: str) -> str | None:

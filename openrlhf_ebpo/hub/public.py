@@ -1,7 +1,7 @@
 """Make texts and records fit to leave this machine: no secrets, no home folders, of local paths the last part only.
 
-run.json is written without secrets already; what is published is looked through once more, because a run may be older
-than a flag's name, and because a published copy cannot be taken back.
+run.json is written without secrets. It is filtered again before it is published: a run may be older than a flag's name, and
+a published copy cannot be taken back.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def public_text(text: str) -> str:
 
 
 def public_data(text: str) -> str:
-    """A prompt, a response or a label. They are the data: of them secrets go, and the folder of whoever runs this, and
-    nothing else; a home folder that a model made up stays."""
+    """Clean a prompt, a response or a label. Only secrets and this user's home folder are taken out: a home folder that a
+    model made up is data."""
     return without_own_homes(without_secrets(text))
 
 
@@ -65,7 +65,7 @@ def last_part(path: str) -> str:
 
 
 def changes(before, after, place: str = "") -> Iterator[str]:
-    """Where two JSON values have other texts: "args.reward.remote_url", "argv"."""
+    """List the places in which two JSON values have different texts: "args.reward.remote_url", "argv"."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         if list(map(str, before)) != list(map(str, after)):
             yield f"{place} (names of keys)".lstrip()

@@ -31,7 +31,7 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import place
-from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
+from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.seams.auto_map import ModelFileError, own_code
 from openrlhf_ebpo.seams.model_folder import INDEX, missing_files, problems
@@ -48,7 +48,7 @@ LAST = ("config.json", "adapter_config.json")  # without them no loader takes wh
 @dataclass(frozen=True)
 class Pulled:
     """commit: that the files are of. skipped: paths in the repo that were not pulled, for their types are not safe.
-    manifest: whether there was one to hold the files against."""
+    manifest: True if the files were compared with one."""
 
     folder: Path
     commit: str
@@ -69,7 +69,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"also pull {FULL_STATE}/, the optimizer's state of a run with --hub.full_state: files that can run any "
         "code of whoever pushed them, when a training loads them",
     )
-    parser.add_argument("--dry_run", action="store_true", help="list what would come, with sizes, and stop")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,14 +77,6 @@ def run(args: argparse.Namespace) -> None:
     if named and args.revision:
         raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
     revision = revision_of(args.revision or named or "")
-    if args.dry_run:
-        commit, remote = look(api, args.repo, revision)
-        wanted, skipped = choose_files(remote, args.trust_pickle)
-        for path in wanted:
-            print(f"  {megabytes(remote[path].size):>12}  {path}")
-        total = megabytes(sum(remote[path].size for path in wanted))
-        print(f"dry run: {len(wanted)} files, {total}, of commit {commit}; left out: {shown(skipped) or 'nothing'}")
-        return
     before = signal.signal(signal.SIGINT, end_at_once)
     try:
         pulled = pull(api, args.repo, args.folder, revision, args.trust_pickle)
@@ -110,16 +101,16 @@ def end_at_once(*_) -> None:
 
 
 def next_step(folder: Path) -> list[str]:
-    """Lines that say what to do with a pulled model; first, that it brings its own code."""
+    """Lines that say what to do with a pulled model; a warning if it comes with custom code."""
     try:
         brought = own_code(folder)
     except ModelFileError as error:
         return [f"warning: {error}"]
     if brought:
         return [
-            f"warning: the model brings code of its own: {'; '.join(map(str, brought))}",
-            "Nothing of that code was pulled, read or run. Where the model does not load without it, train and eval refuse "
-            f"the model, unless {FLAG} is given: read the code before.",
+            f"warning: the model comes with custom code: {'; '.join(map(str, brought))}",
+            "That code was not pulled, read or run. If the model does not load without it, train and eval refuse the model "
+            f"unless {FLAG} is given: read the code first.",
         ]
     there = (folder / "config.json").exists()
     return [f"next: openrlhf-ebpo eval --model {folder} --tasks math500"] if there else []
@@ -191,8 +182,8 @@ def read_record(folder: Path) -> dict | None:
 
 
 def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None:
-    """Remove what an earlier pull of another commit has left, before anything new comes: files of two models must not be
-    mixed, whenever a pull is killed. From the first removal on the folder does not count as complete."""
+    """Remove the files of an earlier pull of another commit before anything is downloaded: files of two models must not mix,
+    whenever a pull is killed. The folder is incomplete from the first removal on."""
     before = read_record(folder)
     if not before:
         return
@@ -210,7 +201,9 @@ def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
         if commit:
             return commit, listing(api, repo, "model", commit)
         if not revision or not commit_of(api, repo, "model", "main"):
-            raise HubError(f"there is no repo {repo} with a model, or the token may not see it", 404, permanent=True)
+            raise HubError(
+                f"the repo {repo} has no model or does not exist, or the token may not see it", 404, permanent=True
+            )
         refs = api.list_repo_refs(repo)
     names = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])
     raise HubError(f"{repo} has no revision {revision}; it has {names}", 404, permanent=True)
@@ -224,7 +217,7 @@ def choose_files(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], 
         safe = Path(path).suffix in SAFE or path in LICENCES if not full_state else trust_pickle
         if stays_inside(path) and safe:
             wanted.append(path)
-        elif not path.startswith((".gitattributes", ".eval_results/")):
+        elif path != ".gitattributes":
             skipped.append(path)
     return wanted, skipped
 
@@ -297,8 +290,8 @@ def read_manifest(repo: str, folder: Path) -> dict[str, str]:
 
 
 def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, str], trust_pickle: bool) -> None:
-    """Hold files against sha256.json, which was pushed with them: large ones by the Hub's listing, with which they were
-    compared as they came; small ones by their content, as far as they are here.
+    """Compare files with sha256.json, which was pushed with them: large ones by the Hub's listing, with which they were
+    compared when they were downloaded; small ones by their content, as far as they are here.
 
     Raises:
         HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
@@ -327,7 +320,7 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
     was not pulled; `next_step` reports it.
 
     Raises:
-        HubError: it is not. The files stay for whoever wants to look; the next pull holds them against the Hub again.
+        HubError: it is not. The files stay for inspection; the next pull compares them with the Hub again.
     """
     if not any(path == "config.json" or path.endswith((".safetensors", INDEX)) for path in pulled):
         return  # a prior, say

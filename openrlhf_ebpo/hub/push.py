@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,12 +12,12 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.content import PICKLES, Content, Publishable
+from openrlhf_ebpo.hub.content import Content, Publishable
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
-from openrlhf_ebpo.hub.places import check_write_access
-from openrlhf_ebpo.hub.upload import Published, commit_of, head_of, publish, read_file
+from openrlhf_ebpo.hub.places import check_same_run, check_write_access
+from openrlhf_ebpo.hub.upload import Published, commit_of, publish
 from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, card_refused, hub_errors, local_problem, pause_after
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import read_metrics
@@ -27,14 +26,7 @@ POLL_SECONDS = 1.0
 ATTEMPT_SECONDS = 3600.0  # limit of an attempt, and in addition what its bytes take at MIN_BYTES_PER_SECOND
 MIN_BYTES_PER_SECOND = 50_000.0
 # Files of an earlier step that must not stay with those of a later one.
-STALE = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    f"{FULL_STATE}/*",
-    "prior.json",
-    ".eval_results/openrlhf_ebpo.yaml",
-)
-WEIGHTS = (".safetensors", ".gguf", *PICKLES)
+STALE = ("*.safetensors", "*.safetensors.index.json", f"{FULL_STATE}/*", "prior.json")
 
 Report = Callable[[str], None]
 
@@ -147,7 +139,7 @@ def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Publish
         HubError: the Hub refuses it, cannot be reached, or holds another run.
         UsageError: the snapshot is damaged.
     """
-    files = {**make_card(run_dir, item, report), **outbox.snapshot_files(item)}
+    files = {**outbox.snapshot_files(item), **card(run_dir, item.step, item.repo, report)}
     if CARD in files:  # at every attempt: somebody may edit the card on the Hub while a push waits
         files[CARD] = keeping_notes(api, item.repo, _bytes(files[CARD]), report)
     try:
@@ -186,27 +178,6 @@ def without_metadata(card: bytes) -> bytes:
     return REGEX_YAML_BLOCK.sub("", card.decode(), count=1).lstrip().encode()
 
 
-def make_card(run_dir: Path, item: Item, report: Report = print) -> dict[str, bytes]:
-    """Make the card's files once, and keep them with the snapshot: every attempt sends the same, so that a repeated one makes
-    no second commit. Returns {} then, or the files if a full disk cannot keep them."""
-    if (item.path / "card").is_dir():
-        return {}
-    made = card(run_dir, item.step, item.repo, report)
-    temporary = item.path / "card.tmp"
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        for name, content in made.items():
-            path = temporary / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        temporary.rename(item.path / "card")
-    except OSError as error:
-        report(f"hub: the card of step {item.step} could not be kept: {error}")
-        return made
-    return {}
-
-
 def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[str, bytes]:
     """Files of the model card; {} if it cannot be made, which is reported and must not stop the model."""
     try:
@@ -238,32 +209,6 @@ def last_step(run_dir: Path) -> float:
         return float("inf")
 
 
-def check_same_run(api, repo: str, here: dict) -> str | None:
-    """Return the commit of main, None for a new repo. A repo holds one run: a second one would move its tags and delete
-    its weights.
-
-    Raises:
-        HubError: the repo holds another run, or a model of something else.
-    """
-    commit, names = head_of(api, repo, "model")
-    if "run.json" in names:
-        there = json.loads(read_file(api, repo, "model", commit, "run.json"))
-        there = there if isinstance(there, dict) else {}
-        if _identity(there) != _identity(here):
-            raise HubError(
-                f"{repo} holds the steps of another run ({there.get('name')}, started {there.get('started')}), whose tags "
-                "this one would move: choose another repo, or delete that one on the Hub",
-                permanent=True,
-            )
-    elif weights := [name for name in names if name.endswith(WEIGHTS)]:
-        raise HubError(
-            f"{repo} holds a model that is not of a run ({weights[0]}), which would be overwritten: choose another repo, "
-            "or delete that one on the Hub",
-            permanent=True,
-        )
-    return commit
-
-
 def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "--repo") -> list[str]:
     """Check, before anything is queued for a repo, that the token may write to it, and that it holds no other run than
     `run`; None asks the token alone. Returns notices. A Hub that cannot be reached is a notice.
@@ -288,8 +233,3 @@ def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "-
     if there and not private:
         return [f"warning: {repo} exists and is private, and stays so: make it public on its page at the Hub"]
     return [f"models will be pushed to {repo}, which exists and is {'private' if private else 'public'}"]
-
-
-def _identity(run: dict) -> tuple:
-    """Fields of run.json that stay the same when a run is resumed."""
-    return run.get("started"), run.get("model"), run.get("dataset")

@@ -1,8 +1,8 @@
 """openrlhf-ebpo hub push: a run's models to the Hugging Face Hub, verified file by file, each step under a tag.
 
 Without --repo it finishes what a training with --hub.repo has queued, also after a kill or a broken connection: files
-that have arrived are not sent again. With --repo it pushes a saved model of any run. What was done stands in
-RUN_DIR/hub.json.
+that have arrived are not sent again. With --repo it pushes a saved model of any run. RUN_DIR/hub.json
+records the results.
 
   openrlhf-ebpo hub push RUN_DIR                                      finish
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --dry_run          list what would go
@@ -10,7 +10,7 @@ RUN_DIR/hub.json.
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --folder DIR       the files that would go, into a folder; nothing is sent
 
-Only files that make up a model go; others are named and stay. A file with a secret in it (a token in tokenizer_config.json)
+Only the files of a model are sent; others are named. A file with a secret in it (a token in tokenizer_config.json)
 stops the push, and so does an incomplete model: --dry_run says both, and what is taken out of records.
 
 The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logger.run_dir (<ckpt.output_dir>/run).
@@ -58,14 +58,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"give up after so many failures in a row; {ATTEMPTS}",
     )
     parser.add_argument(
-        FLAG, action="store_true", help="also push a model that needs code of its own to load; nothing of it runs here"
+        FLAG, action="store_true", help="also push a model that needs custom code to load; the code does not run here"
     )
     parser.add_argument(
         "--not_secret",
         nargs="+",
         default=[],
         metavar="FILE",
-        help="files of the model that you have looked through: what looks like a secret in them is none",
+        help="files of the model that you have checked: they hold no secrets",
     )
     parser.add_argument(
         "--dry_run",
@@ -224,8 +224,8 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
         step, files = chosen_files(args, run_dir)
         pushes = [(step, args.repo, files)]
     else:
-        made = [(item, outbox.snapshot_files(item)) for item in outbox.items(run_dir)]
-        pushes = [(i.step, i.repo, f if "README.md" in f else {**f, **card(run_dir, i.step, i.repo)}) for i, f in made]
+        items = outbox.items(run_dir)
+        pushes = [(i.step, i.repo, outbox.snapshot_files(i) | card(run_dir, i.step, i.repo)) for i in items]
     if not pushes:
         print("\n".join(nothing_to_do(run_dir)))
     for step, repo, files in pushes:

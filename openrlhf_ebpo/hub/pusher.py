@@ -93,7 +93,7 @@ class Keeper:
                 return
 
     def check(self) -> None:
-        """Start a process if steps wait, none lives, and the pause since the last start is over.
+        """Start a process if steps wait, none is running, and the pause since the last start is over.
 
         Raises:
             UsageError: the disk has no locks.
@@ -135,7 +135,7 @@ class Clock:
 
     def over(self) -> bool:
         """True once the training has ended: its driver is gone, or run.json says so."""
-        if self.ended is None and not (_lives(self.driver) and _runs(self.run_dir)):
+        if self.ended is None and not (_is_alive(self.driver) and _runs(self.run_dir)):
             self.ended = time.monotonic()
         return self.ended is not None
 
@@ -155,7 +155,7 @@ class Clock:
             time.sleep(min(SLICE_SECONDS, seconds))
 
 
-def _lives(process: psutil.Process | None) -> bool:
+def _is_alive(process: psutil.Process | None) -> bool:
     """False for a zombie too: in some containers no parent ever reaps it."""
     try:
         return bool(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -181,7 +181,7 @@ def main() -> None:
     except UsageError as error:
         sys.exit(str(error))
     if os.fork():
-        os._exit(0)  # the process left belongs to nobody: Ray's shutdown ends all children of the driver
+        os._exit(0)  # the child has no parent, since Ray's shutdown ends all children of the driver
     os.nice(10)
     try:
         work(run_dir, Clock(run_dir, driver, seconds), lock)

@@ -3,23 +3,21 @@
 It asks nothing of the Hub, changes nothing and needs no token: it reads the run directory, also while the training runs.
 
   openrlhf-ebpo hub status RUN_DIR
-  openrlhf-ebpo hub status RUN_DIR --json           for programs
   watch -n 5 openrlhf-ebpo hub status RUN_DIR
 
 Exit status: 0, all that was saved is pushed. 3, something waits or is under way, and a process pushes it. 1, it needs you:
-a push has failed; something waits and no process pushes it, or for over an hour; a step was not queued, or its snapshot is
-damaged or gone. Also if RUN_DIR is not a run.
+a push has failed; something waits and no process pushes it; a step was not queued, or its snapshot is damaged or gone. Also
+if RUN_DIR is not a run.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shlex
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -29,7 +27,6 @@ from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.outbox import Item
 from openrlhf_ebpo.hub.push_command import find_run
 from openrlhf_ebpo.hub.training import not_queued
-from openrlhf_ebpo.hub.upload import megabytes
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.checkpoints import saved
 from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
@@ -37,7 +34,6 @@ from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
 DONE, WAITS, NEEDS_YOU = 0, 3, 1
 OPEN = ("waits", "pushing", "failed")
 BROKEN = ("failed", "gone", "lost", "damaged")
-LONG_SECONDS = 3600.0
 MAX_TEXT_CHARS = 500
 
 
@@ -46,8 +42,7 @@ class Step:
     """A row of the table.
 
     state: one of OPEN, pushed, gone (not pushed, and its snapshot was removed), lost (saved and never queued) or damaged
-    (its snapshot cannot be read). step: None if a damaged file does not say. seconds: since the state was noted. total:
-    bytes of the snapshot.
+    (its snapshot cannot be read). step: None if a damaged file does not say. seconds: since the state was noted.
     """
 
     step: int | None
@@ -56,17 +51,16 @@ class Step:
     seconds: float = 0.0
     error: str | None = None
     url: str | None = None
-    total: int | None = None
 
 
 @dataclass(frozen=True)
 class Status:
-    """pusher: id of the process that pushes, 0 until it has written it, or None."""
+    """pusher: id of the process that pushes (unknown until it has written it), or None."""
 
     run_dir: str
     run: str
     repo: str | None
-    pusher: int | None
+    pusher: str | None
     failed_attempts: int
     steps: list[Step]
 
@@ -76,8 +70,7 @@ class Status:
 
     @property
     def code(self) -> int:
-        late = any(step.state in OPEN and step.seconds > LONG_SECONDS for step in self.steps)
-        if late or any(step.state in BROKEN for step in self.steps) or (self.waits and self.pusher is None):
+        if any(step.state in BROKEN for step in self.steps) or (self.waits and self.pusher is None):
             return NEEDS_YOU
         return WAITS if self.waits else DONE
 
@@ -86,12 +79,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_dir", type=Path, metavar="RUN_DIR", help="the run directory, with run.json in it, or the folder it is in"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> None:
     status = read_status(find_run(args.run_dir))
-    print(json.dumps({**asdict(status), "exit": status.code}, indent=2) if args.json else "\n".join(lines(status)))
+    print("\n".join(lines(status)))
     if status.code:
         sys.exit(status.code)
 
@@ -112,12 +104,11 @@ def read_status(run_dir: Path) -> Status:
             f"{run_dir}: nothing is pushed, for it was trained without --hub.repo; push a saved model with openrlhf-ebpo hub "
             f"push {shlex.quote(str(run_dir))} --repo owner/name"
         )
-    pid = outbox.who_pushes(run_dir) if pushes else ""
     return Status(
         run_dir=str(run_dir),
         run=plain(f"{run.get('name')}, {run.get('status')}"),
         repo=plain(repo) or next((plain(item.repo) for item in outbox.items(run_dir)), None),
-        pusher=(int(pid) if pid.isascii() and pid.isdigit() and len(pid) < 12 else 0) if pushes else None,
+        pusher=plain(outbox.who_pushes(run_dir)) if pushes else None,
         failed_attempts=outbox.read_state(run_dir)["failed"],
         steps=steps,
     )
@@ -127,7 +118,7 @@ def read_steps(run_dir: Path, run: dict, pushes: bool) -> list[Step]:
     """One row for each step that was saved for a push: hub.json, the queue, its notes, then checkpoints.jsonl."""
     items, rows = {item.step: item for item in outbox.items(run_dir)}, {}
     for step, item in items.items():
-        rows[step] = Step(step, "waits", seconds=_seconds_waiting(item), total=sum(item.sizes.values()))
+        rows[step] = Step(step, "waits", seconds=_seconds_waiting(item))
     for name, entry in outbox.read_state(run_dir)["steps"].items():
         item = items.get(int(name))
         if not item or entry.get("token") == item.token:  # a later snapshot counts more than what was pushed before
@@ -163,7 +154,7 @@ def _noted(step: int, entry: dict, item: Item | None, pushes: bool) -> Step:
     with contextlib.suppress(ValueError, TypeError):
         seconds = max(time.time() - datetime.fromisoformat(entry.get("time")).timestamp(), 0.0)
     error, url = (plain(entry.get(name)) or None for name in ("error", "url"))
-    return Step(step, state, entry["attempts"], seconds, error, url, sum(item.sizes.values()) if item else None)
+    return Step(step, state, entry["attempts"], seconds, error, url)
 
 
 def _notes(run_dir: Path) -> list[tuple[int | str, str]]:
@@ -182,7 +173,7 @@ def saved_for_push(run_dir: Path, run: dict) -> list[int]:
     try:
         every = int(dig(run, "args", "ckpt", "save_steps") or 0) * int(dig(run, "args", "hub", "every") or 1)
         steps = [each.step for each in saved(run_dir) if each.model]
-    except (ValueError, TypeError, RunDirectoryError):  # somebody else's files
+    except (ValueError, TypeError, RunDirectoryError):  # files of an unknown run
         return []
     if not (dig(run, "args", "hub", "repo") and every > 0):
         return []
@@ -198,7 +189,7 @@ def plain(text) -> str:
 
 
 def lines(status: Status) -> list[str]:
-    pusher = "none" if status.pusher is None else f"process {status.pusher or '(starting)'}"
+    pusher = "none" if status.pusher is None else f"process {status.pusher}"
     rows = [["step", "state", "attempts", "age", ""], *map(_row, status.steps)] if status.steps else []
     widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
     table = ["  ".join([*map(str.rjust, row[:4], widths), row[4]]).rstrip() for row in rows]
@@ -215,8 +206,7 @@ def lines(status: Status) -> list[str]:
 
 
 def _row(step: Step) -> list[str]:
-    sending = megabytes(step.total or 0) if step.state == "pushing" else None
-    text, age = "; ".join(filter(None, [step.url or sending, step.error])), str(timedelta(seconds=int(step.seconds)))
+    text, age = "; ".join(filter(None, [step.url, step.error])), str(timedelta(seconds=int(step.seconds)))
     return ["?" if step.step is None else str(step.step), step.state, str(step.attempts), age, text]
 
 
@@ -224,7 +214,7 @@ def _advice(status: Status) -> list[str]:
     if status.code == DONE:
         return ["all that was saved is pushed" if status.steps else "nothing has been saved yet"]
     if status.waits and status.pusher is None:
-        return [f"nobody pushes; finish with: openrlhf-ebpo hub push {shlex.quote(status.run_dir)}"]
+        return [f"no process pushes; finish with: openrlhf-ebpo hub push {shlex.quote(status.run_dir)}"]
     return [f"details: {Path(status.run_dir) / 'hub' / 'push.log'}"] if status.code == NEEDS_YOU else []
 
 

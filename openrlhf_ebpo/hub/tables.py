@@ -1,4 +1,4 @@
-"""Tables of responses as they are published: columns that are known, without secrets, in small row groups."""
+"""Tables of responses as they are published: columns that are known, without secrets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file, opened
 from openrlhf_ebpo.hub.public import public_data, public_text
-from openrlhf_ebpo.redact import find_private, own_homes, private_pattern
+from openrlhf_ebpo.redact import own_homes, private_pattern
 
-LARGE_ROW_GROUP_BYTES = 32 << 20  # uncompressed: above it a reader of one page of rows loads too much
-ROW_GROUP_BYTES = 8 << 20
+ROW_GROUP_ROWS = 128  # as the trainings write them
 KNOWN = {**columns.ROLLOUTS, **columns.SAMPLES}
 
 
 def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
-    """The file itself or, where something in it must not go, or its row groups are too large to be read lazily, a copy in
-    `scratch`. Read and written in pieces.
+    """Return the file itself or, if something in it must not go, a copy in `scratch`. Read and written in pieces.
 
     Raises:
         UsageError: it is damaged.
@@ -40,48 +38,35 @@ def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
     return replace(local_file(copy), cleared=True, places=places)
 
 
-def private_column(content: LocalFile | bytes) -> str | None:
-    """The first column of any table that has something private; "schema" where its notes have.
+def text_of(content: LocalFile | bytes) -> str:
+    """All of a table as text: its schema with notes, then its values, one a line.
 
     Raises:
         UsageError: it is not a table.
     """
     try:
         with opened(content) as source:
-            file = pq.ParquetFile(source)
-            if find_private(file.schema_arrow.to_string(truncate_metadata=False), own_homes()) is not None:
-                return "column schema"
-            for batch in file.iter_batches(batch_size=4096):
-                for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    if not is_text(column.type) and not pa.types.is_primitive(column.type):
-                        column = pa.array(map(str, column.to_pylist()), pa.string())
-                    if is_text(column.type) and _is_private(column):
-                        return f"column {name}"
+            table = pq.read_table(source)
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"a table that is to be published cannot be read as Parquet: {error}") from error
-    return None
-
-
-def _is_private(column: pa.Array) -> bool:
-    texts = _plain(column).filter(suspicious(column)).to_pylist()
-    return any(find_private(text, own_homes()) is not None for text in texts)
+    values = (str(value) for column in table.columns for value in column.to_pylist())
+    return "\n".join([table.schema.to_string(truncate_metadata=False), *values])
 
 
 def suspicious(column: pa.Array) -> pa.Array:
-    """Which texts may hold something private: True also for placeholders."""
+    """Mark the texts that may hold something private; placeholders are marked too."""
     return pc.fill_null(pc.match_substring_regex(_plain(column), private_pattern(own_homes())), False)
 
 
-def read_schema(file: LocalFile) -> pa.Schema:
-    with file.open() as table:
-        return pq.read_schema(table)
+def read_schema(content: LocalFile | bytes) -> pa.Schema:
+    with opened(content) as file:
+        return pq.read_schema(file)
 
 
 def goes_as_it_is(file: pq.ParquetFile) -> bool:
-    metadata, schema = file.metadata, file.schema_arrow
-    large = any(metadata.row_group(i).total_byte_size > LARGE_ROW_GROUP_BYTES for i in range(metadata.num_row_groups))
+    schema = file.schema_arrow
     noted = schema.metadata or any(set(field.metadata or ()) - {b"PARQUET:field_id"} for field in schema)
-    if large or noted or publishable(schema) != schema.names:
+    if noted or publishable(schema) != schema.names:
         return False
     texts = [field.name for field in schema if is_text(field.type)]
     return not any(changed(batch, public_batch(batch)) for batch in file.iter_batches(4096, columns=texts))
@@ -112,13 +97,11 @@ def _plain(column: pa.Array) -> pa.Array:
 
 def _copy(file: pq.ParquetFile, target: Path) -> tuple[str, ...]:
     """Returns the columns that are not as they were, or not there."""
-    metadata, names = file.metadata, publishable(file.schema_arrow)
-    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    rows = max(1, metadata.num_rows * ROW_GROUP_BYTES // max(size, 1))
+    names = publishable(file.schema_arrow)
     schema = public_batch(pa.RecordBatch.from_pylist([], schema=file.schema_arrow).select(names)).schema
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         places = dict.fromkeys(name for name in file.schema_arrow.names if name not in names)
-        for batch in file.iter_batches(batch_size=min(rows, metadata.num_rows or 1), columns=names):
+        for batch in file.iter_batches(ROW_GROUP_ROWS, columns=names):
             public = public_batch(batch)
             writer.write_batch(public)
             places |= dict.fromkeys(changed(batch, public))

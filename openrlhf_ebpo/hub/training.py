@@ -63,7 +63,7 @@ class Pushes:
         self.run_dir = Path(args.logger.run_dir)
         self.seen: dict = {}
         with never_stops_training():
-            news(self.run_dir, self.seen)  # of the run that this one continues: told already
+            news(self.run_dir, self.seen)  # of the resumed run: printed before
 
     def metrics(self) -> dict[str, int]:
         if not self.args.hub.repo:

@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         const=True,
         default=True,
         metavar="true|false",
-        help="whether a repo that is created is private; true if not given. An existing one stays as it is",
+        help="create a private repo; true if not given. An existing repo keeps its visibility",
     )
     group.add_argument(
         "--hub.every", type=int, default=1, metavar="N", help="push every N-th saved model, and the final one"
@@ -117,7 +117,7 @@ def check_flags(values: dict) -> None:
 
 
 def check_access(values: dict) -> list[str]:
-    """Check that the token may write to --hub.repo, and that no other run lives there; returns notices.
+    """Check that the token may write to --hub.repo, and that it holds no other run; returns notices.
 
     Raises:
         UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
@@ -133,7 +133,7 @@ def check_access(values: dict) -> list[str]:
 
 
 def resolve_resume(values: dict) -> list[str]:
-    """Pull --hub.resume_from and let the other flags name what came, in place; returns notices.
+    """Pull --hub.resume_from and set the flags that name its files, in place; returns notices.
 
     Raises:
         UsageError: it cannot be pulled, or clashes with other flags.

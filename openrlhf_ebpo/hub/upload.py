@@ -32,11 +32,8 @@ MAX_FILES = 100_000  # of a repo
 class Published:
     """The result of a push. commit: holds it. sent: paths that had changed. unchanged: number of the others."""
 
-    repo: str
-    repo_type: str
     commit: str
     url: str
-    tag: str | None
     sent: tuple[str, ...]
     unchanged: int
 
@@ -68,24 +65,24 @@ def publish(
     create: Mapping | None = None,
     based_on: str | object | None = ANY,
 ) -> Published:
-    """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist. A Path stands
+    """Put `files` (path in repo -> file or bytes) into a repo, which is created if it does not exist. A Path stands
     for the regular file there, which no link may lead out of its folder.
 
     Files that the repo has already are not sent again; without a change there is no commit. The tag is set last, on a
     commit whose listing shows every file with the right size and hash. It may be repeated after any failure.
 
     Args:
-        private: of a repo that is created; the visibility of an existing one stays as it is.
+        private: visibility of a repo that is created; an existing one keeps its own.
         revision: branch to commit to, "main" if None; created where it does not exist.
         delete: patterns (fnmatch) of remote files that go when they are not among `files`.
         manifest: name of the file with every file's sha256 that is added; None for none.
         allow_pickle: let files through that execute code when they are loaded.
         create: more arguments of huggingface_hub's create_repo (space_sdk).
         based_on: commit of the branch that the files were made for, None for a new branch: the push fails (412) if
-            somebody else has pushed since. Between listing and commit it always does.
+            another push came since. Between listing and commit this is always checked.
 
     Raises:
-        HubError: in words; `permanent` says whether repeating it is of use.
+        HubError: it failed; a `permanent` error needs no retry.
         UsageError: pickles without `allow_pickle`; something that may not be published (`Publishable`); a link.
     """
     files = complete(files, manifest, allow_pickle)
@@ -97,7 +94,7 @@ def publish(
         head = head or create_branch(api, repo, repo_type, branch, private, create or {})
         tagged = commit_of(api, repo, repo_type, tag) if tag else None
         if tagged and not any(difference(files, listing(api, repo, repo_type, tagged), delete)):
-            return Published(repo, repo_type, tagged, url_of(api, repo, repo_type, tag), tag, (), len(files))
+            return Published(tagged, url_of(api, repo, repo_type, tag), (), len(files))
         commit, (changed, stale) = head, difference(files, listing(api, repo, repo_type, head), delete)
         if changed or stale:
             commit = send(api, repo, repo_type, branch, head, files, changed, stale, message)
@@ -109,7 +106,7 @@ def publish(
         if tag:
             set_tag(api, repo, repo_type, tag, commit)
     url = url_of(api, repo, repo_type, tag or revision)
-    return Published(repo, repo_type, commit, url, tag, tuple(changed), len(files) - len(changed))
+    return Published(commit, url, tuple(changed), len(files) - len(changed))
 
 
 def plan(
@@ -248,8 +245,7 @@ def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str,
 
 
 def send(api, repo, repo_type, branch, head, files: Publishable, changed, stale, message) -> str:
-    """Commit `changed` on top of `head`; fails (412) if somebody else has pushed in between. The one place where files
-    leave this machine. The client hashes every file, and its hash must be that of the queued file.
+    """Commit `changed` on top of `head`; fails (412) after another push in between. Files leave this machine here only. The client hashes every file, and its hash must be that of the queued file.
 
     Raises:
         TypeError: the files have not been through the filter. UsageError: a file is not as it was queued.

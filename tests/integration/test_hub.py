@@ -147,7 +147,7 @@ def test_no_token_is_anywhere(story):
     ("changes", "words"),
     [
         ({"hub__repo": "stranger/model"}, "not for stranger"),
-        ({"hub__repo": "owner/first"}, "holds the steps of another run"),
+        ({"hub__repo": "owner/first"}, "holds another run"),
     ],
 )
 def test_what_cannot_work_stops_before_anything_starts(story, command, tmp_path, changes, words):

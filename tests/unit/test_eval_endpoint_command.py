@@ -26,7 +26,6 @@ from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings
 from openrlhf_ebpo.hub import evaluations as hub_evaluations
-from openrlhf_ebpo.hub import run_data
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.space import results as space_results
 from openrlhf_ebpo.space.runs import Run
@@ -298,8 +297,6 @@ def test_report_hub_and_space_take_such_results(serve, tmp_path):
     assert model in page
     rows = hub_evaluations.rows_of(results.find_results(tmp_path / "out"))
     assert {row["model"] for row in rows} == {model} and rows[0]["model_identity"].startswith("openai:127.0.0.1")
-    files = run_data.results_files(tmp_path / "out", run_data.results_of(tmp_path / "out"), "me/results", tmp_path)
-    assert model in files["README.md"].decode()
     (shown,), problems = space_results.find(Run("served", tmp_path / "out", 0))
     assert shown.task == "file-q" and not problems
 

@@ -31,8 +31,6 @@ def test_a_token_that_may_write_passes_for_a_new_and_for_an_existing_repo_and_no
         ),
         ("READ", "owner/new", "may only read"),
         ("WRITE", "stranger/new", "belongs to owner, who may write for owner, team, not for stranger"),
-        ("WRITE", "noname", "is owner/name"),
-        ("WRITE", "owner/a--b", "is owner/name"),
     ],
 )
 def test_a_wrong_token_or_missing_rights_say_what_to_do(hub, token, repo, words):

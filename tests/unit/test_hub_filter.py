@@ -31,7 +31,7 @@ from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.redact import own_homes, without_homes
 
 ROOT = Path(__file__).parents[2]
-MODEL, RUN, RESULTS = "owner/model", "owner/run", "owner/results"
+MODEL, RUN = "owner/model", "owner/run"
 TOKEN = "hf" + "_" + "NEEDLE" * 6
 HOME = "/home/alice.needle"
 
@@ -290,7 +290,6 @@ def test_dry_run_and_push_use_one_filter(at_home, tmp_path, use_hub, no_waiting,
     assert not use_hub.repos
     hub_cli.main(["push", str(run_dir), "--repo", MODEL])
     hub_cli.main(["push-run", str(run_dir), "--repo", RUN])
-    hub_cli.main(["push-run", str(run_dir / "eval"), "--repo", RESULTS])
     assert leaked(use_hub, ["NEEDLE", "needle.bob", "alice.needle"]) == []
     config = json.loads(use_hub.repo(MODEL).files()["tokenizer_config.json"])
     assert config["name_or_path"] == "base" and config["map"] == "x.json" and config["image_token"] == "<image>"
@@ -332,7 +331,7 @@ def test_no_home_folder_stays_in_a_card(at_home, tmp_path):
     run = json.loads((run_dir / "run.json").read_text())
     run |= {"model": f"{HOME}/base", "dataset": f"trained at {HOME}", "name": "/Users/needle.bob"}
     write_json(run_dir / "run.json", run)
-    for files in (model_card(run_dir, None, MODEL), run_files(run_dir, RUN, tmp_path / "scratch")):
+    for files in (model_card(run_dir, 3, MODEL), run_files(run_dir, RUN, tmp_path / "scratch")):
         card = files["README.md"].decode()
         assert "alice" not in card and "needle.bob" not in card
         Publishable(files)

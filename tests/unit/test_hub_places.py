@@ -5,7 +5,7 @@ from hub_runs import refused
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.places import Place, check_repo_id, place, target
+from openrlhf_ebpo.hub.places import Place, place, target
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,12 @@ def test_what_names_no_repo_is_named_with_its_flag(text, kind, words):
     assert str(caught.value).startswith(f"--repo {text}: ")
 
 
-@pytest.mark.parametrize("repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n"])
+@pytest.mark.parametrize(
+    "repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n", "a/b--c"]
+)
 def test_what_is_not_the_name_of_a_repo(repo):
     with pytest.raises(UsageError, match="owner/name"):
-        check_repo_id(repo)
+        place(repo)
 
 
 @pytest.mark.parametrize("text", ["hf_" + "a1" * 17, "https://huggingface.co/owner/name?token=abcdef"])

@@ -20,8 +20,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
-from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
-from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub import columns, evaluations, run_data
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.results import SAMPLES
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, read_metrics, read_rollouts, read_run
@@ -34,7 +33,7 @@ REPO = "owner/tiny-run"
 @pytest.fixture
 def push(api, monkeypatch, no_waiting):
     """The command, given a run directory and more flags."""
-    monkeypatch.setattr(data_repo, "hub_api", lambda: api)
+    monkeypatch.setattr(run_data, "hub_api", lambda: api)
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
 
     def command(run_dir, *flags, repo=REPO):
@@ -78,7 +77,6 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     assert loaded(hub_environment, tmp_path) == {
         "metrics train": 3,
         "rollouts train": 12,
-        "checkpoints train": 1,
         "evaluations train": 2 * 4 + 2,
         "eval-default-aime24 step_000000": 12,
         "eval-default-aime24 step_000003": 12,
@@ -116,8 +114,8 @@ def test_only_what_is_new_goes(tmp_path, hub, push, capsys):
     write_steps(run_dir, [4])
     push(run_dir)
     new = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pushed")]
-    assert "7 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
-    assert hub.count("PUT /lfs/") == uploads + 3  # rollouts, metrics, the picture
+    assert "5 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
+    assert hub.count("PUT /lfs/") == uploads + 2  # rollouts, metrics
 
 
 def test_what_a_resumed_run_rolled_back_goes_and_a_foreign_run_is_refused(tmp_path, hub, push):
@@ -130,7 +128,7 @@ def test_what_a_resumed_run_rolled_back_goes_and_a_foreign_run_is_refused(tmp_pa
     assert not any("superseded" in path for path in files) and "checkpoints.jsonl" not in files
     other = write_run(tmp_path / "b", name="another")
     write_json(other / "run.json", {**read_run(other), "started": "2026-01-01T00:00:00+00:00"})
-    with pytest.raises(run_data.UsageError, match=r"holds another run: 'tiny'.*this one is 'another'.*another repo"):
+    with pytest.raises(HubError, match=r"holds another run \(tiny, .*another repo"):
         push(other)
     assert hub.repo(REPO, "dataset").files() == files
 
@@ -149,7 +147,7 @@ def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hu
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3]
     assert not [path for path in files if "tmp" in path or path.startswith("eval/") or path == "hub.json"]
     names = [entry["config_name"] for entry in card_of(hub)["configs"]]
-    assert names == ["metrics", "rollouts", "checkpoints"]
+    assert names == ["metrics", "rollouts"]
 
 
 @pytest.mark.parametrize("at", ["local_file", "publishable_parquet", "data_card"])
@@ -191,7 +189,11 @@ def test_a_run_before_its_first_step(tmp_path, hub, push):
     assert "configs" not in card_of(hub) and card_of(hub)["viewer"] is False
 
 
-def test_dry_run_lists_sizes_and_sends_nothing(tmp_path, hub, push, capsys):
+def test_dry_run_lists_sizes_sends_nothing_and_needs_neither_a_token_nor_the_hub(
+    tmp_path, hub, push, monkeypatch, capsys
+):
+    from huggingface_hub import HfApi
+
     run_dir = write_run(tmp_path)
     push(run_dir, "--dry_run")
     said = capsys.readouterr().out
@@ -199,13 +201,7 @@ def test_dry_run_lists_sizes_and_sends_nothing(tmp_path, hub, push, capsys):
         assert name in said
     assert "bytes" in said and f"would go to {REPO}; nothing was sent" in said
     assert not hub.repos and not hub.count("POST|PUT")
-
-
-def test_dry_run_needs_neither_a_token_nor_the_hub(tmp_path, hub, push, monkeypatch, capsys):
-    from huggingface_hub import HfApi
-
-    run_dir = write_run(tmp_path)
-    monkeypatch.setattr(data_repo, "hub_api", lambda: HfApi(endpoint=hub.url, token=False))
+    monkeypatch.setattr(run_data, "hub_api", lambda: HfApi(endpoint=hub.url, token=False))
     push(run_dir, "--dry_run")
     hub.stop()
     push(run_dir, "--dry_run")
@@ -228,22 +224,6 @@ def test_hostile_prompts_and_paths_in_errors(tmp_path, hub, push):
     assert table["error"].to_pylist()[3] == "FileNotFoundError: gold.json\n<redacted>"
     body = files["README.md"].decode().split("\n---\n", 1)[1]
     assert "<script>" not in body and card_of(hub)["pretty_name"] == "tiny-run"
-
-
-def test_large_row_groups_are_cut_for_readers_that_want_a_few_rows(tmp_path, monkeypatch):
-    path = tmp_path / "step-000001.parquet"
-    table = pa.table({"response": [str(i) * 500 for i in range(1000)], "error": pa.nulls(1000, pa.string())})
-    pq.write_table(table, path)
-    file = local_file(path)
-    assert tables.publishable_parquet(file, tmp_path / "copies").path == file.path
-    monkeypatch.setattr(tables, "LARGE_ROW_GROUP_BYTES", 100_000)
-    monkeypatch.setattr(tables, "ROW_GROUP_BYTES", 50_000)
-    copy = tables.publishable_parquet(file, tmp_path / "copies")
-    assert pq.read_table(copy.path) == table
-    found = pq.ParquetFile(copy.path)
-    sizes = [found.metadata.row_group(i).num_rows for i in range(found.num_row_groups)]
-    assert len(sizes) > 10 and max(sizes) < 100
-    assert tables.publishable_parquet(file, tmp_path / "again").read_bytes() == copy.read_bytes()
 
 
 def test_what_is_wrong_is_said(tmp_path, hub, push):
@@ -280,6 +260,11 @@ def test_every_column_is_explained():
 def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path, hub, push):
     for name in ("tables/evaluations.parquet", "images/cat.png"):
         hub.create(REPO, "dataset").commit("main", {name: File(b"theirs", True)}, "theirs")
-        with pytest.raises(UsageError, match=rf"holds something that is not a run \({name}\)"):
+        with pytest.raises(HubError, match=rf"holds files of something else than a run \({name}\)"):
             push(write_run(tmp_path / name))
         assert hub.repo(REPO, "dataset").files() == {name: b"theirs"}
+
+
+def test_the_retired_command_names_its_replacement(tmp_path):
+    with pytest.raises(SystemExit, match=r"push-results is retired: `hub push RUN_DIR --repo .*`hub push-run`"):
+        main(["hub", "push-results", str(tmp_path)])

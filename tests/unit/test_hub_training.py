@@ -100,7 +100,7 @@ def test_a_wrong_token_stops_and_a_hub_that_is_away_warns(hub, use_hub, monkeypa
 def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pushed):
     hub.create("owner/public")
     assert "is public" in training_flags.check_access(flags("--hub.repo", "owner/public"))[0]
-    with pytest.raises(UsageError, match="holds the steps of another run"):
+    with pytest.raises(UsageError, match="holds another run"):
         training_flags.check_access(flags("--hub.repo", REPO))
     own = {"logger.run_dir": str(pushed), "ckpt.load_enable": True}
     run = json.loads((pushed / "run.json").read_text())

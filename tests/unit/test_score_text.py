@@ -1,4 +1,4 @@
-"""How scores are written: one text in the report, on the model card, on the data card and in the Space."""
+"""How scores are written: one text in the report, on the model card and in the Space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 
 from openrlhf_ebpo.eval import report
-from openrlhf_ebpo.hub import run_data
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.run.results import find_results
 from openrlhf_ebpo.run.score_text import NONE, between, k_of, majorities, order, passes, percent, points, score
@@ -41,8 +40,6 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
     found = find_results(run_dir)
     written = report.write_report([run_dir], tmp_path / "report").read_text()
     card = model_card(run_dir, 3, "owner/tiny")["README.md"].decode()
-    published = run_data.results_of(run_dir / "eval")
-    data_card = run_data.results_files(run_dir / "eval", published, "owner/results", tmp_path)["README.md"].decode()
     page = evaluation.render(clean({}), Workspace(Runs([str(run_dir)])))["table"]
     page = re.sub(r'<small class="vote">.*?</small>', "", page)
     cells = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", page)]
@@ -50,7 +47,7 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
     assert texts[0].startswith(starts[0]) and texts[1].startswith(starts[1])
     assert [cell for cell in cells if "(" in cell] == texts
     for text in texts:
-        assert f"| {text} |" in written and f"| {text} |" in card and f"| {text} |" in data_card
+        assert f"| {text} |" in written and f"| {text} |" in card
 
 
 def test_an_error_of_nothing_is_not_shown_and_intervals_have_their_words():
