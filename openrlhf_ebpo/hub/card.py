@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import card_metadata, evaluations, published, usage
+from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
@@ -79,7 +79,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     own = [row for row in rows if row["step"] == at]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, at)
-    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base)
+    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step))
     make = functools.partial(
         render,
         "model_card.md",
@@ -91,7 +91,6 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and at]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
-        links=published.links(run_dir, "model"),
         **_usage(shown),
         **_training(public_run(run), metrics, at),
         prior=_prior(metrics, at),
@@ -160,7 +159,7 @@ def _base(run: dict, base: str | None) -> Markdown:
 def _usage(shown: usage.Usage) -> dict:
     return {
         "prompt_is_known": shown.known,
-        "adapter": bool(shown.adapter_rank),
+        "adapter": shown.is_adapter,
         "transformers_snippet": fenced("python", usage.transformers_snippet(shown)),
         "vllm_snippet": fenced("python", usage.vllm_snippet(shown)),
     }

@@ -31,7 +31,7 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import place
-from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
+from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.seams.auto_map import ModelFileError, own_code
 from openrlhf_ebpo.seams.model_folder import INDEX, missing_files, problems
@@ -69,7 +69,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"also pull {FULL_STATE}/, the optimizer's state of a run with --hub.full_state: files that can run any "
         "code of whoever pushed them, when a training loads them",
     )
-    parser.add_argument("--dry_run", action="store_true", help="list what would come, with sizes, and stop")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,14 +77,6 @@ def run(args: argparse.Namespace) -> None:
     if named and args.revision:
         raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
     revision = revision_of(args.revision or named or "")
-    if args.dry_run:
-        commit, remote = look(api, args.repo, revision)
-        wanted, skipped = choose_files(remote, args.trust_pickle)
-        for path in wanted:
-            print(f"  {megabytes(remote[path].size):>12}  {path}")
-        total = megabytes(sum(remote[path].size for path in wanted))
-        print(f"dry run: {len(wanted)} files, {total}, of commit {commit}; left out: {shown(skipped) or 'nothing'}")
-        return
     before = signal.signal(signal.SIGINT, end_at_once)
     try:
         pulled = pull(api, args.repo, args.folder, revision, args.trust_pickle)

@@ -34,7 +34,7 @@ from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_target, drain
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
-from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api
+from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run.checkpoints import beside, saved
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
@@ -50,13 +50,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--public", action="store_true", help="a repo that is created is public; otherwise private")
     parser.add_argument("--full_state", action="store_true", help="push the optimizer's state too (pickles), to resume")
-    parser.add_argument(
-        "--attempts",
-        type=int,
-        default=ATTEMPTS,
-        metavar="N",
-        help=f"give up after so many failures in a row; {ATTEMPTS}",
-    )
     parser.add_argument(
         FLAG, action="store_true", help="also push a model that needs code of its own to load; nothing of it runs here"
     )
@@ -94,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
             queue(args, run_dir)
         elif not outbox.pending(run_dir):
             print("\n".join(nothing_to_do(run_dir)))
-        error = drain(run_dir, api, attempts=args.attempts)
+        error = drain(run_dir, api)
     if left := [item.step for item in outbox.items(run_dir)]:
         raise UsageError(
             f"steps {', '.join(map(str, left))} are not pushed ({error}); they stay queued: repeat the command to continue"

@@ -1,8 +1,8 @@
 """Publish a run directory, or results of openrlhf-ebpo eval, as a data set repo with a card that explains every column.
 
 The repo has the layout of a run directory, so that a downloaded copy is one. Tables in Parquet are added that the Hub's
-viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts", "checkpoints", "evaluations", and
-"eval-PROTOCOL-TASK" with a split for each step).
+viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts", "evaluations", and "eval-PROTOCOL-TASK"
+with a split for each step).
 
   openrlhf-ebpo hub push-run out/run --repo me/my-run --dry_run     what would go
   openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
@@ -30,7 +30,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
+from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
@@ -51,19 +51,9 @@ from openrlhf_ebpo.run.run_log import DROPPED, LOCK, PRIOR_STARTS, read_metrics
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
-CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so checkpoints.jsonl gets a table
-CHECKPOINT_COLUMNS = {  # name -> type, meaning
-    "step": (pa.int64(), "training step"),
-    "tag": (pa.string(), "name of the checkpoint"),
-    "checkpoint": (pa.string(), "folder of the DeepSpeed checkpoint (its last part only); null where none was kept"),
-    "model": (pa.string(), "folder of the exported model (its last part only); null where none was exported"),
-    "complete": (pa.bool_(), "true"),
-}
-CHECKPOINT_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in CHECKPOINT_COLUMNS.items()])
 RESULT = (SUMMARY, SAMPLES_FILE)
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", *(f"eval/*/*/step-*/{name}" for name in RESULT))
 IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what results in one place agree on
-NO_LINKS = Markdown("")
 OWN = (  # of the run directory, and staying in it
     *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
     *(LOCK, BEAT),
@@ -109,8 +99,6 @@ def _push_run(args: argparse.Namespace, results: Mapping[str, Result], folder: P
     others = files_below(args.run_dir, skip=lambda path: named(path.parts[0], OWN))
     print_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
     data_repo.push(args, make_files, message=f"run {public_text(args.run_dir.absolute().name)}", delete=OURS)
-    if not args.dry_run:
-        published.note(args.run_dir, "run", args.repo)
 
 
 def _push_results(args: argparse.Namespace, results: Mapping[str, Result], folder: Path) -> None:
@@ -223,15 +211,12 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
     files = _records(run_dir, found) | _rollouts(run_dir, scratch) | _evaluations(run_dir, results, scratch)
     if metrics := [public(row) for row in read_metrics(run_dir)]:
         files[METRICS] = data_repo.parquet_bytes(metrics_table(metrics))
-    if saved := checkpoints.rows(run_dir):
-        files[CHECKPOINTS] = data_repo.parquet_bytes([public(row) for row in saved], CHECKPOINT_SCHEMA)
     rows = evaluations.rows_of(results.values())
     if rows:
         files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
     if picture := reward_curve(run_dir, max([row["step"] for row in metrics], default=0)):
         files[PICTURE] = picture
-    links = published.links(run_dir, "run")
-    files["README.md"] = data_card(public_run(found), repo, files, metrics, rows, links).encode()
+    files["README.md"] = data_card(public_run(found), repo, files, metrics, rows).encode()
     return files
 
 
@@ -296,7 +281,7 @@ def results_files(folder: Path, results: Mapping[str, Result], repo: str, scratc
     rows = evaluations.rows_of(results.values())
     files = _evaluations(folder, results, scratch)
     files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
-    files["README.md"] = data_card({}, repo, files, [], rows, NO_LINKS).encode()
+    files["README.md"] = data_card({}, repo, files, [], rows).encode()
     return files
 
 
@@ -321,16 +306,12 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
         found.append(data_repo.config("metrics", METRICS, default=True))
     if any(path.startswith("rollouts/") for path in files):
         found.append(data_repo.config("rollouts", "rollouts/step-*.parquet"))
-    if CHECKPOINTS in files:
-        found.append(data_repo.config("checkpoints", CHECKPOINTS))
     if EVALUATIONS in files:
         found.append(data_repo.config("evaluations", EVALUATIONS, default=METRICS not in files))
     return found + data_repo.sample_configs(path for path in files if path.startswith("eval/"))
 
 
-def data_card(
-    run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict], links: Markdown
-) -> str:
+def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict]) -> str:
     """run: {} for results that belong to no run."""
     estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
     tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)] if run else ["evaluation", "openrlhf"]
@@ -341,7 +322,6 @@ def data_card(
         metadata=data_repo.metadata(repo, tags, found),
         name=identifier(repo.rpartition("/")[2]),
         steps=len(metrics),
-        links=links,
         run=Markdown("run" if run else ""),
         ebpo=estimator == "ebpo" or not run,
         picture=Markdown(PICTURE) if PICTURE in files else None,
@@ -382,10 +362,6 @@ def _tables(
         last = [content for path, content in files.items() if path.startswith("rollouts/step-")][-1]  # is dropped last
         explained = data_repo.explained(read_schema(last), columns.ROLLOUTS)
         blocks.append([*words("rollouts", "One row per response."), explained])
-    if "checkpoints" in names:
-        meanings = {name: Markdown(meaning) for name, (_, meaning) in CHECKPOINT_COLUMNS.items()}
-        explained = data_repo.explained(CHECKPOINT_SCHEMA, meanings)
-        blocks.append([*words("checkpoints", "One row per saved checkpoint."), explained])
     if "evaluations" in names:
         explained = data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)
         blocks.append(

@@ -2,12 +2,11 @@
 
 Four files are sent: app.py, README.md, requirements.txt, and package.zip with this package as it is installed, which app.py
 unpacks (a Space installs requirements.txt before it has its own files, so a wheel could not be named there). The runs are data set repos
-made by `openrlhf-ebpo hub push-run`, by name or as the run directory that was pushed, whose cards then link to the Space; the
-Space knows them from its variable EBPO_SPACE_RUNS. For private ones give the Space, on its settings page, a secret
+made by `openrlhf-ebpo hub push-run`; the Space knows them from its variable EBPO_SPACE_RUNS. For private ones give the Space, on its settings page, a secret
 EBPO_SPACE_HF_TOKEN: a token that may only read.
 
   openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --dry_run
-  openrlhf-ebpo hub deploy-space me/ebpo --runs out/run me/run-b --public
+  openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --public
 
 Making a Gradio Space needs a paid plan of its owner (the Hub answers 402 otherwise). The same app runs on any machine,
 without a plan: openrlhf-ebpo space --runs me/run-a me/run-b
@@ -23,7 +22,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import published
 from openrlhf_ebpo.hub.content import Content, PublishableZip
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
 from openrlhf_ebpo.hub.places import check_write_access, target
@@ -57,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="RUN",
-        help="data set repos of hub push-run, OWNER/NAME; or run directories that were pushed",
+        help="data set repos of hub push-run, OWNER/NAME",
     )
     parser.add_argument("--public", action="store_true", help="a Space that is made can be seen by everybody")
     parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
@@ -71,7 +69,6 @@ def run(args: argparse.Namespace) -> None:
         HubError: the upload failed.
     """
     args.repo = target(args.repo, "OWNER/NAME", "space")
-    folders = [Path(name) for name in args.runs if (Path(name) / "run.json").is_file()]
     args.runs = [repo_of(name) for name in args.runs]
     api = hub_api()
     files = space_files(args.runs)
@@ -82,8 +79,6 @@ def run(args: argparse.Namespace) -> None:
     retrying(lambda: check_ours(api, args.repo))
     private = [name for name in args.runs if is_private(api, name)]
     deploy(api, args.repo, files, args.runs, args.public)
-    for folder in folders:
-        published.note(folder, "space", args.repo)
     if private:
         print(
             f"{', '.join(private)}: private. Give the Space a secret {TOKEN}, a token that may only read, in its settings"
@@ -94,13 +89,14 @@ def repo_of(run: str) -> str:
     """The data set repo of one of --runs.
 
     Raises:
-        UsageError: it is none, or a run directory that was not pushed.
+        UsageError: it is not a repo; for a run directory, with the command that publishes it.
     """
-    if not (Path(run) / "run.json").is_file():
-        return target(run, "--runs", "dataset")
-    if repo := published.known(Path(run)).get("run"):
-        return repo
-    raise UsageError(f"--runs {run}: this run was not pushed yet: openrlhf-ebpo hub push-run {run} --repo OWNER/NAME")
+    if (Path(run) / "run.json").is_file():
+        raise UsageError(
+            f"--runs {run} is a run directory: publish it with openrlhf-ebpo hub push-run {run} --repo OWNER/NAME, and "
+            "name that repo"
+        )
+    return target(run, "--runs", "dataset")
 
 
 def check_ours(api, repo: str) -> None:

@@ -3,7 +3,6 @@
 It asks nothing of the Hub, changes nothing and needs no token: it reads the run directory, also while the training runs.
 
   openrlhf-ebpo hub status RUN_DIR
-  openrlhf-ebpo hub status RUN_DIR --json           for programs
   watch -n 5 openrlhf-ebpo hub status RUN_DIR
 
 Exit status: 0, all that was saved is pushed. 3, something waits or is under way, and a process pushes it. 1, it needs you:
@@ -15,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shlex
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -86,12 +84,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_dir", type=Path, metavar="RUN_DIR", help="the run directory, with run.json in it, or the folder it is in"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> None:
     status = read_status(find_run(args.run_dir))
-    print(json.dumps({**asdict(status), "exit": status.code}, indent=2) if args.json else "\n".join(lines(status)))
+    print("\n".join(lines(status)))
     if status.code:
         sys.exit(status.code)
 

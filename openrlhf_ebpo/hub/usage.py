@@ -28,13 +28,12 @@ class Usage:
     temperature: float
     top_p: float
     max_new_tokens: int
-    adapter_rank: int = 0  # 0: a full model
-    base: str | None = None  # of an adapter, where it is on the Hub
+    is_adapter: bool = False  # of LoRA
     known: bool = True
     bos: bool = False
 
 
-def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None) -> Usage:
+def of_run(run_dir: Path, args: dict, repo: str, revision: str) -> Usage:
     data = args.get("data", {})
     template, chat_template, system, known = prompt_of(run_dir, data)
     rollout, bos = args.get("rollout", {}), bool(data.get("add_bos"))
@@ -47,8 +46,7 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None
         rollout.get("temperature", 1.0),
         rollout.get("top_p", 1.0),
         rollout.get("max_new_tokens") or 1024,
-        (args.get("ds", {}).get("lora") or {}).get("rank", 0),
-        base,
+        bool((args.get("ds", {}).get("lora") or {}).get("rank", 0)),
         known,
         bos,
     )
@@ -86,38 +84,19 @@ print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 
 def vllm_snippet(usage: Usage) -> str:
     """Below a main guard: vLLM may start processes that import the script again."""
-    imports, lines = _vllm_adapter(usage) if usage.adapter_rank else _vllm_model(usage)
-    extra = ", lora_request=adapter" if usage.adapter_rank else ""
+    repo, revision = literal(usage.repo), literal(usage.revision)
     sampling = f"temperature={usage.temperature}, top_p={usage.top_p}, max_tokens={usage.max_new_tokens}"
-    lines += [
+    lines = [
+        f"llm = LLM({repo}, revision={revision}, tokenizer_revision={revision})",
         "tokenizer = llm.get_tokenizer()",
         *_prompt(usage).splitlines(),
         'tokens = tokenizer(prompt, add_special_tokens=False)["input_ids"]',
         f"sampling = SamplingParams({sampling})",
-        f'print(llm.generate([{{"prompt_token_ids": tokens}}], sampling{extra})[0].outputs[0].text)',
+        'print(llm.generate([{"prompt_token_ids": tokens}], sampling)[0].outputs[0].text)',
     ]
-    return "\n".join([*imports, "", 'if __name__ == "__main__":', *(f"    {line}" for line in lines)])
-
-
-def _vllm_model(usage: Usage) -> tuple[list[str], list[str]]:
-    repo, revision = literal(usage.repo), literal(usage.revision)
-    return ["from vllm import LLM, SamplingParams"], [
-        f"llm = LLM({repo}, revision={revision}, tokenizer_revision={revision})"
-    ]
-
-
-def _vllm_adapter(usage: Usage) -> tuple[list[str], list[str]]:
-    base = literal(usage.base or "PATH_OF_THE_BASE_MODEL")
-    imports = [
-        "from huggingface_hub import snapshot_download",
-        "from vllm import LLM, SamplingParams",
-        "from vllm.lora.request import LoRARequest",
-    ]
-    folder = f"snapshot_download({literal(usage.repo)}, revision={literal(usage.revision)})"
-    return imports, [
-        f"llm = LLM({base}, enable_lora=True, max_lora_rank={usage.adapter_rank})",
-        f'adapter = LoRARequest("adapter", 1, {folder})',
-    ]
+    return "\n".join(
+        ["from vllm import LLM, SamplingParams", "", 'if __name__ == "__main__":', *(f"    {line}" for line in lines)]
+    )
 
 
 def literal(text: str) -> str:

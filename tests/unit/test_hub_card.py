@@ -108,7 +108,7 @@ def test_names_of_the_hub_become_metadata(tmp_path, monkeypatch):
     assert found["base_model"] == "Qwen/Qwen3-8B" and found["base_model_relation"] == "adapter"
     assert found["library_name"] == "peft" and found["license"] == "apache-2.0"
     assert found["datasets"] == ["BytedTsinghua-SIA/DAPO-Math-17k"]
-    assert 'LLM("Qwen/Qwen3-8B", enable_lora=True, max_lora_rank=16)' in text
+    assert "load the base model and this adapter as a `LoRARequest`" in text and "from vllm import" not in text
     assert "[`Qwen/Qwen3-8B`](https://huggingface.co/Qwen/Qwen3-8B) (`apache-2.0`)" in text
 
 

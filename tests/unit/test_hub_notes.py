@@ -9,7 +9,7 @@ from hub_repos import File
 from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 
 from openrlhf_ebpo.cli import hub as hub_cli
-from openrlhf_ebpo.hub import evaluations, notes, outbox, published
+from openrlhf_ebpo.hub import evaluations, notes, outbox
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.hub.notes import BEGIN, END, notes_of, with_notes, with_slot
 from openrlhf_ebpo.hub.push import drain
@@ -133,27 +133,7 @@ def test_a_damaged_result_of_a_rolled_back_evaluation_costs_no_other_result(tmp_
     assert [result.task for result in evaluations.of_run(run_dir)] == ["kept"]
 
 
-# Links and citation
-
-
-def test_cards_name_each_other_where_they_are_known(hub, use_hub, tmp_path):
-    run_dir = write_run(tmp_path)
-    save_result(run_dir / "eval", "aime24", GOOD, 3)
-    assert "On the Hub, too" not in model_card(run_dir, 3, REPO)["README.md"].decode()
-    hub_cli.main(["push-run", str(run_dir), "--repo", "owner/run"])
-    push(run_dir, 3)
-    text = card_of(hub)
-    assert "[the record of the run](https://huggingface.co/datasets/owner/run)" in text
-    assert f"huggingface.co/{REPO})" not in text
-    hub_cli.main(["push-run", str(run_dir), "--repo", "owner/run"])
-    assert f"[the model](https://huggingface.co/{REPO})" in card_of(hub, repo="owner/run", kind="dataset")
-
-
-@pytest.mark.parametrize("content", ["[", "[1]", '{"run": "a](b)/c", "results": 7, "space": null, "evil": "a/b"}'])
-def test_a_note_of_something_else_makes_no_link(tmp_path, content):
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "published.json").write_text(content)
-    assert published.links(tmp_path, "model") == ""
+# Citation
 
 
 @pytest.mark.parametrize("estimator", ["ebpo", "group_norm"])

@@ -243,8 +243,6 @@ def test_a_folder_with_something_else_in_it_is_left_alone(client, pushed, tmp_pa
 
 def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_path, capsys):
     folder = str(tmp_path / "pulled")
-    hub_cli.main(["pull", REPO, folder, "--dry_run"])
-    assert "1.20 MB  model.safetensors" in capsys.readouterr().out and not (tmp_path / "pulled").exists()
     hub_cli.main(["pull", REPO, folder, "--revision", "1"])
     out = capsys.readouterr().out
     assert "all as they were pushed" in out and f"eval --model {folder}" in out and "full_state" in out

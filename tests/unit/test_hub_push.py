@@ -394,8 +394,8 @@ def test_a_push_that_was_killed_is_finished_by_repeating_it(hub, use_hub, hub_en
 def test_a_push_by_xet_that_fails_waits_and_is_finished_without_it(hub, use_hub, hub_environment, make_run):
     """The test server has no Xet, whose errors are of other types than the client's own."""
     run_dir = make_run()
-    environment = {**hub_environment, "HF_HUB_DISABLE_XET": "0"}
-    code, _, err = finish(hub_command(environment, "push", run_dir, "--repo", REPO, "--attempts", "1"))
+    environment = {**hub_environment, "HF_HUB_DISABLE_XET": "0", "OPENRLHF_EBPO_HUB_PAUSE": "0.01"}
+    code, _, err = finish(hub_command(environment, "push", run_dir, "--repo", REPO))
     assert code == 1 and "steps 4 are not pushed (pushing to owner/model: no usable answer" in err
     assert not hub.repo(REPO).tags and outbox.pending(run_dir) == 1
     hub_cli.main(["push", str(run_dir)])

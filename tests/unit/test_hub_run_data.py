@@ -78,7 +78,6 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     assert loaded(hub_environment, tmp_path) == {
         "metrics train": 3,
         "rollouts train": 12,
-        "checkpoints train": 1,
         "evaluations train": 2 * 4 + 2,
         "eval-default-aime24 step_000000": 12,
         "eval-default-aime24 step_000003": 12,
@@ -116,7 +115,7 @@ def test_only_what_is_new_goes(tmp_path, hub, push, capsys):
     write_steps(run_dir, [4])
     push(run_dir)
     new = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pushed")]
-    assert "7 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
+    assert "7 files sent, 5 unchanged" in new[0], new  # one rollout file, and what grows
     assert hub.count("PUT /lfs/") == uploads + 3  # rollouts, metrics, the picture
 
 
@@ -149,7 +148,7 @@ def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hu
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3]
     assert not [path for path in files if "tmp" in path or path.startswith("eval/") or path == "hub.json"]
     names = [entry["config_name"] for entry in card_of(hub)["configs"]]
-    assert names == ["metrics", "rollouts", "checkpoints"]
+    assert names == ["metrics", "rollouts"]
 
 
 @pytest.mark.parametrize("at", ["local_file", "publishable_parquet", "data_card"])

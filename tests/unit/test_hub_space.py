@@ -22,7 +22,7 @@ from hub_repos import File
 from recorded_runs import write_run
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import data_repo, published, run_data, space
+from openrlhf_ebpo.hub import data_repo, run_data, space
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space.document import STATIC
 
@@ -166,18 +166,8 @@ def test_private_runs_need_a_secret_and_missing_ones_are_named(tmp_path, hub, de
     assert hub.token not in str(hub.repo(REPO, "space").settings) + str(hub.repo(REPO, "space").files())
 
 
-def test_a_run_directory_stands_for_its_repo_and_its_cards_then_link_to_the_space(tmp_path, hub, deploy, small_package):
-    run_dir = push_run(tmp_path)
-    deploy("--runs", str(run_dir))
-    assert ("EBPO_SPACE_RUNS", RUN) in [(v["key"], v["value"]) for v in hub.repo(REPO, "space").settings["variables"]]
-    assert f"](https://huggingface.co/spaces/{REPO})" in published.links(run_dir, "model")
-    run_data.run(argparse.Namespace(run_dir=run_dir, repo=RUN, public=True, dry_run=False))
-    card = hub.repo(RUN, "dataset").files()["README.md"].decode()
-    assert f"[the Space that shows it](https://huggingface.co/spaces/{REPO})" in card
-
-
-def test_a_run_directory_that_was_not_pushed_is_no_run(tmp_path, deploy):
-    with pytest.raises(UsageError, match="was not pushed yet: openrlhf-ebpo hub push-run"):
+def test_a_run_directory_is_answered_with_the_command_that_publishes_it(tmp_path, deploy):
+    with pytest.raises(UsageError, match="is a run directory: publish it with openrlhf-ebpo hub push-run"):
         deploy("--runs", str(write_run(tmp_path)))
 
 
