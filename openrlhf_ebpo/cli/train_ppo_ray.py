@@ -70,7 +70,7 @@ def run(argv: list[str]) -> None:
     refuse_retired(argv, RETIRED)
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
-    flat = parse(parser, argv, old_flags.suggestions())
+    flat = parse(parser, argv)
     early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
     assumed, force = flat.assume_cuda, flat.force  # not sooner: --force is for the first start, not for a restart
 

@@ -59,9 +59,9 @@ def metric_meaning(name: str, own: Mapping[str, Metric] = MappingProxyType({})) 
     if name in METRICS:
         return METRICS[name]
     if metric := find(name):
-        return Markdown(_told(metric))
-    return sanitize(_told(own[name])) if name in own else OTHER
+        return Markdown(_describe(metric))
+    return sanitize(_describe(own[name])) if name in own else OTHER
 
 
-def _told(metric: Metric) -> str:
+def _describe(metric: Metric) -> str:
     return metric.with_unit(": ".join(filter(None, (metric.title, metric.tells))))

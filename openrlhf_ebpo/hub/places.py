@@ -14,7 +14,6 @@ from openrlhf_ebpo.redact import redacted_text
 PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
 NAMES = {"model": "a model", "dataset": "a data set", "space": "a Space"}
 ADDRESS = re.compile(r"https?://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
-COMMIT_PAGE = re.compile(r"/commit/([0-9a-f]{7,40})/?$")  # a page that the client's parser does not know
 REVISION = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 MAX_REVISION_CHARS = 200
 
@@ -48,7 +47,7 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
             f"{flag}: this looks like a token, or is an address with a query; a repo of the Hub is owner/name"
         )
     is_address = bool(ADDRESS.match(text))
-    uri = COMMIT_PAGE.sub(r"/tree/\1", text) if is_address else f"hf://{text}"
+    uri = text if is_address else f"hf://{text}"
     try:
         found = parse_hf_uri(uri, endpoint=os.environ.get("HF_ENDPOINT"))
     except HfUriError as error:

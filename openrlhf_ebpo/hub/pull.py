@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     )
     print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {held}")
     if pulled.skipped:
-        print(f"left out, not of a safe type or not pushed with the others: {shown(pulled.skipped)}")
+        print(f"left out, not of a safe type or not pushed with the others: {printable_names(pulled.skipped)}")
     for line in next_step(pulled.folder):
         print(line)
 
@@ -127,10 +127,12 @@ def pull(
     """
     folder = Path(folder)
     check_folder(folder, repo)
-    commit, remote = retrying(lambda: look(api, repo, revision), report=report)
+    commit, remote = retrying(lambda: list_files(api, repo, revision), report=report)
     wanted, skipped = choose_files(remote, trust_pickle)
     if not wanted:
-        raise HubError(f"{repo} holds nothing that can be pulled safely ({shown(skipped) or 'no files'})", None, True)
+        raise HubError(
+            f"{repo} holds nothing that can be pulled safely ({printable_names(skipped) or 'no files'})", None, True
+        )
     folder.mkdir(parents=True, exist_ok=True)
     record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
     remove_other_files(folder, commit, wanted)
@@ -194,7 +196,7 @@ def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None
         (folder / path).unlink(missing_ok=True)
 
 
-def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
+def list_files(api, repo: str, revision: str | None) -> tuple[str, dict]:
     """(commit, path -> RepoFile) of a revision."""
     with hub_errors(f"looking at {repo}"):
         commit = commit_of(api, repo, "model", revision or "main")
@@ -225,7 +227,7 @@ def stays_inside(path: str) -> bool:
     return ".." not in path.split("/") and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
 
 
-def shown(paths: Iterable[str]) -> str:
+def printable_names(paths: Iterable[str]) -> str:
     """Untrusted names, escaped: no escape sequence reaches the terminal."""
     return ", ".join(path if path.isprintable() else repr(path) for path in paths)
 

@@ -68,7 +68,7 @@ def _is_private(column: pa.Array) -> bool:
 
 
 def suspicious(column: pa.Array) -> pa.Array:
-    """Which texts may hold something private: True also for placeholders."""
+    """Mark the texts that may hold something private; placeholders too."""
     return pc.fill_null(pc.match_substring_regex(_plain(column), private_pattern(own_homes())), False)
 
 
