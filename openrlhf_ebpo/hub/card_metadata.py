@@ -11,6 +11,7 @@ import yaml
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.public import hub_id, last_part, slug
 from openrlhf_ebpo.hub_client import HubError, hub_errors
+from openrlhf_ebpo.run import run_log
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,4 @@ def _card_of(base: str) -> dict:
 
 def dig(run: dict, flag: str):
     """The value of a flag in run.json, None if it has none."""
-    value = run.get("args", {})
-    for part in flag.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+    return run_log.dig(run, "args", *flag.split("."))

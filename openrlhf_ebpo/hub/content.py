@@ -32,7 +32,6 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
-EVAL_RESULTS = ".eval_results"  # where the Hub looks for them; every other hidden name stays
 
 
 class Publishable(Mapping[str, Content]):
@@ -92,7 +91,7 @@ def _check_path(path: str, allow_pickle: bool) -> None:
         raise UsageError(f"{shown}: the name of this file holds what looks like a secret; rename it")
     if kind in PICKLES and not allow_pickle:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
-    hidden = any(part.startswith(".") for part in path.removeprefix(f"{EVAL_RESULTS}/").split("/"))
+    hidden = any(part.startswith(".") for part in path.split("/"))
     if (kind not in (*KINDS, *PICKLES) and not VENDORED.fullmatch(path)) or hidden or path.startswith("/"):
         raise UsageError(f"{ascii(path)[1:-1]} is an unsupported file type (`hf upload` takes any file)")
 

@@ -35,7 +35,7 @@ from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.run.run_log import timestamp
 from openrlhf_ebpo.seams import model_folder
 
-CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
+CARD = ("README.md", "images/training.png")
 STATES = ("pushing", "pushed", "failed")
 FIELDS = {"step": int, "repo": str, "private": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated

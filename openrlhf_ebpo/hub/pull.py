@@ -217,7 +217,7 @@ def choose_files(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], 
         safe = Path(path).suffix in SAFE or path in LICENCES if not full_state else trust_pickle
         if stays_inside(path) and safe:
             wanted.append(path)
-        elif not path.startswith((".gitattributes", ".eval_results/")):
+        elif path != ".gitattributes":
             skipped.append(path)
     return wanted, skipped
 

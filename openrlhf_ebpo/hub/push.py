@@ -27,13 +27,7 @@ POLL_SECONDS = 1.0
 ATTEMPT_SECONDS = 3600.0  # limit of an attempt, and in addition what its bytes take at MIN_BYTES_PER_SECOND
 MIN_BYTES_PER_SECOND = 50_000.0
 # Files of an earlier step that must not stay with those of a later one.
-STALE = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    f"{FULL_STATE}/*",
-    "prior.json",
-    ".eval_results/openrlhf_ebpo.yaml",
-)
+STALE = ("*.safetensors", "*.safetensors.index.json", f"{FULL_STATE}/*", "prior.json")
 WEIGHTS = (".safetensors", ".gguf", *PICKLES)
 
 Report = Callable[[str], None]

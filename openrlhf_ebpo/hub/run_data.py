@@ -32,6 +32,7 @@ from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
+from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
@@ -313,7 +314,7 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
 
 def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict]) -> str:
     """run: {} for results that belong to no run."""
-    estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
+    estimator = str(dig(run, "algo.advantage.estimator") or "unknown")
     tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)] if run else ["evaluation", "openrlhf"]
     found = configs(files)
     make = functools.partial(

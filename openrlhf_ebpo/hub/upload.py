@@ -32,11 +32,8 @@ MAX_FILES = 100_000  # of a repo
 class Published:
     """The result of a push. commit: holds it. sent: paths that had changed. unchanged: number of the others."""
 
-    repo: str
-    repo_type: str
     commit: str
     url: str
-    tag: str | None
     sent: tuple[str, ...]
     unchanged: int
 
@@ -97,7 +94,7 @@ def publish(
         head = head or create_branch(api, repo, repo_type, branch, private, create or {})
         tagged = commit_of(api, repo, repo_type, tag) if tag else None
         if tagged and not any(difference(files, listing(api, repo, repo_type, tagged), delete)):
-            return Published(repo, repo_type, tagged, url_of(api, repo, repo_type, tag), tag, (), len(files))
+            return Published(tagged, url_of(api, repo, repo_type, tag), (), len(files))
         commit, (changed, stale) = head, difference(files, listing(api, repo, repo_type, head), delete)
         if changed or stale:
             commit = send(api, repo, repo_type, branch, head, files, changed, stale, message)
@@ -109,7 +106,7 @@ def publish(
         if tag:
             set_tag(api, repo, repo_type, tag, commit)
     url = url_of(api, repo, repo_type, tag or revision)
-    return Published(repo, repo_type, commit, url, tag, tuple(changed), len(files) - len(changed))
+    return Published(commit, url, tuple(changed), len(files) - len(changed))
 
 
 def plan(

@@ -261,20 +261,6 @@ def test_what_cannot_be_translated_is_an_error_that_says_so(typed, shown):
     assert shown in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("typed", "shown"),
-    [
-        ("--advantage_estimater ebpo", "Did you mean --advantage_estimator or"),
-        ("--n-samples-per-prompt 4", "--rollout.n_samples_per_prompt"),
-        ("--maxi 4", "no such flag: --maxi"),
-    ],
-)
-def test_a_mistyped_flag_is_answered_with_the_near_ones_of_today(typed, shown, parser, capsys):
-    with pytest.raises(SystemExit):
-        parse(parser, translate([*typed.split(), "--seed", "1"])[0])
-    assert shown in capsys.readouterr().err
-
-
 def test_no_notice_holds_a_value_of_the_users():
     argv = ["--use_wandb", "SECRET", "--remote_rm_url", "http://me:SECRET@host", "--ptx_coef", "0.1"]
     words, notices = translate(argv)
