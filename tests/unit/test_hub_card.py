@@ -328,7 +328,7 @@ def test_the_snippet_puts_a_chat_template_around_the_prompt(tmp_path):
 @pytest.mark.parametrize("rendered", ["<bos>Solve", "Solve"])
 def test_the_snippet_puts_the_begin_token_of_training_there_once(rendered, tmp_path):
     shown = usage.of_run(
-        write_run(tmp_path, args=arguments(tmp_path, add_bos=True)), {"data": {"add_bos": True}}, REPO, "main", None
+        write_run(tmp_path, args=arguments(tmp_path, add_bos=True)), {"data": {"add_bos": True}}, REPO, "main"
     )
     lines = usage.transformers_snippet(shown)
     namespace = {"tokenizer": SimpleNamespace(bos_token="<bos>"), "prompt": rendered}
