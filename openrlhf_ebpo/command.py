@@ -184,27 +184,21 @@ def nothing_required(parser: argparse.ArgumentParser) -> Iterator[None]:
             each.required = True
 
 
-def parse(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None, also: dict[str, str] | None = None
-) -> argparse.Namespace:
-    """Parse, and answer a mistyped flag with the nearest ones.
-
-    Args:
-        also: flags that are accepted though the parser does not know them -> how an answer names them.
-    """
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse, and answer a mistyped flag with the nearest ones."""
     with nothing_required(parser):  # or a mistyped flag would be answered with the one that it was meant to be
         _, unknown = parser.parse_known_args(argv)
     flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
     if not unknown:
         return parser.parse_args(argv)
-    known = {**{flag: flag for flag in parser._option_string_actions}, **(also or {})}
-    lines = [f"no such flag: {flag}{_suggestion(flag, known, parser.prog)}" for flag in flags]
+    lines = [f"no such flag: {flag}{_suggestion(flag, parser)}" for flag in flags]
     lines = lines or [f"unexpected argument: {unknown[0]!r}"]
     parser.exit(2, "".join(f"{parser.prog}: error: {line}\n" for line in lines))
 
 
-def _suggestion(flag: str, known: dict[str, str], prog: str) -> str:
+def _suggestion(flag: str, parser: argparse.ArgumentParser) -> str:
+    known = list(parser._option_string_actions)
     leaf = flag.lstrip("-").replace("-", "_").rpartition(".")[2]
     near = difflib.get_close_matches(flag, known, n=3, cutoff=0.75)
     near += [k for k in known if k.rpartition(".")[2] == leaf and k not in near]
-    return f". Did you mean {' or '.join(known[k] for k in near[:3])}?" if near else f" (see {prog} --help)"
+    return f". Did you mean {' or '.join(near[:3])}?" if near else f" (see {parser.prog} --help)"

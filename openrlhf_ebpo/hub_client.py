@@ -23,8 +23,8 @@ TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte; the client sets
 TIMEOUT_SECONDS = 60.0
 PAUSE = "OPENRLHF_EBPO_HUB_PAUSE"  # seconds before the first repetition
 FIRST_PAUSE = 5.0
-LONGEST_PAUSE = 600.0
-LONGEST_ASKED = 3600.0  # whatever the Hub asks for
+MAX_BACKOFF_SECONDS = 600.0
+MAX_RETRY_AFTER_SECONDS = 3600.0  # whatever the Hub asks for
 ATTEMPTS = 5
 MAX_PAUSE_SECONDS = (
     60.0  # for which the client itself sleeps when the Hub asks for it; `retrying` waits for longer ones
@@ -255,7 +255,7 @@ def pause_after(failures: int, error: HubError | None = None) -> float:
     """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or as long as the Hub asks, an hour at most."""
     asked = (error.retry_after if error else None) or 0.0
     own = seconds_of(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
-    return max(min(own, LONGEST_PAUSE), min(asked, LONGEST_ASKED))
+    return max(min(own, MAX_BACKOFF_SECONDS), min(asked, MAX_RETRY_AFTER_SECONDS))
 
 
 def retrying(

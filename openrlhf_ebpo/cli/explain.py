@@ -25,12 +25,10 @@ ABOUT = """Explain a message, a metric, a flag of an older OpenRLHF, or a row of
   openrlhf-ebpo explain --n_samples_per_prompt        what became of an old flag
   openrlhf-ebpo explain metrics                       all rows of a topic
   openrlhf-ebpo explain                               the topics
-
-If no row has all the words, the nearest rows are printed."""
+"""
 VARIES = "…"
 PLACEHOLDER = re.compile(r"<[^>]+>")  # in names of metrics
 MAX_PRINTED = 12  # rows in full; of more, the first lines only
-NEAREST = 3
 WIDTH = 110
 
 
@@ -104,24 +102,13 @@ def all_rows() -> list[Row]:
 
 
 def found(given: str, rows: list[Row]) -> list[Row]:
-    """The rows that the text quotes; else those of whose names it is a part; else those with all of its words; else the nearest."""
+    """The rows that the text quotes; else those of whose names it is a part; else those with all of its words."""
     if quoted := [row for row in rows if row.is_quoted_in(given)]:
         return quoted
     if parts := [row for row in rows if any(given.casefold() in name.casefold() for name in row.names)]:
         return parts
     words = {word.strip("\"'`.,:;()") for word in given.casefold().split()} - {""}
-    if complete := [row for row in rows if words and all(word in row.text() for word in words)]:
-        return complete
-    return nearest({word for word in words if len(word) > 3}, rows)
-
-
-def nearest(words: set[str], rows: list[Row]) -> list[Row]:
-    """The rows that have the most of these words, at least half of them; among equals, those with the rarer words."""
-    shared = [words & set(re.findall(r"[\w./-]+", row.text())) for row in rows]
-    frequency = Counter(word for each in shared for word in each)
-    ranks = [(len(each), sum(1 / frequency[word] for word in each)) for each in shared]
-    best = sorted(range(len(rows)), key=ranks.__getitem__, reverse=True)[:NEAREST]
-    return [rows[index] for index in best if shared[index] and 2 * len(shared[index]) >= len(words)]
+    return [row for row in rows if words and all(word in row.text() for word in words)]
 
 
 def printed(row: Row) -> str:
@@ -151,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
     elif hits := found(given, rows):
         print(listing(hits))
     else:
-        raise UsageError("no row has these words. Try fewer or others; `openrlhf-ebpo explain` lists the topics")
+        raise UsageError("no row has all of these words. Try fewer or others; `openrlhf-ebpo explain` lists the topics")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -116,11 +116,6 @@ def is_old(flag: str | None) -> bool:
     return "." not in flag or installed_release() == RECOMMENDED
 
 
-def suggestions() -> dict[str, str]:
-    """Old flag -> how an answer to a mistyped flag names it."""
-    return {flag: f"{flag} (now {' '.join(row.new)})" for flag, row in TABLE.items() if is_old(flag) and row.new}
-
-
 def shell_command(argv: list[str], program: str) -> str:
     """The command for a shell, a flag per line, without the flags of a dry run."""
     lines = [shlex.join(given.words) for given in _split(argv) if given.words and given.flag not in DRY_RUN_FLAGS]

@@ -7,7 +7,6 @@ that it would have given for the same responses. Needs neither GPU nor torch; a 
   openrlhf-ebpo replay runs/quickstart/run                                check the run
   openrlhf-ebpo replay runs/quickstart/run --estimator group_norm         what GRPO would have given
   openrlhf-ebpo replay runs/quickstart/run --preset corrected             what EBPO would have given with other parts
-  openrlhf-ebpo replay runs/quickstart/run --output replayed.parquet      a row for every response, too
 
 The table compares the advantages that training used (logged) with the replayed ones:
   mean |diff|   mean of |replayed - logged|
@@ -19,13 +18,10 @@ The table compares the advantages that training used (logged) with the replayed 
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from openrlhf_ebpo.cli.logged_run import LoggedRun
 from openrlhf_ebpo.command import command
@@ -33,8 +29,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import flags, registry
 from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.estimator.contract import Estimator
-from openrlhf_ebpo.estimator.replay import Difference, Replayed, replay
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.estimator.replay import Difference, replay
 
 PREFIX = FLAG.removeprefix("--") + "."
 MAX_LINES = 20  # of the table
@@ -51,14 +46,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"default: the one that ran. Others: {', '.join(registry.ESTIMATORS)} (`openrlhf-ebpo train --help` describes "
         "them), or your own as MODULE:NAME",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE.parquet",
-        help="write a row per response: step, group, sample, prompt_id, valid, reward; baseline and advantage as logged; "
-        "replayed_baseline and replayed_advantage",
-    )
-    parser.add_argument("--force", action="store_true", help="replace --output if it is there")
     flags.add_flags(parser)
     for action in parser._actions:
         if action.dest.startswith(PREFIX):
@@ -73,13 +60,11 @@ def run(args: argparse.Namespace) -> None:
     given = {k.removeprefix(PREFIX): v for k, v in vars(args).items() if k.startswith(PREFIX)}
     if "reset_prior" in given:
         raise UsageError(f"--{PREFIX}reset_prior: a replay begins as the run did; leave it out")
-    if args.output and args.output.exists() and not args.force:
-        raise UsageError(f"--output {args.output} is there; name another file, or replace it with --force")
     ran = LoggedRun.read(args.run_dir)
     estimator = ran.build(args.estimator, given)
     starts = ran.starts(estimator, given.get("init_prior"))
     print(heading(ran, estimator), flush=True)
-    found = compare(replay(estimator, ran.steps(), starts), args.output)
+    found = {each.logged.step: Difference.of(each) for each in replay(estimator, ran.steps(), starts)}
     if not ran.is_of(estimator):
         print(format_table(found))
     print(ran.verdict(estimator, found))
@@ -94,38 +79,6 @@ def heading(ran: LoggedRun, estimator: Estimator) -> str:
         f"run       {ran.folder}: {registry.title(ran.estimator)}, {len(ran.files):,} logged steps, {ran.size} responses a "
         f"prompt{more}\nreplayed  {f'{entry.title}{preset}: {entry.baseline}' if entry else estimator.name}"
     )
-
-
-def compare(steps: Iterable[Replayed], output: Path | None) -> dict[int, Difference]:
-    """step -> how it differs; every response goes to `output`, if one is given."""
-    if output is None:
-        return {step.logged.step: Difference.of(step) for step in steps}
-    found, writer = {}, None
-    with replacing(output) as temporary, contextlib.ExitStack() as opened:
-        for step in steps:
-            found[step.logged.step] = Difference.of(step)
-            table = rows(step)
-            writer = writer or opened.enter_context(pq.ParquetWriter(temporary, table.schema, compression="zstd"))
-            writer.write_table(table)
-    return found
-
-
-def rows(step: Replayed) -> pa.Table:
-    batch = step.logged.batch
-    groups, size = batch.rewards.shape
-    values = {
-        "step": np.full(groups * size, step.logged.step),
-        "group": np.repeat(np.arange(groups), size),
-        "sample": np.tile(np.arange(size), groups),
-        "prompt_id": np.repeat(np.array(batch.prompt_ids, object), size),
-        "valid": batch.valid,
-        "reward": np.where(batch.valid, batch.rewards, np.nan),
-        "baseline": step.logged.baselines,
-        "advantage": step.logged.advantages,
-        "replayed_baseline": step.baselines,
-        "replayed_advantage": step.advantages,
-    }
-    return pa.table({name: pa.array(np.ravel(column), from_pandas=True) for name, column in values.items()})
 
 
 def format_table(found: dict[int, Difference]) -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.checks import gpu, gym_check, machine, memory, model_fit, preflight
 from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
-from openrlhf_ebpo.cli.retired_flags import RETIRED
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import PAUSED, error_exit, parse, refuse_retired
@@ -67,10 +66,10 @@ def run(argv: list[str]) -> None:
     check_release(all_seams())
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
-    refuse_retired(argv, RETIRED)
+    refuse_retired(argv, train_checks.RETIRED)
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
-    flat = parse(parser, argv, old_flags.suggestions())
+    flat = parse(parser, argv)
     early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
     assumed, force = flat.assume_cuda, flat.force  # not sooner: --force is for the first start, not for a restart
 

@@ -20,17 +20,6 @@ from openrlhf_ebpo.run.run_log import read_run
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
 OPTIMIZER = re.compile(r"(actor|critic)\.(adam\.(lr|betas|eps|weight_decay)|muon\.(lr|momentum))")
-NEXT_ROW = "which row comes next is a number, which the checkpoint counts on from"
-MAY_NOT_LOAD = "the checkpoint may not load with another"
-SCHEDULE = "the schedule continues at the checkpoint's step"
-NOTES = {
-    "train.seed": "the order of this episode's prompts is the checkpoint's",
-    **dict.fromkeys(("data.prompt_dataset", "data.max_samples"), NEXT_ROW),
-    **dict.fromkeys(("ds.zero_stage", "actor.num_nodes", "actor.num_gpus_per_node"), MAY_NOT_LOAD),
-    **dict.fromkeys(("actor.optim", "ds.lora.rank"), MAY_NOT_LOAD),
-    **dict.fromkeys(("train.num_episodes", "actor.lr_scheduler", "actor.lr_warmup_ratio"), SCHEDULE),
-    "actor.min_lr_ratio": SCHEDULE,
-}
 UNIMPORTANT = re.compile(
     r"ckpt\.(load_enable|load_step|attempt)|logger\.(?!rollouts_every$).*|hub\..*|local_rank|use_ms"
 )
@@ -123,8 +112,7 @@ def format_table(found: list[Change]) -> list[str]:
 def _row(each: Change) -> tuple[str, ...]:
     was, now = _shorten(each.was), _shorten(each.now)
     applies = f"{was}: the optimizer in the checkpoint keeps it" if each.applies == CHECKPOINT else now
-    note = NOTES.get(each.setting.replace("critic.", "actor.", 1))
-    return f"--{each.setting}", was, now, f"{applies}; {note}" if note else applies
+    return f"--{each.setting}", was, now, applies
 
 
 def _shorten(value: Any) -> str:

@@ -15,7 +15,6 @@ from openrlhf_ebpo.run.catalogue import Metric, find
 MAX_CHARS = {"name": 120, "title": 40, "unit": 20, "tells": 200, "worry": 200}
 REQUIRED = ("name", "title")
 MAX_ENTRIES = 100
-MAX_BYTES = 2**20  # of the file
 COLUMNS = ("step", "time")  # of metrics.jsonl, and not metrics
 FLAG = "--logger.metrics"
 FORM = 'a list of objects is needed: [{"name": "own/x", "title": "X", "unit": "", "tells": "", "worry": ""}]'
@@ -40,15 +39,11 @@ def read_entries(path: str | Path | None) -> list[dict]:
         return []
     where = f"{FLAG} {path}"
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        entries = json.loads(content) if len(content) <= MAX_BYTES else None
+        entries = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise UsageError(f"{where}: cannot be read ({error.strerror}); {FORM}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON ({error}); {FORM}") from None
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"{where} is larger than {MAX_BYTES >> 20} MiB; {FORM}")
     if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
         count = f"{len(entries)} entries" if isinstance(entries, list) else type(entries).__name__
         raise UsageError(f"{where} holds {count}; {FORM}, at most {MAX_ENTRIES}")

@@ -109,14 +109,14 @@ def check_free(folder: Path) -> None:
 def _try_lock(lock: IO, shared: bool = False) -> bool:
     """`try_lock`. A driver whose supervisor was killed ends a moment later, and holds the lock until then: wait for that."""
     until = time.monotonic() + ENDING_SECONDS
-    is_told = False
+    is_announced = False
     while not (is_free := try_lock(lock, shared)) and _is_killed(read_holder(lock)) and time.monotonic() < until:
-        if not is_told:
+        if not is_announced:
             print(
                 f"waiting for the end of a killed training in {Path(lock.name).parent}, {ENDING_SECONDS:g} s at most",
                 flush=True,
             )
-            is_told = True
+            is_announced = True
         time.sleep(0.2)
     return is_free
 

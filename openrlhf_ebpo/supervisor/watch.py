@@ -112,16 +112,16 @@ class Watch:
                 self.request_end()
             if ended:
                 return os.waitstatus_to_exitcode(status)
-            self.look(time.monotonic())
+            self.check(time.monotonic())
 
     def receive(self, seconds: float) -> None:
         while self.channel.poll(seconds):
             try:
-                told = self.channel.recv()
-                if "claim" in told:
-                    self.take_claim(**told["claim"])
+                received = self.channel.recv()
+                if "claim" in received:
+                    self.take_claim(**received["claim"])
                 else:
-                    self.take_end(told["end"])
+                    self.take_end(received["end"])
             except (EOFError, OSError):  # the driver is about to end; until then poll returns at once
                 time.sleep(0.05)
                 return
@@ -144,14 +144,14 @@ class Watch:
         if end["status"] != "complete":  # it may push to the Hub for long
             self.kill_at = self.kill_at or time.monotonic() + END_SECONDS
 
-    # Looking
+    # Checks
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         if self.kill_at and now >= self.kill_at:
             self.kill()
         self.touch_lock(now)
         if self.stalls and not self.end and not self.stop:
-            self.look_at_steps(now)
+            self.check_steps(now)
             for process, name in self.ray.items():
                 if not is_alive(process):
                     self.stop_driver(f"Ray's {name} (process {process.pid}) has died")
@@ -162,7 +162,7 @@ class Watch:
             with contextlib.suppress(OSError):
                 os.utime(self.run_dir / LOCK)
 
-    def look_at_steps(self, now: float) -> None:
+    def check_steps(self, now: float) -> None:
         beat, stalls = read_beat(self.run_dir), self.stalls
         waited = now - stalls.stepped
         if stalls.update(beat, now):

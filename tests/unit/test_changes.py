@@ -33,7 +33,6 @@ def test_each_change_says_which_of_the_two_applies():
     ]
     lines = "\n".join(format_table(found))
     assert "--actor.adam.lr   1e-06  1e-05   1e-06: the optimizer in the checkpoint keeps it" in lines
-    assert "2; the order of this episode's prompts is the checkpoint's" in lines
     assert format_table([]) == [] and find_changes(WAS, {}, WAS) == []
 
 

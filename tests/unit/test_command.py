@@ -52,7 +52,7 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("eval", "run"): (["--tasks", "file:nowhere.jsonl"], "give --model"),
     ("eval", "report"): (["nowhere"], "nowhere"),
     ("eval", "score"): (["--input", "nowhere.jsonl", "--output", "o.jsonl"], "nowhere.jsonl"),
-    ("explain",): (["--xyzzy"], "no row has these words"),
+    ("explain",): (["--xyzzy"], "no row has all of these words"),
     ("replay",): (["nowhere"], "nowhere holds no run.json"),
     ("verify",): (["nowhere"], "nowhere holds no run.json"),
     ("hub", "push"): (["nowhere"], "nowhere"),

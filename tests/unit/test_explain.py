@@ -78,7 +78,6 @@ def test_a_pasted_message_is_found_by_its_own_row():
         ("--n_samples_per_prompt", "--rollout.n_samples_per_prompt"),
         ("--pretrain_data", "refused"),
         ("RemoteExperienceMaker", "EBPOExperienceMaker"),
-        ("the engine 3 has probably died again", "rollout engine … has died"),
         ("space", "This app does not offer that."),
     ],
 )
@@ -90,7 +89,7 @@ def test_words_lead_to_their_row(words, said, capsys):
 def test_without_words_the_topics_are_listed_and_unknown_words_are_an_error(capsys):
     cli.main(["explain"])
     assert {row.topic for row in ROWS} <= set(capsys.readouterr().out.split())
-    with pytest.raises(SystemExit, match="no row has these words"):
+    with pytest.raises(SystemExit, match="no row has all of these words"):
         cli.main(["explain", "xyzzy"])
 
 

@@ -228,7 +228,6 @@ def test_a_release_that_knows_them_reads_the_dotted_ones_itself(monkeypatch):
     monkeypatch.setattr(old_flags, "installed_release", lambda: "0.11.0")
     argv = ["--algo.advantage.is_correction_enable", "--algo.advantage.is_correction_type", "icepop"]
     assert translate(argv) == (argv, [])
-    assert not {*argv[:2]} & set(old_flags.suggestions())
 
 
 def test_a_scheme_that_is_not_enabled_stays_off(new):
@@ -260,22 +259,6 @@ def test_what_cannot_be_translated_is_an_error_that_says_so(typed, shown):
     with pytest.raises(UsageError) as error:
         translate(typed.split())
     assert shown in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("typed", "shown"),
-    [
-        ("--pretrian m", "--pretrain (now --actor.model_name_or_path)"),
-        ("--advantage_estimater ebpo", "Did you mean --advantage_estimator or"),
-        ("--n-samples-per-prompt 4", "--rollout.n_samples_per_prompt"),
-        ("--maxi 4", "no such flag: --maxi"),
-        ("--pretrai m", "--pretrain (now --actor.model_name_or_path)"),
-    ],
-)
-def test_a_mistyped_old_flag_is_answered_with_the_near_ones(typed, shown, parser, capsys):
-    with pytest.raises(SystemExit):
-        parse(parser, translate([*typed.split(), "--seed", "1"])[0], old_flags.suggestions())
-    assert shown in capsys.readouterr().err
 
 
 def test_no_notice_holds_a_value_of_the_users():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_ebpo.cli.retired_flags import RETIRED
+from openrlhf_ebpo.cli.train_checks import RETIRED
 from openrlhf_ebpo.command import refuse_retired
 from openrlhf_ebpo.errors import UsageError
 
