@@ -28,7 +28,7 @@ from openrlhf_ebpo.hub_client import hub_api, pause_after
 from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run, timestamp
 
 SLICE_SECONDS = 0.5
-LOOK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 
 
 # In the driver
@@ -85,7 +85,7 @@ class Keeper:
             self.thread.join()
 
     def _watch(self) -> None:
-        while not self.stopped.wait(LOOK_SECONDS):
+        while not self.stopped.wait(CHECK_SECONDS):
             try:
                 self.check()
             except Exception as error:  # must not stop the training

@@ -8,7 +8,7 @@ from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.places import check_write_access
-from openrlhf_ebpo.hub_client import LONGEST_PAUSE, HubError, hub_api, hub_errors, pause_after, retrying
+from openrlhf_ebpo.hub_client import MAX_BACKOFF_SECONDS, HubError, hub_api, hub_errors, pause_after, retrying
 from openrlhf_ebpo.redact import redacted_text
 
 
@@ -166,7 +166,7 @@ def test_offline_mode_is_no_reason_to_try_again(hub, monkeypatch):
 def test_pauses_grow_and_the_hub_may_ask_for_more(monkeypatch):
     monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
     pauses = [pause_after(failures) for failures in range(1, 12)]
-    assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == LONGEST_PAUSE == max(pauses)
+    assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == MAX_BACKOFF_SECONDS == max(pauses)
     assert pause_after(1, HubError("", 429, retry_after=77)) == 77
     assert pause_after(1, HubError("", 429, retry_after=1)) == 5
 

@@ -25,7 +25,7 @@ def running(hub, hub_environment, make_run, monkeypatch):
     fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.02", "OPENRLHF_EBPO_HUB_TIMEOUT": str(seconds(5)), "OMP_NUM_THREADS": "1"}
     for name, value in {**hub_environment, **fast}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("openrlhf_ebpo.hub.pusher.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("openrlhf_ebpo.hub.pusher.CHECK_SECONDS", 0.05)
     run_dir = make_run(steps=(2, 4), status="running")
     yield run_dir
     kill(run_dir)
