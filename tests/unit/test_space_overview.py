@@ -198,7 +198,7 @@ def test_a_click_on_the_dot_hides_and_shows_again():
     view = clean({"hidden": "b"})
     states = []
     for _ in range(2):
-        view = clean({**view, **sets(run_bar(run, [], view))[0]})
+        view = clean({**view, **sets(run_bar(run, [], [], view))[0]})
         states.append(view["hidden"])
     assert states == [["b", "a"], ["b"]]
 
