@@ -187,7 +187,7 @@ def seed_table(found: Sequence[Found]) -> HTML:
         return HTML()
     note = "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
     shown = table(["configuration", "seeds", "start to end", "change"], rows, "Seeds of one configuration", "seeds")
-    return html('<section class="passage"><h2>Seeds</h2><p>{}</p>{}</section>', note, shown)
+    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', note, shown)
 
 
 def _row(one: Configuration) -> list[HTML | str]:
