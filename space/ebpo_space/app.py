@@ -184,15 +184,16 @@ def _bar(workspace: Workspace, view: dict) -> str:
             for each in workspace.runs.awaited()
         ]
     )
-    return run_bar(chips, others, view) + awaited if chips or others else ""
+    allowed = workspace.runs.allowed
+    return run_bar(chips, others, allowed, view) + awaited if chips or others or allowed else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:
     """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones. It comes from a
     browser, so anything may be in it; `clean` decides."""
     changes = {name: value for name, value in data.items() if name in PARAMETERS}
-    if data.get("add"):
-        changes["runs"] = [*chosen, str(data["add"])][-AT_ONCE:]
+    if data.get("add") and isinstance(data["add"], str):
+        changes["runs"] = [*chosen, data["add"]][-AT_ONCE:]
     return changes
 
 

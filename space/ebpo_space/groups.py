@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,6 +24,7 @@ from openrlhf_ebpo.run.run_log import rollouts_path, step_files
 from .bounded import columns_of, read
 from .errors import RunError, attempt, reading
 from .runs import Run, inside
+from .text import middle_cut, plain
 
 NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage", "response_length")
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
@@ -68,6 +69,12 @@ class Groups:
 
     def all_pass(self, reward: float = 1.0) -> np.ndarray:
         return (self.valid > 0) & (np.abs(self.highest - reward) <= _CLOSE) & (np.abs(self.lowest - reward) <= _CLOSE)
+
+
+def clusters(found: Sequence[Groups]) -> list[tuple[str, str]]:
+    """Choices of a menu: each cluster as it is shown, and its name."""
+    names = {str(name) for groups in found for name in groups.cluster if name is not None}
+    return [(plain(middle_cut(name, 80)), name) for name in sorted(names)[:500]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from . import results, seeds
 from .errors import RunError
 from .outcome import Outcome, half_width, part
 from .paired import GRPO, change
+from .tables import dot, table
 from .text import HTML, harmless, html, joined, run_name
 from .workspace import Opened
 
@@ -179,28 +180,33 @@ class Configuration:
         return next(iter(self.alike.values())).what if self.alike else ""
 
 
-def seeds_said(found: Sequence[Found]) -> HTML:
-    """The mean of runs of one configuration from start to end, with its spread over seeds."""
-    (one,) = configurations(found)
-    if len(one.alike) < 2:
+def seed_table(found: Sequence[Found]) -> HTML:
+    """One row for each configuration of several runs; nothing without one."""
+    rows = [_row(one) for one in configurations(found) if len(one.runs) > 1]
+    if not rows:
         return HTML()
-    firsts, lasts = (np.array([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
+    note = "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
+    shown = table(["configuration", "seeds", "start to end", "change"], rows, "Seeds of one configuration", "seeds")
+    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', note, shown)
+
+
+def _row(one: Configuration) -> list[HTML | str]:
+    estimator, what = title(one.runs[0].estimator)[:40], one.what.rpartition(", ")[0]
+    about = ", ".join(filter(None, (estimator, what)))
+    name = html("{}{}<small>{}</small>", dot(one.runs[0].run.number), run_name(one.name, 40), about)
+    count = f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs))
+    if len(one.alike) < 2:
+        return [name, count, "–", "not at the same step yet"]
     say = next(iter(one.alike.values())).written
-    low, high = (say(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))
-    kind = "range" if len(one.alike) == 2 else "95% CI"
-    return html(
-        "<small>{}: {} → {}, <b>{}</b>, {} {} to {} over {} seeds</small>",
-        *(
-            one.what.rpartition(", ")[0],
-            say(firsts.mean()),
-            say(lasts.mean()),
-            say((lasts - firsts).mean(), True),
-            kind,
-            low,
-            high,
-            len(one.alike),
-        ),
-    )
+    firsts, lasts = (np.array([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
+    low, high = seeds.spread(lasts)
+    least, most = (say(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))
+    return [
+        name,
+        count,
+        html("{} → <b>{}</b><small>{} to {}</small>", say(firsts.mean()), say(lasts.mean()), *map(say, (low, high))),
+        html("<b>{}</b><small>{} to {}</small>", say((lasts - firsts).mean(), True), least, most),
+    ]
 
 
 def configurations(found: Sequence[Found]) -> list[Configuration]:

@@ -52,6 +52,7 @@ def panels(
     ran: str,
     axis: Callable,
     unit: str,
+    cluster: str = "",
 ) -> list[dict]:
     """The heat maps of one run.
 
@@ -60,8 +61,9 @@ def panels(
         run: its name and number.
         ran: name of the estimator that trained.
         axis: steps -> where they stand on the x axis, which has this unit.
+        cluster: only its groups are counted; "" for all.
     """
-    found = binned(groups, responses)
+    found = binned(groups, responses, cluster)
     if estimator_title(ran) == GRPO and "advantage" in found:
         found = {name: each for name, each in found.items() if name != "grpo"}  # what ran
     return [
@@ -81,23 +83,28 @@ class Binned:
     zero: float  # share of all values that are next to nothing
 
 
-_MADE: weakref.WeakKeyDictionary[Responses, dict[str, Binned]] = (
+MAX_CLUSTERS = 8  # of a run whose maps are kept
+_MADE: weakref.WeakKeyDictionary[Responses, dict[str, dict[str, Binned]]] = (
     weakref.WeakKeyDictionary()
 )  # an index gives the same until there is more
 
 
-def binned(groups: Groups, responses: Responses) -> dict[str, Binned]:
+def binned(groups: Groups, responses: Responses, cluster: str = "") -> dict[str, Binned]:
     """Bin every quantity that was recorded."""
-    if responses not in _MADE:
-        _MADE[responses] = _binned(groups, responses)
-    return _MADE[responses]
+    made = _MADE.setdefault(responses, {})
+    found = made.get(cluster)
+    if found is None:
+        if len(made) >= MAX_CLUSTERS:
+            made.clear()
+        found = made[cluster] = _binned(groups, responses, cluster)
+    return found
 
 
-def _binned(groups: Groups, responses: Responses) -> dict[str, Binned]:
-    valid = groups.valid > 0
-    steps = {"groups": groups.step[valid], "responses": groups.step[responses.group]}
-    values = {each.name: each.values(groups, responses) for each in QUANTITIES}
-    values["success"] = values["success"][valid]
+def _binned(groups: Groups, responses: Responses, cluster: str) -> dict[str, Binned]:
+    chosen = groups.cluster == cluster if cluster else np.ones(len(groups), bool)
+    shown = {"groups": chosen & (groups.valid > 0), "responses": chosen[responses.group]}
+    steps = {"groups": groups.step[shown["groups"]], "responses": groups.step[responses.group[shown["responses"]]]}
+    values = {each.name: each.values(groups, responses)[shown[each.of]] for each in QUANTITIES}
     at = stretches(steps["responses"], COLUMNS)
     found = {}
     for quantity in QUANTITIES:

@@ -5,12 +5,13 @@ It reads run directories, nothing else: it needs neither a GPU nor torch, and ca
 examples:
   openrlhf-ebpo space --runs runs/quickstart                       one run, or all runs below a folder
   openrlhf-ebpo space --runs runs/ebpo/run runs/grpo/run           two runs, side by side
-  openrlhf-ebpo space --runs owner/name                            a data set repository of the Hub
+  openrlhf-ebpo space --runs owner/name --allow owner              a data set repository of the Hub; visitors may add
+                                                                   others of the same owner
   python space/app.py --runs runs/quickstart                       the same from a checkout
 
 environment, for a Space on the Hub:
-  EBPO_SPACE_RUNS       as --runs, separated by commas
-  EBPO_SPACE_HF_TOKEN   a read-only token for private repositories; without it the Hub is asked anonymously
+  EBPO_SPACE_RUNS, EBPO_SPACE_ALLOW   as --runs and --allow, separated by commas
+  EBPO_SPACE_HF_TOKEN                 a read-only token for private repositories; without it the Hub is asked anonymously
 
 Links keep the view: what is on the page is in the address.
 """
@@ -28,6 +29,8 @@ from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import Parser, error_exit
 from openrlhf_ebpo.command import parse as parse_flags
 
+from .hub import is_hub_name
+
 SESSIONS = 500  # of visitors, 0.4 MB each; who comes back later is shown what the address says
 THREADS = 8  # answers worked on at a time
 
@@ -44,9 +47,16 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--runs",
         nargs="+",
-        default=[name.strip() for name in os.environ.get("EBPO_SPACE_RUNS", "").split(",") if name.strip()],
+        default=listed("EBPO_SPACE_RUNS"),
         metavar="RUN",
         help="run directories, folders that hold some or will, or owner/name of data set repositories on the Hub",
+    )
+    parser.add_argument(
+        "--allow",
+        nargs="+",
+        default=listed("EBPO_SPACE_ALLOW"),
+        metavar="NAME",
+        help="owners, or owner/name, whose data set repositories visitors may add (default: none)",
     )
     parser.add_argument(
         "--host",
@@ -59,8 +69,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
+    for name in options.allow:
+        if not is_hub_name(name):
+            parser.error(f"--allow {name!r} is neither an owner nor owner/name on the Hub")
     check_address(parser, options.host, options.port)
     return options
+
+
+def listed(variable: str) -> list[str]:
+    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
 
 
 def check_given(parser: argparse.ArgumentParser, given: str) -> None:
@@ -90,7 +107,7 @@ def serve(options: argparse.Namespace) -> None:
 
     gc.freeze()
     gc.enable()
-    workspace = Workspace(Runs(options.runs))
+    workspace = Workspace(Runs(options.runs, options.allow))
     demo = build(workspace)
     _, url, _ = demo.launch(
         prevent_thread_lock=True,

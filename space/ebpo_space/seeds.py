@@ -50,11 +50,12 @@ def spread_words(n: int) -> str:
 
 def grouped(runs: Sequence[T]) -> list[list[T]]:
     """Runs of one configuration together, in their order: the arguments are the same but seed, names and paths of what is
-    written. A run without arguments stands alone."""
+    written. A run without arguments stands alone, and so does the copy of one that is there."""
     found: dict[object, list[T]] = {}
     for run in runs:
         same = configuration(run.about)
-        found.setdefault(run.run.key if same is None else same, []).append(run)
+        alone = same is None or _is_copy(run, found.get(same, []))
+        found.setdefault(run.run.key if alone else same, []).append(run)
     return list(found.values())
 
 
@@ -84,6 +85,12 @@ def _without_seeds(settings):
 
 def _in_names(seed: int) -> re.Pattern:
     return re.compile(rf"seed[-_= ]?{seed}(?!\d)", re.IGNORECASE)
+
+
+def _is_copy(run: Described, others: Sequence[Described]) -> bool:
+    """Test for the same seed and start: a run and its copy from the Hub are one training."""
+    mark = seed_of(run.about), run.about.get("started")
+    return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)
 
 
 def name(keys: Sequence[str]) -> str:

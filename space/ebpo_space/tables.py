@@ -74,12 +74,14 @@ class Chip(NamedTuple):
     states: Mapping[str, int]
 
 
-def run_bar(chips: Sequence[Chip], others: Sequence[str], view: dict) -> HTML:
-    """The chosen runs as chips, hidden ones included, how many runs they are of how many, and a menu of the others."""
+def run_bar(chips: Sequence[Chip], others: Sequence[str], allowed: Sequence[str], view: dict) -> HTML:
+    """The chosen runs as chips, hidden ones included, how many runs they are of how many, a menu of the others, and a field
+    for a Hub repository."""
     keys = [key for chip in chips for key in chip.keys]
     shown = joined(_chip(chip, view) for chip in chips)
     count = html("<small>{} of {} runs</small>", len(keys), len(keys) + len(others)) if others and keys else ""
-    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}</div>', shown, count, _menu(keys, others))
+    parts = shown, count, _menu(keys, others), _hub_field(allowed)
+    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}{}</div>', *parts)
 
 
 def dot(number: int, kind: str = "dot") -> HTML:
@@ -127,6 +129,16 @@ def _menu(keys: list[str], others: Sequence[str]) -> HTML:
     return html(
         '<select data-name="add" {} aria-label="Add a run"><option value="">Add a run…</option>{}</select>',
         *(setting(), options),
+    )
+
+
+def _hub_field(allowed: Sequence[str]) -> HTML:
+    if not allowed:
+        return HTML()
+    return html(
+        '<input data-name="add" type="text" placeholder="owner/name on the Hub" spellcheck="false" '
+        'aria-label="Add a data set repository of the Hub (allowed: {})">',
+        attribute(", ".join(allowed), 120),
     )
 
 

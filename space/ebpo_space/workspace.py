@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -79,9 +79,11 @@ class Workspace:
         runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
         return [[run.run.key for run in group] for group in seeds.grouped(runs)]
 
-    def numbers(self) -> dict[str, int]:
-        """Key -> number of its colour."""
-        return {key: number for number, group in enumerate(self.configurations()) for key in group}
+    def numbers(self, others: Sequence[str] = ()) -> dict[str, int]:
+        """Key -> number of its colour, of the listed runs and then of others."""
+        groups = self.configurations()
+        numbers = {key: number for number, group in enumerate(groups) for key in group}
+        return numbers | {key: len(groups) + i for i, key in enumerate(key for key in others if key not in numbers)}
 
     def shown(self, view: dict) -> list[str]:
         """Keys of the view's runs that are not hidden."""
@@ -94,7 +96,7 @@ class Workspace:
             RunError: there is no such run.
         """
         run = self.runs.get(key)
-        run = replace(run, number=(numbers or self.numbers())[key])
+        run = replace(run, number=(numbers or self.numbers([key]))[key])
         problems = list(run.problems)
         if not run.path.is_dir():
             problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
@@ -107,7 +109,7 @@ class Workspace:
         """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
         opened, problems = [], []
         chosen, shown = self.chosen(view), self.shown(view)
-        numbers = self.numbers()
+        numbers = self.numbers(chosen)
         for key in shown:
             found = attempt(lambda key=key: self.open(key, numbers), None, problems, key)
             if found is not None:
@@ -125,8 +127,10 @@ class Workspace:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
 
     def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):
-        """Keep what is made of a run."""
+        """Keep what is made of a run, as long as its files are here."""
         with self._lock:
+            for key in [key for key in store if self.runs.known(key) is None]:
+                del store[key]
             if run.key not in store and (made := attempt(make, None, problems)) is not None:
                 store[run.key] = made
             return store.get(run.key)

@@ -345,6 +345,10 @@ def test_only_what_was_given_can_be_read(visit, app, runs):
     page.wait_for_selector(".notice")
     said = page.locator(".notice").inner_text()
     assert "no run called “../../etc”" in said and "no run called “strangers/run”" in said
+    page.get_by_placeholder("owner/name on the Hub").fill("strangers/typed")
+    page.get_by_placeholder("owner/name on the Hub").press("Enter")
+    page.wait_for_selector(".notice:has-text('strangers/typed')")
+    assert "not on this app's list of Hub repositories (allowed: friends)" in notice(page)
     for path in (
         f"gradio_api/file={runs}/ebpo/run.json",
         "gradio_api/file=/etc/passwd",

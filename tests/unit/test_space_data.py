@@ -261,13 +261,36 @@ def test_runs_are_found_below_folders_in_a_stable_order(learnt, tmp_path):
     assert runs.get("a").path == tmp_path / "a" / "run"
 
 
-@pytest.mark.parametrize("key", ["../secret", "/etc", "stranger/run", "owner/../x", "owner/run/extra", "", "a\0b"])
-def test_what_is_not_given_is_refused(key, tmp_path):
-    def fetch(repo, cache):
-        raise AssertionError("nothing is downloaded")
-
-    with pytest.raises(RunError):
-        Runs(["owner/other"], fetch=fetch).get(key)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../secret",
+        "/etc",
+        "stranger/run",
+        "owner/../x",
+        "owner/run/extra",
+        "",
+        "a\x00b",
+        "owner2/run",
+        "tests/unit",
+        "friend",
+        "friend/",
+        "friend/..",
+        "friend/../x",
+        "friend/a/b",
+        "friend/a--b",
+        "friend/.x",
+        "friend/a\n",
+        "/friend",
+    ],
+)
+def test_what_is_not_given_or_allowed_is_refused(key, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    runs = Runs(["tests", "owner/other"], ["friend", "owner2/other"], fetch=lambda *_: pytest.fail("fetched"))
+    with pytest.raises(
+        RunError, match=r"(?s)no run called .* not on this app's list .*\(allowed: friend, owner2/other\)"
+    ):
+        runs.get(key)
 
 
 def test_a_path_cannot_lead_out_of_its_run(tmp_path):
@@ -323,6 +346,29 @@ def test_only_names_of_a_run_are_downloaded_within_the_limits():
         "rollouts/step-000002.parquet",
     ]
     assert len(left_out) == 3 and "900 MiB" in left_out[1]
+
+
+def test_who_may_be_opened():
+    assert hub.is_allowed("owner/run", ["owner"]) and hub.is_allowed("owner/run", ["owner/run"])
+    assert not hub.is_allowed("owner2/run", ["owner", "owner2/other"])
+
+
+@pytest.mark.parametrize("name", ["https://huggingface.co/owner", "owner/a/b", "", "..", "owner/"])
+def test_what_cannot_be_allowed_is_said_at_the_start(name, capsys):
+    from openrlhf_ebpo.space.main import parse
+
+    with pytest.raises(SystemExit):
+        parse(["--allow", name])
+    assert "neither an owner nor owner/name" in capsys.readouterr().err
+
+
+def test_runs_and_allowed_names_come_from_the_environment_too(monkeypatch):
+    from openrlhf_ebpo.space.main import parse
+
+    monkeypatch.setenv("EBPO_SPACE_RUNS", "a/b, c/d")
+    monkeypatch.setenv("EBPO_SPACE_ALLOW", "a,c/e")
+    options = parse([])
+    assert options.runs == ["a/b", "c/d"] and options.allow == ["a", "c/e"]
 
 
 def test_what_names_a_folder_is_not_a_repo():

@@ -6,12 +6,12 @@ import shutil
 
 import numpy as np
 import pytest
-from marked_runs import BROKEN, marked_run
+from marked_runs import BROKEN, MARK, marked_run
 from space_runs import learning_run
 
 from openrlhf_ebpo.space import heatmaps
 from openrlhf_ebpo.space.figures import packed
-from openrlhf_ebpo.space.groups import Index
+from openrlhf_ebpo.space.groups import Index, clusters
 from openrlhf_ebpo.space.lines import Line, line_panel
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
@@ -103,8 +103,9 @@ def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
         BROKEN[name](path)
     shown = Workspace(Runs([str(path)]))
     for look in dynamics.LOOKS:
-        found = dynamics.render(clean({"look": look, "x": "time"}), shown)
-        assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])
+        for topic in ("", MARK):
+            found = dynamics.render(clean({"look": look, "x": "time", "topic": topic}), shown)
+            assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])
     found = configuration.render(clean({}), shown)["settings"]
     assert isinstance(found, HTML) and "<img" not in found and "<script" not in found
 
@@ -129,6 +130,28 @@ def test_a_run_has_a_heat_map_of_every_quantity(seen):
     assert len(alone) == 4, "what ran is not drawn twice"
     ours, grpos = (panels[f"heat-{name}-ebpo"]["figure"]["data"][0]["y"] for name in ("advantage", "grpo"))
     assert ours == grpos, "what is compared stands on the same axis"
+
+
+def test_a_heat_map_of_one_cluster_counts_its_responses_alone(seen):
+    groups, responses = seen
+    name = clusters([groups])[0][1]
+    found = heatmaps.binned(groups, responses, name)
+    steps, part = groups.step[responses.group], groups.cluster[responses.group] == name
+    last = part & (steps == steps[part].max())
+    assert 0 < last.sum() < (steps == steps[part].max()).sum(), "there are others"
+    assert found["reward"].mean[-1] == pytest.approx(responses.reward[last].mean())
+    assert not heatmaps.binned(groups, responses, "nowhere")
+    for number in range(100):
+        heatmaps.binned(groups, responses, f"a visitor's {number}")
+    assert len(heatmaps._MADE[responses]) <= heatmaps.MAX_CLUSTERS
+
+
+def test_the_menu_of_clusters_is_of_the_distributions(tmp_path):
+    shown = Workspace(Runs([str(learning_run(tmp_path / "ebpo", steps=2, seed=3, name="ebpo", prompts=10))]))
+    menus = {look: dynamics.render(clean({"look": look}), shown)["controls"]["topic"] for look in dynamics.LOOKS}
+    assert not menus["metrics"]["visible"] and menus["distributions"]["visible"]
+    assert menus["distributions"]["choices"][0] == ("all prompts", "")
+    assert {"Algebra", "Geometry"} <= {value for _, value in menus["distributions"]["choices"]}
 
 
 def test_tokens_per_second_know_no_step_before_a_gap():

@@ -43,6 +43,11 @@ def test_another_setting_is_another_configuration(changes):
     assert len(seeds.grouped([run("a", 1), run("b", 2, **changes)])) == 2
 
 
+def test_a_copy_is_not_counted_twice_and_a_repetition_is():
+    assert keys(seeds.grouped([run("a", 1), run("owner/a", 1)])) == [["a"], ["owner/a"]]
+    assert keys(seeds.grouped([run("a", 1), run("again", 1, started="later")])) == [["a", "again"]]
+
+
 @pytest.mark.parametrize(
     "about",
     [

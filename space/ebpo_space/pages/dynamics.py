@@ -9,9 +9,10 @@ import gradio as gr
 
 from .. import heatmaps, seeds
 from ..figures import board
+from ..groups import Groups, clusters
 from ..metrics import AXES, positions
 from ..page import Page, Parts, menu
-from ..parameters import flag, names, number, one_of, span
+from ..parameters import flag, names, number, one_of, span, text
 from ..shelves import sections, zoomed
 from ..tables import choice, empty, no_runs, notices
 from ..text import HTML, html, joined, middle_cut, plain
@@ -27,6 +28,7 @@ PARAMETERS = {
     "more": ([], names),
     "zoom": ("", span),
     "seeds": ("mean", one_of(("mean", "each"))),
+    "topic": ("", text),
 }
 
 
@@ -39,6 +41,8 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
             [], value=[], multiselect=True, label="More metrics", allow_custom_value=True, elem_classes=["grow"]
         )
         parts.control("more", more, "change")
+        topic = gr.Dropdown([], value="", label="Cluster", allow_custom_value=True, visible=False)
+        parts.control("topic", topic, "input")
     parts.html("notes")
     parts.board("board")
 
@@ -50,12 +54,12 @@ def render(view: dict, workspace: Workspace) -> dict:
             "board": board([]),
             "notes": no_runs(workspace.runs.awaited()),
             "quick": "",
-            "controls": controls(view, []),
+            "controls": controls(view, [], []),
         }
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
     metrics = view["look"] == "metrics"
-    shown = sections(opened, view) if metrics else distributions(opened, view, workspace, problems)
+    shown, groups = (sections(opened, view), []) if metrics else distributions(opened, view, workspace, problems)
     notes = notices(problems)
     if opened and not any(section["panels"] for section in shown):
         notes += NO_STEPS if metrics else NO_ROLLOUTS
@@ -63,7 +67,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         "board": board(shown, AXES[view["x"]], zoomed(view)),
         "notes": notes,
         "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
-        "controls": controls(view, present),
+        "controls": controls(view, present, groups),
     }
 
 
@@ -86,29 +90,36 @@ def quick(view: dict, several: bool = False) -> HTML:
     )
 
 
-def controls(view: dict, runs: Sequence[Opened]) -> dict:
+def controls(view: dict, runs: Sequence[Opened], groups: Sequence[Groups]) -> dict:
     """Choices of the menus; those that this look has no use for are not shown."""
     metrics, names = (
         view["look"] == "metrics",
         sorted({name for run in runs for name in run.metrics.columns} - {"time"}),
     )
-    return {"smooth": {"visible": metrics}, "more": {**menu(names, least=0), "visible": metrics}}
+    return {
+        "smooth": {"visible": metrics},
+        "more": {**menu(names, least=0), "visible": metrics},
+        "topic": menu(clusters(groups), [("all prompts", "")], least=2),
+    }
 
 
-def distributions(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> list[dict]:
-    """A section of heat maps for each of the first runs; what cannot be read is added to `problems`."""
-    shown: list[dict] = []
+def distributions(
+    runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]
+) -> tuple[list[dict], list[Groups]]:
+    """A section of heat maps for each of the first runs, and their groups; what cannot be read is added to `problems`."""
+    shown, found = [], []
     for run in runs[:HEAT_RUNS]:
         groups, damaged, responses = workspace.index(run).read_all()
         problems += [f"{run.run.key}: {problem}" for problem in damaged]
+        found.append(groups)
         axis = partial(positions, run.metrics, axis=view["x"])
         drawn = heatmaps.panels(
-            *(groups, responses, (run.run.key, run.run.number), run.estimator, axis, AXES[view["x"]])
+            *(groups, responses, (run.run.key, run.run.number), run.estimator, axis, AXES[view["x"]], view["topic"])
         )
         said = "" if shown else heatmaps.HOW + _left_out(runs)
         note = " ".join(filter(None, (said, heatmaps.partly(groups, responses))))
         shown.append({"title": plain(middle_cut(run.run.key, 60)), "note": note, "panels": drawn})
-    return shown
+    return shown, found
 
 
 def _left_out(runs: Sequence[Opened]) -> str:

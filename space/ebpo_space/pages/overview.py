@@ -10,7 +10,7 @@ from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
 from .. import seeds
-from ..headline import headline, seeds_said
+from ..headline import headline, seed_table
 from ..page import Page, Parts
 from ..run_card import Looked, card, look
 from ..tables import STATE, dot, no_runs, notices
@@ -25,13 +25,14 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
     parts.html("sum")
     parts.html("headline")
+    parts.html("seeds")
     parts.html("cards")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """notes: problems; sum: states of all runs; headline: who won; cards: each run."""
+    """notes: problems; sum: states of all runs; headline: who won; seeds: runs of one configuration; cards: each run."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": no_runs(workspace.runs.awaited()), "sum": "", "headline": "", "cards": ""}
+        return {"notes": no_runs(workspace.runs.awaited()), "sum": "", "headline": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)
     now = time.time()
     looked = [look(run, workspace.index(run).read()[0], now) for run in opened]
@@ -41,6 +42,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         "notes": notices(problems),
         "sum": summary(looked) if looked else "",
         "headline": headline(came),
+        "seeds": seed_table(came),
         "cards": html('<div class="cards">{}</div>', cards(looked)),
     }
 
@@ -55,9 +57,8 @@ def cards(looked: Sequence[Looked]) -> HTML:
 def _folded(group: Sequence[Looked]) -> HTML:
     name = seeds.name([one.run.run.key for one in group])
     return html(
-        '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small>{}</summary>{}</details>',
-        *(dot(group[0].run.run.number), run_name(name, 60), counts(group)),
-        *(seeds_said([(one.run, one.outcome) for one in group]), joined(map(card, group))),
+        '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>',
+        *(dot(group[0].run.run.number), run_name(name, 60), counts(group), joined(map(card, group))),
     )
 
 

@@ -11,7 +11,7 @@ from openrlhf_ebpo.estimator.registry import title
 
 from ..cards import PER_PAGE, badge, decision, group_list, history_bar
 from ..errors import RunError, attempt
-from ..groups import Groups, Index
+from ..groups import Groups, Index, clusters
 from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
 from ..picture import Drawn, implied_prior_mean, picture
@@ -124,7 +124,7 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
         "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
         "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
-        **_menu(sorted({str(c) for c in groups.cluster if c is not None})[:500]),
+        **_menu([groups]),
     }
 
 
@@ -137,8 +137,8 @@ def _errors(opened: Opened, groups: Groups, found: np.ndarray) -> HTML:
     return html('<ol class="messages" aria-label="Errors of the reward">{}</ol>', items) if items else HTML()
 
 
-def _menu(clusters: list[str]) -> dict:
-    return {"controls": {"cluster": menu(clusters, [("any", "")])}}
+def _menu(found: list[Groups]) -> dict:
+    return {"controls": {"cluster": menu(clusters(found), [("any", "")])}}
 
 
 def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:

@@ -28,6 +28,10 @@
       const node = event.target.closest("select[data-name]");
       if (node && node.value) { send(node, { [node.dataset.name]: node.value }); node.value = ""; }
     });
+    root.addEventListener("keydown", (event) => {
+      const node = event.target.closest("input[data-name]");
+      if (node && event.key === "Enter" && node.value.trim()) { send(node, { [node.dataset.name]: node.value.trim() }); node.value = ""; }
+    });
   };
 
   Object.assign(window.space, { actions });
