@@ -124,7 +124,7 @@ def is_secret(name: str) -> bool:
 
 def holds_secret(name: str, value: str) -> bool:
     """True if a model's configuration keeps a secret under `name`: unlike `is_secret` it knows that models have special
-    tokens under names of their own, such as image_token."""
+    tokens under other names, such as image_token."""
     if not value or value == REDACTED or not is_secret(name):
         return False
     name = _CAMEL.sub("_", name).lower()

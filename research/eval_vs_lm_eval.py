@@ -1,6 +1,6 @@
 """Generation of the evaluation harness against lm-eval 0.4.13's vLLM backend: tokens per second, scores of one text.
 
-Both get the same model, prompts (compared token by token) and sampling, each through an engine in processes of its own:
+Both get the same model, prompts (compared token by token) and sampling, each through an engine in its own processes:
 ours through the rollout actors of `eval.run`, lm-eval's through `VLLM.generate_until` with its batch size "auto". They
 take turns, and the one that begins changes from pair to pair; the other engine is idle meanwhile. A measurement goes
 from prompts to decoded texts, with everything that the harness does in between. Tokens are those that vLLM returns, the

@@ -1,6 +1,6 @@
 """The cost of this package per step: a training with upstream's estimator and all of ours off, against one with all of ours on.
 
-Both arms run the same training on a Ray of their own, at learning rate 0 so that both generate equally much, one after the
+Both arms run the same training on their own Ray, at learning rate 0 so that both generate equally much, one after the
 other, in pairs; the order within a pair alternates. Compared are medians of the seconds from one logged step to the next.
 
   off   --advantage_estimator group_norm (OpenRLHF's own code), no rollouts kept, --logger.no_policy_metrics. What cannot be off:

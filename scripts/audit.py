@@ -27,7 +27,7 @@ def main() -> None:
         return
     database, *files = options.paths
     if not (database / "vulns").is_dir():
-        sys.exit(f"error: {database} is no checkout of the advisory database: it has no folder vulns")
+        sys.exit(f"error: {database} is not a checkout of the advisory database: it has no folder vulns")
     wanted = sorted(set(pins(files)))
     found = [line for name, version in wanted for line in applying(database / "vulns" / name, version)]
     print(*found, f"{len(wanted)} pins, {len(found)} advisories apply", sep="\n")

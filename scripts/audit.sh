@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Looks the pinned requirements up in a database of known vulnerabilities, and fails where one is found.
 #
-#   bash scripts/audit.sh              asks PyPI's, with pip-audit in a folder of its own: needs a network
+#   bash scripts/audit.sh              asks PyPI's, with pip-audit in its own folder: needs a network
 #   bash scripts/audit.sh DIR          reads DIR, a checkout of https://github.com/pypa/advisory-database: needs none
 #
 # Lines of requirements/ without a pin (==) are chosen by your own installation; run `pip-audit` in it for these.
@@ -31,7 +31,7 @@ audit() { # audit PYTHON FILE…: the pins that count under it; a name has anoth
 }
 
 echo "$torch" >"$folder/torch.txt"
-others=() # those for a GPU are sets of versions of their own
+others=() # those for a GPU are separate sets of versions
 for file in "${files[@]}"; do [[ $file == *torch21[13]* ]] || others+=("$file"); done
 for minor in 3.10 3.11 3.12 3.13; do audit "$minor" "${others[@]}" "$folder/torch.txt"; done
 audit 3.12 requirements/gpu-torch211.txt

@@ -112,7 +112,7 @@ def convert(file: Path, output: Path, dtype: str) -> None:
 
 
 def corrected_tokenizer(file: Path):
-    """transformers' reading of the tokenizer, corrected: <|im_start|> is no end, and digits are tokens of their own, without
+    """transformers' reading of the tokenizer, corrected: <|im_start|> is not an end, and each digit is a token, without
     the space before them (`tokenizer.ggml.pre` is "smollm")."""
     from tokenizers import decoders, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -50,7 +50,7 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
         return own_rows(benchmark.data, named)
     if place is None:
         if not benchmark.copies:
-            raise UsageError(f"{FLAG} {named}: it has no data of its own; name a file, {FLAG} {named}=FILE")
+            raise UsageError(f"{FLAG} {named}: it has no data; name a file, {FLAG} {named}=FILE")
         first = benchmark.copies[0]
         return file_rows(first) if isinstance(first, Path) else _from_hub(first, benchmark, named)
     if Path(place).suffix.lower() in READ_SUFFIXES:

@@ -32,7 +32,7 @@ def last_line(response: str) -> str | None:
 def score(response: str, gold: str, row: Mapping) -> bool:
     """Whether the response is right; a number of 1 or more is, too. gold is "" here.
 
-    It runs in a process of its own. Where it raises, takes more than two seconds of processor time (`seconds=` gives it
+    It runs in a separate process. Where it raises, takes more than two seconds of processor time (`seconds=` gives it
     another limit) or all memory, or ends the process, the response is wrong, and the report says how many and why.
     """
     words = re.findall(r"[\w'-]+", last_line(response) or "")

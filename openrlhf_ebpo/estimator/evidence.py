@@ -23,7 +23,7 @@ class Groups:
 
     rewards, weights: (M, G), weight 0 where not valid. means, sizes: (M, 1). `sizes` are the numbers of
     valid responses; under unequal weights the effective ones, (Σw)²/Σw² (Kish). alive: (M, 1) bool, True with a valid
-    response. clusters: M names, or (). weighted: responses have weights of their own.
+    response. clusters: M names, or (). weighted: responses have different weights.
     """
 
     rewards: PerResponse

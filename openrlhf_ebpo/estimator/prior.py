@@ -24,7 +24,7 @@ class Bounds:
     """Between which numbers a stored prior can lie.
 
     group_size: G, the most rewards of a group. lowest, highest: of a reward; infinite where the settings do not say.
-    weighted: responses have weights of their own, so counts of rewards and of groups are not comparable.
+    weighted: responses have different weights, so counts of rewards and of groups are not comparable.
     """
 
     group_size: int

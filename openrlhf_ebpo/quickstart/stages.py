@@ -4,7 +4,7 @@ DIRECTORY/
   data/ base/ warm_start/     tasks, random model, model after train_sft: what all arms begin with
   logs/                       full output of each stage
 
-An arm is one training with one estimator, in a folder of its own below DIRECTORY: checkpoints/, model/, run/.
+An arm is one training with one estimator, in its own folder below DIRECTORY: checkpoints/, model/, run/.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """reasoning-gym's own scorers as a reward: `--reward.remote_url reasoning_gym`; the label column holds entries (gym.py).
 
-A response earns 1 where the scorer of its own kind of task gives its answer (gym.answer_of) full marks, and 0 otherwise,
+A response earns 1 where its task's scorer gives its answer (gym.answer_of) full marks, and 0 otherwise,
 also where scoring takes too long (pool.py, which limits time and memory as for mathematics). Logged with the reward:
 `reasoning_gym_score`, the scorer's own marks; `reasoning_gym_unmarked`, whether nothing marks an answer, so that all of
 the response is taken for it; and `reasoning_gym_timeout`, whether scoring was cut off.

@@ -117,7 +117,7 @@ GROUPS = (
         Metric("ebpo/between_variance", "Between variance τ²", "", "in preset paper of all group means so far", "near 0: S is near 1", SPACE),
         Metric("ebpo/prior_count", "Rewards in the prior", "rewards", "so far; older ones count less where the history forgets"),
         Metric("ebpo/half_life", "Half-life of the prior", "steps", "that an adaptive history settled on, at most the age of the run", "1 to 2 for long: success changes faster than a prior can follow"),
-        Metric("ebpo/clusters", "Clusters in the prior", "clusters", "that have a prior of their own; with clusters cluster", "0: no prompt has a cluster"),
+        Metric("ebpo/clusters", "Clusters in the prior", "clusters", "that have their own prior; with clusters cluster", "0: no prompt has a cluster"),
     )),
     Group("Groups", "A group is all answers to one prompt in one step. Where all fail or all pass, GRPO’s advantages are zero.", (
         Metric("ebpo/all_fail_fraction", "All-fail groups", "fraction", "of groups in which every valid response failed", "near 1: the prompts are too hard, though EBPO helps most here", SPACE | PICTURE),

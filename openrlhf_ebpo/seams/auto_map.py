@@ -95,7 +95,7 @@ def needed_code(folder: Path) -> list[OwnCode]:
 
 def refusal(code: OwnCode) -> str:
     return (
-        f"the model brings code of its own, which would run on this machine ({code}; transformers itself has no such "
+        f"the model brings its own code, which would run on this machine ({code}; transformers itself has no such "
         f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a model that "
         "needs none"
     )

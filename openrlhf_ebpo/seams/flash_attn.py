@@ -1,7 +1,7 @@
 """OpenRLHF where flash-attn is not installed: on a machine without a GPU, and on one whose torch it is not built for.
 
 One module of upstream imports four functions of it when it is loaded. Ours (packing.py) are offered only meanwhile:
-transformers and vLLM look for `flash_attn` too, and must go on finding nothing.
+transformers and vLLM look for `flash_attn` too, and must still find nothing.
 """
 
 from __future__ import annotations

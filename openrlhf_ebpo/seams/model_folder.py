@@ -3,7 +3,7 @@
 Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers), every
 shard of the index is there with its tensors, configuration and tokenizer can be read, and the weights are those of the
 configuration: every layer with its tensors, and embeddings of its size. Inert: nothing of it runs code when it
-is loaded (weights only as pickles, or a model that needs code of its own, unless --trust_remote_code is given), and no link
+is loaded (weights only as pickles, or a model that needs its own code, unless --trust_remote_code is given), and no link
 leads out of the folder. Never loaded, so not checked: .py files, pickles next to the same weights in safetensors, subfolders.
 """
 

@@ -76,7 +76,7 @@ def refused_without_the_flag(original):
 
 
 def _refusal(what: object) -> str:
-    return f"{what}: the model brings code of its own, which was not run; {FLAG} runs it"
+    return f"{what}: the model brings its own code, which was not run; {FLAG} runs it"
 
 
 class EngineTrustsAsAsked:

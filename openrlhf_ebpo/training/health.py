@@ -140,7 +140,7 @@ class HealthyWarmStart:
 
 
 def measured(result: dict, kl_is_loss: bool) -> dict[str, float]:
-    """Losses and gradient norms of one micro-batch, as policy and critic give them. Where the KL is no loss, it may be NaN:
+    """Losses and gradient norms of one micro-batch, as policy and critic give them. Where the KL is not in the loss, it may be NaN:
     a response without a token has none."""
     metrics = result.get("metrics", result)
     names = {name for name in metrics if name in LOSSES or name.endswith("grad_norm")} - (
@@ -165,7 +165,7 @@ def problems_of(metrics: dict, left_out: bool, scaled: bool) -> list[str]:
 
 @torch.no_grad()
 def damaged_weights(module: torch.nn.Module) -> list[str]:
-    """Names of the parameters that are not finite in this rank: of all that it holds, under ZeRO 3 of its own shards.
+    """Names of the parameters that are not finite in this rank: of all that it holds, under ZeRO 3 of its shards.
 
     The smallest and the largest element tell it exactly (NaN goes through both), without a tensor of the parameter's
     size, and one transfer from the device does for all.

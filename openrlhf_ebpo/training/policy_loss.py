@@ -144,7 +144,7 @@ class CovarianceLoss:
 def with_covariance(loss, args):
     """Return the loss of the actor: upstream's own, untouched, unless the arguments ask for a type of ours.
 
-    The random choice of Clip-Cov has a generator of its own, seeded with --train.seed: it leaves the order of the
+    The random choice of Clip-Cov has its own generator, seeded with --train.seed: it leaves the order of the
     data alone, and ranks that see the same tokens (ring attention, tensor parallelism) choose the same ones. It is
     not part of a checkpoint; a resumed run begins the sequence again.
     """

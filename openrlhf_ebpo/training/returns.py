@@ -12,7 +12,7 @@ ActionMask: TypeAlias = torch.Tensor  # (B, A) bool or integer, 1 for action tok
 
 
 def last_action(action_mask: ActionMask) -> torch.Tensor:
-    """Index of the last action token of each response, (B, 1); the last position where there is none."""
+    """Index of the last action token of each response, (B, 1); the last position if a response has none."""
     length = action_mask.size(1)
     numbers = torch.arange(1, length + 1, dtype=torch.int32, device=action_mask.device)
     return ((action_mask.int() * numbers).amax(1, keepdim=True).long() - 1) % length

@@ -57,7 +57,7 @@ def train(work: Work, name: str) -> dict:
 
 @contextlib.contextmanager
 def ray_for(work: Work, mode: Mode) -> Iterator[dict[str, str]]:
-    """The environment of the command: a Ray of its own, or two nodes where GPUs are too few."""
+    """The environment of the command: its own Ray, or two nodes where GPUs are too few."""
     if work.gpus >= mode.gpus:
         yield {"RAY_ADDRESS": "local"}
         return

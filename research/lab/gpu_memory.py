@@ -27,7 +27,7 @@ def total(text: str) -> int | None:
 
 @contextmanager
 def peak() -> Iterator[dict]:
-    """Inside, the largest use so far under "peak_mib"; None where there is no GPU, or nothing was measured yet."""
+    """Inside, the largest use so far under "peak_mib"; None without a GPU, or before the first measurement."""
     found: dict = {"peak_mib": None}
     end = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The prompts of a training in an order: shuffled, topic after topic, easy to hard. Every seed has words of its own.
+"""The prompts of a training in an order: shuffled, topic after topic, easy to hard. Every seed has its own words.
 
 A topic is what words have in common: their length, and the half of the alphabet that they begin with. So there are eight; they differ
 in content and in how hard they are. Topics follow each other by chance, as the numbers of clusters do.

@@ -213,7 +213,7 @@ def title(spec: str) -> str:
 
 
 def learning_rates(here: list[dict]) -> list[str]:
-    """The ends at each learning rate of the grid, and each estimator at its best; none where there is no grid."""
+    """The ends at each learning rate of the grid, and each estimator at its best; empty without a grid."""
     rates = sorted({each["lr"] for each in here})
     runs = {(each["estimator"], each["lr"]): each for each in here if each["replicate"] == 0}
     tried = [

@@ -109,7 +109,7 @@ def command(flags: dict) -> list[str]:
 
 
 def start(words: list[str], log: Path) -> subprocess.Popen:
-    """On a Ray of its own."""
+    """On its own Ray."""
     log.parent.mkdir(parents=True, exist_ok=True)  # not in the run directory, which must be empty
     environment = {**os.environ, "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
     with open(log, "w") as output:

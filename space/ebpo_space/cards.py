@@ -72,7 +72,7 @@ def current_mark(yes: bool) -> HTML:
 
 
 def badge(groups: Groups, p: int, failed, passed) -> HTML:
-    """Mark a group. Penalised: all answers are wrong, and get a negative advantage that GRPO would not have given; that is no
+    """Mark a group. Penalised: all answers are wrong, and get a negative advantage that GRPO would not have given; that is not a
     success, so its colour is that of negative advantages."""
     if failed[p]:
         penalised = html('<em class="down">{}</em>', PUSHED_DOWN)

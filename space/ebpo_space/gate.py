@@ -107,7 +107,7 @@ def check(body: bytes) -> None:
     try:
         json.loads(body, object_hook=_no_file)
     except (ValueError, RecursionError):
-        raise Refused(400, "This is no JSON that the app reads.") from None
+        raise Refused(400, "This is not JSON that the app reads.") from None
 
 
 def _no_file(found: dict) -> dict:

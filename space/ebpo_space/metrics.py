@@ -129,7 +129,7 @@ def _row(line: bytes) -> dict | None:
 
 
 def _loaded(line: bytes):
-    """Python's own writer says NaN and Infinity, which are no JSON: they cost a metric one value, not the line."""
+    """Python's own writer says NaN and Infinity, which are not JSON: they cost a metric one value, not the line."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

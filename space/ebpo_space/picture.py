@@ -94,7 +94,7 @@ def _way(start: float, end: float) -> str:
 
 
 def _labels(group: Drawn, x) -> list[str]:
-    """The marks with their names, each on a line of its own, on the side of its mark where the picture has room."""
+    """The marks with their names, each on its own line, on the side of its mark where the picture has room."""
     marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
     if group.prior_mean is not None:
         marks.append(("glob", "prior mean", group.prior_mean))

@@ -163,7 +163,7 @@ def _big(share: float, said: str) -> HTML:
 
 
 def _pushes(looked: Looked, responses: int) -> str:
-    """Rescued is no success: answers of groups that fail are pushed down."""
+    """Rescued is not a success: answers of groups that fail are pushed down."""
     groups, middle = looked.groups, sum(looked.run.rewards) / 2
     said = []
     for kind, these in (("all-fail", groups.mean <= middle), ("all-pass", groups.mean > middle)):

@@ -62,7 +62,7 @@ def is_lasting(scope: dict) -> bool:
 
 
 class SafeHeaders:
-    """ASGI middleware: HEADERS and POLICY on every response. Each has a nonce of its own, scope["nonce"]: the scripts that
+    """ASGI middleware: HEADERS and POLICY on every response. Each has its own nonce, scope["nonce"]: the scripts that
     stand in the page run because they name it, and a text in the page cannot know it. Files that never change stay in the
     browser."""
 

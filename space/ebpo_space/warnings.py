@@ -16,7 +16,7 @@ import numpy as np
 from .metrics import REWARD, Metrics
 
 FEWEST, FAR = 10, 8  # steps that say what is usual before a spike; standard deviations
-SOLVED = 0.9  # share of the reward from which a low entropy is no loss: nothing is left to explore
+SOLVED = 0.9  # share of the reward from which a low entropy is not a loss: nothing is left to explore
 NOISE = 4  # standard errors
 
 

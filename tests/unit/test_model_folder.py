@@ -229,7 +229,7 @@ def test_code_that_a_model_needs_is_a_problem_and_code_that_it_does_not_is_none(
     assert problems(model) == []  # transformers has the class: the code is never run
     write_json(model / "config.json", {"model_type": "own", "auto_map": {"AutoConfig": "evil/repo--own.OwnConfig"}})
     (problem,) = problems(model)
-    assert "code of its own" in problem and "evil/repo--own.OwnConfig" in problem
+    assert "brings its own code" in problem and "evil/repo--own.OwnConfig" in problem
     assert problems(model, code=False) == []
     remote_code.trusted.answer = True
     assert problems(model) == []

@@ -89,7 +89,7 @@ BAD = {
     "no name": ("TASK = Benchmark(None)", "mine:TASK", "a benchmark's name has up to 80 letters"),
     "a copy": ("TASK = Benchmark('x', copies=('me/x',))", "mine:TASK", r"copies must be a tuple of HubSet or Path, not \('me"),
     "a column": ("TASK = Benchmark('x', question='q')", "mine:TASK", "question must be a tuple of str, not 'q'"),
-    "no data": ("TASK = Benchmark('x')", "mine:TASK", "no data of its own; name a file, --tasks mine:TASK=FILE"),
+    "no data": ("TASK = Benchmark('x')", "mine:TASK", "it has no data; name a file, --tasks mine:TASK=FILE"),
     "the paper's": ("TASK = Benchmark('x', released_n=4)", "mine:TASK", "released_n is for the benchmarks"),
     "a prompt": ("TASK = Benchmark('x', prompt=lambda q, row: row['no'])", "mine:TASK=q.jsonl", r"x: prompt\('Q'.* raised KeyErr"),
     "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
@@ -149,7 +149,7 @@ def test_scores_by_other_rules_are_not_continued(here):
 def test_no_file_of_the_working_directory_stands_in_for_an_installed_package(here):
     (here / "pyarrow.py").write_text("raise SystemExit('the wrong one')")
     own(here, "import importlib\nimportlib.invalidate_caches()\nimport pyarrow\nTASK = Benchmark('x')")
-    with pytest.raises(UsageError, match="no data of its own"):
+    with pytest.raises(UsageError, match="it has no data"):
         tasks.load("mine:TASK")
     assert sys.path[-1] == str(here)
 

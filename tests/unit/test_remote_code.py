@@ -168,7 +168,7 @@ NAMES = ["train", "train --dry_run", "sft", "eval", "data difficulty"]
 def test_every_command_refuses_a_model_that_needs_its_own_code(name, changes, code, folder):
     marker = own_code.bring_code(folder / "model", **changes)
     message = refused(*commands(folder)[name])
-    for words in (str(folder / "model"), code, "brings code of its own", "--trust_remote_code"):
+    for words in (str(folder / "model"), code, "brings its own code", "--trust_remote_code"):
         assert words in message
     assert not marker.exists() and len(message.splitlines()) == 1
     assert not [path for path in folder.iterdir() if path.name in ("out", "ckpt", "results", "sft")]
@@ -188,7 +188,7 @@ def test_a_model_on_the_hub_is_refused_by_its_configuration_alone(name, folder, 
     content = {path: json.dumps(value).encode() for path, value in files.items()}
     publish(hub, "owner/own", {**content, "tokenizer_config.json": b"{}", "own.py": b"x", "model.safetensors": b"w"})
     message = refused(*commands(folder, "owner/own")[name])
-    assert "owner/own: the model brings code" in message and "evil/repo--own.OwnConfig" in message
+    assert "owner/own: the model brings its own code" in message and "evil/repo--own.OwnConfig" in message
     asked = {request.partition("?")[0].rpartition("/")[2] for request in hub.requests if "/resolve/" in request}
     assert asked == {"config.json", "tokenizer_config.json"}
 
@@ -240,10 +240,10 @@ def test_an_adapter_is_refused_for_its_tokenizer_and_for_its_base(folder):
     own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": "evil/repo--t.Own"}}
     (adapter / "tokenizer_config.json").write_text(json.dumps(own))
     command, argv = commands(folder, str(adapter))["eval"]
-    assert f"--model {adapter}: the model brings code of its own" in refused(command, argv)
+    assert f"--model {adapter}: the model brings its own code" in refused(command, argv)
     (adapter / "tokenizer_config.json").unlink()
     marker = own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
-    assert f"--model {folder / 'model'}: the model brings code of its own" in refused(command, argv)
+    assert f"--model {folder / 'model'}: the model brings its own code" in refused(command, argv)
     assert not marker.exists()
 
 
@@ -256,7 +256,7 @@ def test_every_command_decides_anew_and_no_variable_does(folder, monkeypatch):
     own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
     remote_code.trusted.answer = True
     for command, argv in commands(folder).values():
-        assert "brings code of its own" in refused(command, argv) and not remote_code.trusted()
+        assert "brings its own code" in refused(command, argv) and not remote_code.trusted()
 
 
 def test_workers_are_told_by_the_name_of_their_hook():

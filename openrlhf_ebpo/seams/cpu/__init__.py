@@ -1,4 +1,4 @@
-"""Everything that only a machine without CUDA needs, and nothing else. Never imported beside a CUDA torch.
+"""Everything that only a machine without CUDA needs, and nothing else. Never imported with a CUDA torch.
 
 OpenRLHF names CUDA in about 60 lines; they come down to the rows in rows.py, and a way to carry weights into vLLM's
 CPU backend.

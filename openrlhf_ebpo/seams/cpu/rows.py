@@ -1,4 +1,4 @@
-"""SEAMS of a machine without CUDA, beside those that every machine needs."""
+"""SEAMS of a machine without CUDA, in addition to those that every machine needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SEAMS = (
         "build_shm_op",
         "openrlhf_ebpo.seams.cpu.device:nothing_to_do",
         where="policy, reference, reward and critic actors, train_sft",
-        why="DeepSpeed compiles an all-reduce of its own when a process group starts, half a minute in a cache that all "
+        why="DeepSpeed compiles its own all-reduce when a process group starts, half a minute in a cache that all "
         "environments of a user share; a process killed meanwhile leaves a lock on which every later start waits forever. "
         "Without it, gloo does the same",
         until="DeepSpeed ships it built, or asks before it compiles",

@@ -18,7 +18,7 @@ import torch
 
 from openrlhf_ebpo.seams.remote_code import trusted
 
-# Layers that a reload leaves as they were, and rightly: the rotary table is no weight, the head is repacked here.
+# Layers that a reload leaves as they were, and rightly: the rotary table is not a weight, the head is repacked here.
 HANDLED = {"RotaryEmbedding", "ParallelLMHead"}
 KV_CACHE_BYTES = 64 << 20
 KV_CACHE_SEQUENCES = 32
