@@ -1,7 +1,5 @@
 """Rollout batches for the estimators, and plain-Python statistics that share no code with them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What all kinds of tests share: a time limit for each, and a Hugging Face Hub on this machine."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

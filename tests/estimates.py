@@ -1,7 +1,5 @@
 """One step of EBPO on plain tensors, for tests."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fake secrets of every known form, and every byte that the test server has got."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

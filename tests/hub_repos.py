@@ -1,7 +1,5 @@
 """Repos of the test Hub: files, commits, branches and tags, in memory."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Run directories as trainings leave them, with models that are a few megabytes of random numbers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

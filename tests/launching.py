@@ -1,7 +1,5 @@
 """The launch scripts as a test calls them: bash, the flags that they compose, and many dry runs in one process."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

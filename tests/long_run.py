@@ -1,7 +1,5 @@
 """A run whose answers are long: thoughts, formulas, code, and marks of a chat template. python tests/long_run.py DIR"""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run whose every string is markup that leaves a trace, and runs whose values have other types than they should."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

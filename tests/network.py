@@ -1,7 +1,5 @@
 """What a test says that needs a network and has none: it skips, and fails where CI is set, so that no promise rests there."""
 
-from __future__ import annotations
-
 import os
 from typing import NoReturn
 

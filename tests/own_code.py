@@ -1,7 +1,5 @@
 """Models that bring code of their own: it notes the processes that have imported it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

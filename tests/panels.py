@@ -1,7 +1,5 @@
 """A page's panels of Plotly, in a real browser."""
 
-from __future__ import annotations
-
 
 def panel(page, name: str):
     return page.locator(f'.panel[data-panel="{name}"]')

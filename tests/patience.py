@@ -1,7 +1,5 @@
 """Time limits of tests. On a busy machine a test is slow, not wrong: OPENRLHF_EBPO_TEST_SLOW multiplies every limit."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

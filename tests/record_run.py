@@ -3,8 +3,6 @@
 As it would be published, without paths and secrets; of its rollouts the first step and every twentieth.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

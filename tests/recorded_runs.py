@@ -1,7 +1,5 @@
 """A small run directory and small evaluation results, written by the project's own writers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

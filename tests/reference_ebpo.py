@@ -1,8 +1,6 @@
 """EBPO and its parts once more: slow, plain Python, from the formulas of docs/estimator.md. Nothing is updated: every step goes
 through all batches so far with the weight that each still has."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Rewards are drawn by step, so that a resumed run sees what the first one saw.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace

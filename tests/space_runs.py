@@ -5,8 +5,6 @@ python tests/space_runs.py DIR --rows 1000000   a run of a million rollout rows
 python tests/space_runs.py DIR --steps 20000    five runs of 20,000 steps, metrics only
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Tokenizers of single characters and special tokens, in the kinds that models come with, and a configuration beside them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two ranks that train on the CPU, each a process of its own: what a script of tests/contract finds in them."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,8 +1,6 @@
 """One app for all browser tests, in a process of its own, over runs that the tests write; one browser, a fresh context a
 test that notes every request, dialog and error."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

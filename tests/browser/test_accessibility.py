@@ -1,7 +1,5 @@
 """axe-core, from npm, finds nothing on any page, light or dark."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -1,7 +1,5 @@
 """Compare in a real browser."""
 
-from __future__ import annotations
-
 SECOND = ".sides > .answer:last-child"
 
 

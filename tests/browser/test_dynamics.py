@@ -1,7 +1,5 @@
 """Dynamics and Configuration in a real browser: what lines and maps show, and where they stand."""
 
-from __future__ import annotations
-
 import pytest
 from panels import lines, panel
 

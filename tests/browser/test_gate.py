@@ -1,7 +1,5 @@
 """What the server of the Space refuses, over HTTP, however it was started: nothing that a visitor sends lands on its disk."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.error
@@ -21,12 +19,7 @@ OFFERED = {
         "/assets/{path}",
         "/static/{path}",
     ),
-    *(
-        "/space",
-        "/gradio_api/app_id",
-        "/gradio_api/startup-events",
-        "/gradio_api/heartbeat/{session_hash}",
-    ),
+    *("/space", "/gradio_api/app_id", "/gradio_api/startup-events", "/gradio_api/heartbeat/{session_hash}"),
     "/gradio_api/run/{api_name}",
 }
 BOUNDARY = "xxBOUNDARYxx"

@@ -1,7 +1,5 @@
 """Runs whose every string is markup, on every page: nothing of it becomes an element, runs, asks, or leaves the page."""
 
-from __future__ import annotations
-
 import shutil
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """Reading answers: formulas, hostile texts, long texts, marks. One page for all of it."""
 
-from __future__ import annotations
-
 import json
 
 import formulas

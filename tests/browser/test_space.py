@@ -1,7 +1,5 @@
 """Each page's main actions in a real browser."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
@@ -127,11 +125,7 @@ def test_samples_by_keyboard_history_and_filters(visit):
     page.wait_for_function("() => location.search.includes('steps=10-12')")
     assert {
         e.split("·")[0].strip() for e in page.locator(".groups li .top small:first-child").all_inner_texts() if "·" in e
-    } <= {
-        "step 10",
-        "step 11",
-        "step 12",
-    }
+    } <= {"step 10", "step 11", "step 12"}
     page.get_by_label("Text").fill("triangle has LEGS")
     page.get_by_label("Text").press("Enter")
     page.wait_for_function(

@@ -4,8 +4,6 @@ python health_ranks.py MODEL OUTPUT RENDEZVOUS RANK: one case after the other, a
 gets what each has come to, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

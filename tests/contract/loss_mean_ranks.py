@@ -4,8 +4,6 @@ Called by health_ranks.py: upstream's trainer and DeepSpeed. `outcomes_of_means`
 the step's gradient lies from the one that plain autograd gives for either mean, one response at a time.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 python tests/contract/ranks_that_resume.py FOLDER
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """vLLM's worker as upstream extends it, without a printed line for every tensor."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Prompts of an evaluation are made by the code that makes those of training."""
 
-from __future__ import annotations
-
 import pytest
 
 from openrlhf_ebpo.errors import UsageError

@@ -1,7 +1,5 @@
 """Every training of scripts/gpu_check.sh passes the checks of its command, as for a machine with GPUs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Steps that are not finite, in upstream's own trainers and DeepSpeed, two ranks; and what happens without the check."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace
@@ -138,9 +136,7 @@ class Rollouts:
 
 def test_the_batch_of_a_step_that_failed_is_kept_also_when_it_fails_again(tmp_path):
     trainer = SimpleNamespace(
-        run_log=SimpleNamespace(run_dir=tmp_path),
-        experience_maker=SimpleNamespace(rollouts=Rollouts()),
-        tokenizer=None,
+        run_log=SimpleNamespace(run_dir=tmp_path), experience_maker=SimpleNamespace(rollouts=Rollouts()), tokenizer=None
     )
     for folder in ("failed_step-000012", "failed_step-000012.2"):
         with (

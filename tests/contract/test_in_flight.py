@@ -165,11 +165,7 @@ KINDS = {
     "a whole episode at a time": {"rollout.vllm_generate_batch_size": 30},
     "filtered": FILTERED,
     "over-sampled and filtered": {**FILTERED, "rollout.vllm_generate_batch_size": 10},
-    "in order, over-sampled and filtered": {
-        **FILTERED,
-        "rollout.vllm_generate_batch_size": 10,
-        "data.order": "as_is",
-    },
+    "in order, over-sampled and filtered": {**FILTERED, "rollout.vllm_generate_batch_size": 10, "data.order": "as_is"},
 }
 
 

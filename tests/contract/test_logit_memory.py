@@ -1,7 +1,5 @@
 """The memory that a logit takes in upstream's log-probabilities, forward and backward, on which `--dry_run`'s forecast rests."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile

@@ -1,7 +1,5 @@
 """--actor.loss_mean: gradients of upstream's own trainer and DeepSpeed, two ranks, against means taken one token at a time."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

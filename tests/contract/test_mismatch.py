@@ -1,7 +1,5 @@
 """Rollout engine and trainer compared: what is asked of vLLM, and what the experience maker makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from types import SimpleNamespace

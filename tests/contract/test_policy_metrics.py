@@ -1,7 +1,5 @@
 """policy/kl_per_step on upstream's own replay buffer."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -4,8 +4,6 @@ The packages come from the registry that pip is set to; where it cannot be reach
 release is a folder in front of the others on PYTHONPATH, where Ray's workers find it too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

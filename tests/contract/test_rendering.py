@@ -1,7 +1,5 @@
 """Prompts outside training are the prompts of training, and the tokenizer travels by its name."""
 
-from __future__ import annotations
-
 import pickle
 from types import SimpleNamespace
 
@@ -14,9 +12,7 @@ from openrlhf_ebpo.rewards.limits import Limits
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 TEXTS = [{"id": "a", "prompt": "1+1=", "label": "2"}]
-CHATS = [
-    {"id": "b", "prompt": [{"role": "system", "content": "+"}, {"role": "user", "content": "2+2="}], "label": "4"},
-]
+CHATS = [{"id": "b", "prompt": [{"role": "system", "content": "+"}, {"role": "user", "content": "2+2="}], "label": "4"}]
 WAYS = [
     (TEXTS, {}, "1+1="),
     (TEXTS, {"input_template": "q: {} a:"}, "q: 1+1= a:"),

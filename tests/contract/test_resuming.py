@@ -26,10 +26,7 @@ def resumed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("resumed")
     tiny_model.build(folder / "tied", ["abcdefghijklmnopqrstuvw\n"], hidden_size=32, intermediate_size=64)
     done = subprocess.run(
-        [sys.executable, SCRIPT, folder],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, SCRIPT, folder], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, {(s, r): json.loads((folder / f"{s}-{r}.json").read_text()) for s in STAGES for r in (0, 1)}

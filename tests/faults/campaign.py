@@ -9,8 +9,6 @@ Everything is appended to DIR/results.jsonl; a command that is cut off is repeat
 minute or more on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

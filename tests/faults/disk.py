@@ -1,7 +1,5 @@
 """A disk that can be full for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

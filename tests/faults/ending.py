@@ -1,7 +1,5 @@
 """What must hold at the end of a training, however often it was killed on its way."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

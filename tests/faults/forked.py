@@ -1,8 +1,6 @@
 """Trainings whose Ray workers and engines are forked from one process that has imported the stack: a third of the time a start
 takes. What runs in them is the same; drivers, supervisors, reward processes and Ray itself start as for any command."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Whoever asks is the subreaper of all that it starts: what loses its parent becom
 exactly the processes of its trainings.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

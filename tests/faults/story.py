@@ -1,7 +1,5 @@
 """One training in one run directory, started, killed and resumed until it is complete."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

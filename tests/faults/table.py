@@ -1,7 +1,5 @@
 """What the kills have done, as a Markdown table."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 HEAD = (

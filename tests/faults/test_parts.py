@@ -109,11 +109,7 @@ def test_checkpoints_and_their_list_are_compared(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "moment"),
-    [
-        ("saving:2+0.1", Moment("saving", 2, 0.1)),
-        ("step", Moment("step")),
-        ("start+12", Moment("start", None, 12.0)),
-    ],
+    [("saving:2+0.1", Moment("saving", 2, 0.1)), ("step", Moment("step")), ("start+12", Moment("start", None, 12.0))],
 )
 def test_moments_are_written_as_words(text, moment):
     assert Moment.parse(text) == moment == Moment.parse(str(moment))

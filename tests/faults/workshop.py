@@ -3,8 +3,6 @@
 Both rewards are the same; `pooled.py` has its workers grade beside it, so that there are some to kill.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

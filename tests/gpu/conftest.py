@@ -1,7 +1,5 @@
 """What only CUDA can show. Everything here skips without it; on a GPU machine: `pytest -m gpu`, or scripts/gpu_check.sh."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

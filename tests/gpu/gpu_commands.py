@@ -1,7 +1,5 @@
 """The trainings of these tests: what those of scripts/gpu_check.sh do not have. Flags of the command, on one GPU."""
 
-from __future__ import annotations
-
 from gpu.modes import SLEEP
 
 COMMON = (

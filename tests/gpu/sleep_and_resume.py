@@ -1,8 +1,6 @@
 """One rank with ZeRO-3 on the GPU sleeps, saves, resumes, trains and sleeps again: `python sleep_and_resume.py FOLDER` writes to
 FOLDER/devices.json where Adam's moments are, asleep, before and after the resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The same numbers on the GPU as on the CPU, and the seams of a CUDA stack. No training."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

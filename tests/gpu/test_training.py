@@ -1,7 +1,5 @@
 """The real stack on one GPU: what the trainings of scripts/gpu_check.sh do not have, and no CPU backend in any process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One two-node Ray cluster, one tiny model and a few prompts for all integration tests."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -150,15 +148,7 @@ class Training:
             self.process = ForkedDriver(TRAIN, argv, log, {**os.environ, **own})
             return
         # a shell that starts the tests in the background has them ignore SIGINT, and their children too
-        command = [
-            "env",
-            "--default-signal=INT",
-            *prefix,
-            sys.executable,
-            "-m",
-            TRAIN,
-            *argv,
-        ]
+        command = ["env", "--default-signal=INT", *prefix, sys.executable, "-m", TRAIN, *argv]
         with open(log, "w") as output:
             self.process = subprocess.Popen(
                 command,

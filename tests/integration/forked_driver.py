@@ -3,8 +3,6 @@
 Ray, the actors and the engines start as they do for any command.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import multiprocessing

@@ -5,8 +5,6 @@ multiprocessing spawns in the worker is that one, with the same files, arguments
 the worker; further ones are spawned.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import json

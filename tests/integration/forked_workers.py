@@ -2,8 +2,6 @@
 processor time. A stand-in for `python` hands the start of a worker to that process; what runs in it is Ray's own worker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

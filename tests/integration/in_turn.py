@@ -1,7 +1,5 @@
 """Every estimator of the package in one training: each sees every batch, and they take turns in giving the advantages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from openrlhf_ebpo.estimator import registry

@@ -1,7 +1,5 @@
 """Every mistake that is visible at the start is answered at the start, in words; --dry_run and --help teach."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Commands beside training: the warm start and the benchmarks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

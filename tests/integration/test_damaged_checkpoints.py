@@ -1,7 +1,5 @@
 """A second command meets a run that is at work; then checkpoints are damaged, and the run goes on from what is whole."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

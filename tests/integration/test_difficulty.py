@@ -1,7 +1,5 @@
 """`data difficulty` on the real stack: killed, repeated, and every prompt is measured once."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """The harness on the real stack: an engine is lost, the command is killed, repeated, and no question is asked twice."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Evaluation through vLLM's own OpenAI-compatible server, compared with the engines that are started here."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

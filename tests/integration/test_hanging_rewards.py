@@ -1,7 +1,5 @@
 """A reward function that hangs in some calls and ends its process in others: the training ends, and says what happened."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

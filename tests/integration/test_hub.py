@@ -1,7 +1,5 @@
 """A training pushes while it trains, through faults; a second one goes on from what was pushed, while the Hub is down."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -30,13 +28,7 @@ def story(train, command, tmp_path_factory):
         hub.fail(r"^PUT /lfs/", cut=True)
         hub.fail(r"POST .*/commit/", status=503)
         hub.fail(r"POST .*/tag/", lost=True)
-        argv = command(
-            output / "first",
-            data__max_samples=16,
-            hub__repo="owner/first",
-            hub__full_state=True,
-            **saving,
-        )
+        argv = command(output / "first", data__max_samples=16, hub__repo="owner/first", hub__full_state=True, **saving)
         first = train(argv, **environment)
         first.succeed()
         requests = list(hub.requests)
@@ -145,10 +137,7 @@ def test_no_token_is_anywhere(story):
 @pytest.mark.nightly  # daily: unit/test_hub_training.py, unit/test_hub_client.py
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({"hub__repo": "stranger/model"}, "not for stranger"),
-        ({"hub__repo": "owner/first"}, "holds another run"),
-    ],
+    [({"hub__repo": "stranger/model"}, "not for stranger"), ({"hub__repo": "owner/first"}, "holds another run")],
 )
 def test_what_cannot_work_stops_before_anything_starts(story, command, tmp_path, changes, words):
     argv = command(tmp_path, **{"ckpt__save_steps": 1, "ckpt__save_hf": True, **changes})

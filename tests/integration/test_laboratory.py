@@ -1,8 +1,6 @@
 """All estimators of the package in turn: sync, killed, then async; LoRA, dynamic batches and an agent of two turns all the
 way."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

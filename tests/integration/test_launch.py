@@ -1,7 +1,5 @@
 """Ways to launch: several ranks, several nodes, other ZeRO stages, async, `ray job submit`, a cluster of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ difficulty does so asynchronously, EBPO on shuffled prompts with LoRA, and both 
 Nightly; the same faults are found daily by contract/test_methods_in_upstream.py and contract/test_policy_loss.py (advantages and
 losses through upstream's classes), unit/test_launch_tracks.py (flags), unit/test_lora.py, contract/test_prompts.py (episodes)."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,15 +18,7 @@ from openrlhf_ebpo.training.rollouts import prompt_id
 
 BATCH = 8  # prompts per step
 AXES = {"ebpo, difficulty": ("--order", "difficulty"), "reinforce_pp": ("--track", "released")}
-METHODS = [
-    "clip_cov",
-    "dapo",
-    "dr_grpo",
-    "ebpo, difficulty",
-    "ebpo",
-    "kl_cov",
-    "reinforce_pp",
-]
+METHODS = ["clip_cov", "dapo", "dr_grpo", "ebpo, difficulty", "ebpo", "kl_cov", "reinforce_pp"]
 ELSEWHERE = ["grpo", "rloo"]  # test_launch.py, test_engine_deaths.py
 # of flags that these train with: Clip-Cov, DAPO's filter, no KL; and of an estimator of upstream, held in tests/contract
 COMPOSED = ["clip_cov_own", "dr_grpo_own", "kl_cov_own", "reinforce_baseline"]
@@ -66,11 +56,7 @@ def runs(train, command, method_flags, curriculum, tmp_path_factory):
         changes = {"ds__lora__rank": 4, "actor__adam__lr": 3e-2, "algo__advantage__is_correction_level": "token"}
         return another_episode(output, method, data__order="as_is", **changes)
 
-    special = {
-        "ebpo, difficulty": asynchronous,
-        "ebpo": with_lora,
-        "dapo": dapo,
-    }
+    special = {"ebpo, difficulty": asynchronous, "ebpo": with_lora, "dapo": dapo}
     outputs = {method: tmp_path_factory.mktemp(method) for method in METHODS}
     longest_first = sorted(METHODS, key=lambda method: not method.startswith("ebpo"))
     with ThreadPoolExecutor(AT_A_TIME) as pool:

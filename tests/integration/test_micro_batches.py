@@ -1,7 +1,5 @@
 """A long step is no stall: while a policy's actor is in one call, the heartbeat has its micro-batches."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

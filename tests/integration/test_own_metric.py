@@ -1,7 +1,5 @@
 """examples/metric: a metric of somebody's own, from the reward function to the page, with nothing in the package changed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A training that evaluates and saves no step is asked to end: it saves its step, evaluates it, ends, and resumes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

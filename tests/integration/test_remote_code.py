@@ -1,7 +1,5 @@
 """A model's own code in the processes of a cluster: never without the flag; with it, commands run to their end."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """An estimator from outside the package loses its driver, then an engine, then is paused: the run completes, its state right."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

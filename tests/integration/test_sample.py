@@ -1,7 +1,5 @@
 """`train --dry_run --sample` on the real stack."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Engines that never get the policy's weights: told within three steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from openrlhf_ebpo.run.run_log import read_metrics

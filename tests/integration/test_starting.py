@@ -1,7 +1,5 @@
 """What does not start ends the command, with the first cause."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

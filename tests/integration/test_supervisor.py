@@ -1,7 +1,5 @@
 """Real trainings that lose Ray or hang: each end is said, and nothing is left. test_restarts.py has the daily story."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

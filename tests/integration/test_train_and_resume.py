@@ -1,7 +1,5 @@
 """Train, checkpoint, kill, resume: nothing is lost, and the prior is what the logged rewards say, to the last bit."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

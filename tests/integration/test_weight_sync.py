@@ -1,7 +1,5 @@
 """Policy weights reach vLLM's CPU backend, after large updates, tied or not; a head that stays stale is noticed."""
 
-from __future__ import annotations
-
 import os
 import sys
 

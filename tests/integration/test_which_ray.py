@@ -1,7 +1,5 @@
 """Which Ray of this machine a command joins: that of `ray start`, and never one that a program has begun for itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Run by test_molt.py, also to be killed. Every trained batch is one line of batches.jsonl, every checkpoint Molt's client states.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Trains a tiny Qwen3 with EBPOTrainer on a CPU, and writes what the tests compare; run by test_trl.py, also with torchrun and to be killed."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

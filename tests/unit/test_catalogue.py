@@ -1,7 +1,5 @@
 """The catalogue of metrics: whole, read by whoever shows metrics, and open to a run's own."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

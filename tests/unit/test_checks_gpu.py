@@ -1,7 +1,5 @@
 """What a GPU training needs of its machine, on stand-ins: a torch that says it has CUDA, an nvidia-smi, an nvcc, a cache of torch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Multiple choice: rows with choices become lettered questions, and a response's letter is read."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
@@ -342,10 +340,7 @@ def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
 
 
 NO_QUESTIONS = [
-    (
-        {"choices": [str(i) for i in range(30)], "answer": 1},
-        "it has 30 choices; 2 to 26 can be told apart by letters",
-    ),
+    ({"choices": [str(i) for i in range(30)], "answer": 1}, "it has 30 choices; 2 to 26 can be told apart by letters"),
     ({"choices": ["p"], "answer": 0}, "it has 1 choices"),
     ({"choices": ["p", "p", "q"], "answer": 1}, "two of its choices are the right one, 'p'"),
     ({"choices": ["p", "q"], "answer": 2}, "its right choice is number 2, of 2"),

@@ -1,7 +1,5 @@
 """CITATION.cff has what the Citation File Format 1.2.0 asks for, and says the same as the package."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How commands end: the same way in `openrlhf-ebpo …` and in `python -m …`, one line and no traceback."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

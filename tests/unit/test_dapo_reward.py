@@ -1,7 +1,5 @@
 """The reward `dapo`: what it takes for right beside what `math` does, and its way into a training."""
 
-from __future__ import annotations
-
 import pytest
 
 from openrlhf_ebpo.checks import preflight

@@ -1,7 +1,5 @@
 """Bookkeeping of `data difficulty`: what is kept, what is measured again, what people see. No engine starts here."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """`data gym`: generated tasks, each tried, different from each other and from those held out."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Steps that a pass makes: the arithmetic against what training keeps of each batch, and the sentence that run.sh prints."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace as Args
 
 import pyarrow as pa
@@ -35,12 +33,7 @@ def test_what_is_kept_is_whole_groups_in_whole_optimizer_steps(ranks, dynamic, k
     assert trainable(20, settings_of(train_batch=6, group=4, ranks=ranks, dynamic=dynamic)) == kept
 
 
-@given(
-    prompts=st.integers(0, 2000),
-    batch=st.integers(1, 64),
-    group=st.integers(2, 8),
-    mini=st.integers(1, 64),
-)
+@given(prompts=st.integers(0, 2000), batch=st.integers(1, 64), group=st.integers(2, 8), mini=st.integers(1, 64))
 def test_as_many_steps_as_batches_with_something_to_train_on(prompts, batch, group, mini):
     mini = min(mini, batch)  # a batch holds an optimizer step at least: the launcher refuses others
     args = settings_of(mini * group, group)

@@ -1,7 +1,5 @@
 """docs/develop.md names rooms, files and functions: they are there, under these names."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every relative link of the pages leads to a file that is there, and to a heading that it has."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`openrlhf-ebpo doctor` on this machine, and on what it would find on others."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A rollout engine that dies: what is said of it, and the limits of whoever waits for it."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import itertools

@@ -1,8 +1,6 @@
 """Results and progress of an earlier release (tests/data/server_results, written at b836a1e) are read, continued and re-scored.
 PORT stands for the server's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

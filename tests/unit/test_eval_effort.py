@@ -1,7 +1,5 @@
 """What an evaluation took, in summary.json and in the report."""
 
-from __future__ import annotations
-
 from recorded_runs import GOOD, save_result
 
 from openrlhf_ebpo.eval import effort, report

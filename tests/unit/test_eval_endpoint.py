@@ -1,7 +1,5 @@
 """Evaluation through an OpenAI-compatible server: what it is sent, what is read, which failures pass and which end it."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Evaluation through a server, as a command: its address, its key, its list of models, its flags."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Responses of the engine as records of an evaluation: texts, lengths, ends; and the settings that it is started with."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Intervals of scores: by hand, where nothing varies, and how often they hold the truth."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Metrics of an evaluation, against enumeration of every subset and every sign flip."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Reports of made-up results: the numbers in them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bookkeeping of `eval.run`: which models and questions, what is kept, what is refused. No engine starts here."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -1,7 +1,5 @@
 """Scoring: labelled pairs through the command and the library, rules, hostile answers, bad input, kill and resume."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 """`openrlhf-ebpo explain` finds what a user pastes. Every message that it knows is in the source, word for word (… stands for
 what varies), and it knows all with which a training ends."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """research/figures.py: the catalogue, resuming after a kill, one figure from measuring to the page, refusals."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Without flash-attn: attention is PyTorch's, what needs it is refused, padding has a stand-in, vLLM needs no FlashInfer."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Guards scripts/gpu_check.sh: which parts run, what is kept and reported, when a part fails; and the timing of overhead.py."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """reasoning-gym's kinds: their settings, tasks that are the same in every process, and labels that are checked at the start."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import itertools

@@ -45,12 +45,7 @@ def test_the_seconds_of_all_phases_are_the_time_that_went_by_each_counted_once(t
             now[0] = 111.5
         now[0] = 113.0
     now[0] = 114.0
-    assert heart.spent() == {
-        heartbeat.STARTING: 3.0,
-        GENERATING: 8.0,
-        "making experience": 2.5,
-        "advantages": 0.5,
-    }
+    assert heart.spent() == {heartbeat.STARTING: 3.0, GENERATING: 8.0, "making experience": 2.5, "advantages": 0.5}
     now[0] = 115.0
     assert heart.spent() == {GENERATING: 1.0}
 

@@ -1,7 +1,5 @@
 """The model card of a run: what it says, what it must not say, and that its code runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import json

@@ -341,11 +341,7 @@ def test_a_record_of_anybodys_takes_nothing_away_outside_of_its_folder(tmp_path,
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [
-        (b"[]", "is damaged"),
-        (b"[" * 100_000, "is damaged"),
-        (b'{"schema": 1, "files": {}}', "lists none of its files"),
-    ],
+    [(b"[]", "is damaged"), (b"[" * 100_000, "is damaged"), (b'{"schema": 1, "files": {}}', "lists none of its files")],
 )
 def test_a_manifest_that_is_damaged_or_empty_makes_no_complete_model(tmp_path, pushed, hub, client, content, words):
     repo = hub.repo(REPO)

@@ -1,7 +1,5 @@
 """A run directory as a data set repo, spoken to by the unmodified client: what goes, what stays, what can be read."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

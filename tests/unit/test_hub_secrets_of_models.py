@@ -1,7 +1,5 @@
 """Secrets and strangers in a model's folder: they never get to the Hub, against the unmodified client."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

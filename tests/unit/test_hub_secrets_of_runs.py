@@ -1,7 +1,5 @@
 """Secrets and strangers in runs, results and the Space: they never get to the Hub, against the unmodified client."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import itertools

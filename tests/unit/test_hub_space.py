@@ -1,7 +1,5 @@
 """The Space: what is uploaded, that it starts with nothing else, and what people without a plan are told."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

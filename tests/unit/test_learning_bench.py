@@ -1,7 +1,5 @@
 """The pieces of research/learning.py: what it compares estimators with must itself be right."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """research/learning_real.py: what is still to be trained, and the table of what is there."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import runpy

@@ -1,7 +1,5 @@
 """research/learning_smollm2.py: what is trained, in which order, and what is read from a run."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The maths reward: labelled pairs, where the answer stands, and where the prompt ends."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

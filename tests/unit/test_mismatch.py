@@ -1,7 +1,5 @@
 """Rollouts from old weights are told from those that are as far from the trainer as ever."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What runs and trains something else than was meant is warned of; a model that fits is not."""
 
-from __future__ import annotations
-
 import pytest
 import tiny_tokenizers
 from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama

@@ -1,7 +1,5 @@
 """Libraries of the system: what is missing is named with the package that brings it, and nothing goes on without it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

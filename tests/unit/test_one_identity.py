@@ -1,7 +1,5 @@
 """eval/ and space/ lie beside the package, and are loaded once, under one name, however a command is started."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

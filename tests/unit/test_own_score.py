@@ -1,7 +1,5 @@
 """A benchmark's own scorer: what it may do to its process, what counts as a score, and which results it may continue."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Grading processes: hostile answers and many threads leave the pool working; test_reward_processes.py kills them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The quickstart's own parts: tasks, statistics, picture, table, and what it finds in its directory."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

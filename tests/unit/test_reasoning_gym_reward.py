@@ -1,7 +1,5 @@
 """Every kind of task of reasoning-gym, scored as training does: the right answer earns 1, or the kind is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

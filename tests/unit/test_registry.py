@@ -130,26 +130,17 @@ OK = np.zeros((2, 2))
     [
         (None, "step() gave NoneType"),
         ((OK, OK), "step() gave tuple"),
-        (
-            Step(OK, np.zeros(4), {}),
-            "advantages is a ndarray of shape (4,), float64; expected a numpy array of",
-        ),
+        (Step(OK, np.zeros(4), {}), "advantages is a ndarray of shape (4,), float64; expected a numpy array of"),
         (Step(np.zeros(2), OK, {}), "baselines is a ndarray of shape (2,), float64; expected"),
         (Step(0.5, OK, {}), "baselines is a float; expected a numpy array of floats of shape (2, 1) or (2, 2)"),
         (
             Step(OK, torch.zeros(2, 2), {}),
             "advantages is a Tensor of shape (2, 2), torch.float32; expected a numpy array",
         ),
-        (
-            Step(OK, OK > 0, {}),
-            "advantages is a ndarray of shape (2, 2), bool; expected a numpy array of floats",
-        ),
+        (Step(OK, OK > 0, {}), "advantages is a ndarray of shape (2, 2), bool; expected a numpy array of floats"),
         (Step(OK, OK, {}, shrinkage=OK), "shrinkage is a ndarray of shape (2, 2), float64; expected"),
         (Step(OK, np.full((2, 2), np.nan), {}), "the advantages of 3 valid responses are not finite"),
-        (
-            Step(OK, np.full((2, 2), 1e300), {}),
-            "the advantages of 3 valid responses are not finite",
-        ),
+        (Step(OK, np.full((2, 2), 1e300), {}), "the advantages of 3 valid responses are not finite"),
         (Step(OK, OK, {}, metrics=None), "metrics is a NoneType, it must be a dictionary"),
         (Step(OK, OK, {}, metrics={1: 2.0}), "the metric 1 is a float"),
         (Step(OK, OK, {}, metrics={"a": np.ones(3)}), "the metric 'a' is a ndarray"),

@@ -1,7 +1,5 @@
 """Replay: the advantages of a run from its rollouts again, and what a run log must say for it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

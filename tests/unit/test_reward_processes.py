@@ -1,8 +1,6 @@
 """Reward functions that hang, crash, exit, take all memory or leave processes behind: one failed reward each, and the
 others get theirs. Real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

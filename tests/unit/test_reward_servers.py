@@ -1,7 +1,5 @@
 """Reward servers that fail in every way: the cause reaches the sample, within one deadline. A real server on this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -4,8 +4,6 @@ A room is a folder of openrlhf_ebpo, eval/ or space/. The files are walked, not 
 type checkers count. Replacements in the rows of seams/ and commands, which are found by name, are not seen here.
 """
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import subprocess

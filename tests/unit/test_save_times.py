@@ -1,7 +1,5 @@
 """When a training saves: by steps, by minutes; and the request that it ends after a step."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """How scores are written: one text in the report, on the model card and in the Space."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

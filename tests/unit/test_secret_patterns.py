@@ -1,7 +1,5 @@
 """The one list of what a secret looks like, and what is none."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest

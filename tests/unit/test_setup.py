@@ -1,7 +1,5 @@
 """scripts/setup.sh on a machine that lacks something: named, or installed, before anything is downloaded."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Few-shot: which questions are shown, how, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Files of a run may hold anything: whatever the type of a column, and however much a few kilobytes unpack to, the page
 stays and says what it cannot show."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import decimal

@@ -1,7 +1,5 @@
 """The page Compare: which two groups and answers stand side by side for whatever a view asks."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -116,11 +114,7 @@ def test_a_run_without_the_prompt_says_so_and_the_first_group_stays(workspace):
 
 @pytest.mark.parametrize(
     ("view", "said"),
-    [
-        ({"at": "99.0"}, "no group 99.0 in a"),
-        ({"runs": "empty"}, "no rollouts"),
-        ({"runs": "gone"}, "no run called"),
-    ],
+    [({"at": "99.0"}, "no group 99.0 in a"), ({"runs": "empty"}, "no rollouts"), ({"runs": "gone"}, "no run called")],
 )
 def test_what_is_not_there_is_said(workspace, view, said):
     found = show(workspace, **view)

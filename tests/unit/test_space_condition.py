@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.run.heartbeat import Beat
-from openrlhf_ebpo.space.condition import (
-    SILENCE,
-    Signs,
-    clock,
-    condition,
-    seconds,
-    signs,
-    usual_step,
-)
+from openrlhf_ebpo.space.condition import SILENCE, Signs, clock, condition, seconds, signs, usual_step
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.runs import Run
 

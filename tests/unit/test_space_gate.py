@@ -1,7 +1,5 @@
 """Which requests the server admits, by name and by sender; what browsers may keep."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

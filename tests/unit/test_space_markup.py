@@ -1,7 +1,5 @@
 """Whatever a run holds, and of whatever type, is shown as text: no element of it reaches a page, and no page fails."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What the server answers besides the pages: static files."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Events of one visitor that overlap: none is lost, only the latest answers, and the browser gets what it lacks."""
 
-from __future__ import annotations
-
 import copy
 
 from openrlhf_ebpo.space.links import Session

@@ -1,7 +1,5 @@
 """Several visitors of one app: they share what is rendered and fetched; what one adds is in no other's page."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor

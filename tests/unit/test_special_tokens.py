@@ -1,7 +1,5 @@
 """Rewards of this package read a response without the tokenizer's own special tokens at its end, as evaluation does."""
 
-from __future__ import annotations
-
 import json
 import os
 

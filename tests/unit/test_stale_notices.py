@@ -1,7 +1,5 @@
 """A start whose samples are stale by its own settings warns those whose estimator suffers from it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from types import SimpleNamespace

@@ -5,10 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    "estimator.md": "| `ebpo` |",
-    "results.md": "| regime |",
-}
+PAGES = {"estimator.md": "| `ebpo` |", "results.md": "| regime |"}
 
 
 def call(*argv):

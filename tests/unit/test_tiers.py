@@ -1,7 +1,5 @@
 """Tests are honest: nightly ones name the daily test of the same fault, limits scale, each file says what it guards."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `train` says of model and prompts before Ray starts, and of a sample of answers. No engine starts here."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Wheels for a machine without a network: the pins, the parts, and what is refused before anything is fetched or installed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A step that teaches nothing is said, with why, and not a thousand times."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

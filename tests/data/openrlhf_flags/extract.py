@@ -6,8 +6,6 @@ writes 0.9.3.json next to this file: one object a flag. Only the `__main__` bloc
 of the wheel by its syntax tree; nothing of the wheel is installed or imported.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json
