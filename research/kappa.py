@@ -272,10 +272,10 @@ def scatter(path: Path, series: dict[str, list[tuple[float, list[float]]]]) -> N
             np.exp([each.mean + each.half for each in logs]) - means,
         ]
         axes.errorbar(guesses, means, errors, fmt=marker, ms=5, lw=1, alpha=0.85, label=title(name))
-    ends = [0.7, 12]
+    ends = [0.7, 25]
     axes.plot(ends, ends, color="#6b7178", lw=1)
-    axes.set(xscale="log", yscale="log", xlabel="predicted from p and κ", ylabel="measured")
-    ticks = [0.7, 1, 1.5, 2, 3, 5, 8, 12]
+    axes.set(xscale="log", yscale="log", xlabel="predicted from each response's norm", ylabel="measured")
+    ticks = [0.7, 1, 1.5, 2, 3, 5, 8, 12, 20]
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         axis.set_ticks([], minor=True)

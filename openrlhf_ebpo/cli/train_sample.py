@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_check import MODEL
 from openrlhf_ebpo.checks.model_fit import read_rows, render_rows
@@ -19,6 +21,7 @@ from openrlhf_ebpo.rewards.limits import Limits
 
 DEFAULT_PROMPTS = 4  # with an answer each
 ENOUGH_OF_EACH, MANY_PROMPTS = 8, 128  # passes and failures, for a ratio of means
+BOOTSTRAPS, TINY = 2000, 1e-9
 MAX_CHARS = 240  # of a prompt or an answer
 MAX_WAIT_SECONDS = 1800.0  # for the engine's start, and for the next answer
 NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
@@ -138,17 +141,31 @@ def advice(samples: Sequence[Sample], pass_reward: float, group: int) -> list[st
             f"which estimator: {len(passes)} passes and {len(failures)} failures are too few to say; {ENOUGH_OF_EACH} of each are "
             f"needed (--sample {MANY_PROMPTS}, at a success rate of {p:.0%} or more)"
         ]
-    kappa = statistics.fmean(failures) / max(statistics.fmean(passes), 1e-9)
-    facts = f"which estimator: success rate p = {p:.2f}; a failure's score is κ = {kappa:.1f} times as long, squared, as a pass's"
-    if kappa > law.threshold(p):
-        choice = (
-            f"above {law.threshold(p):.1f}, so that no mean reward is a better baseline than none: take `ebpo` with "
-            "--algo.advantage.ebpo.preset robust, or score_weighted"
-        )
+    kappa = statistics.fmean(failures) / max(statistics.fmean(passes), TINY)
+    low, high = ratio_interval(failures, passes)
+    limit = law.threshold(p)
+    facts = (
+        f"which estimator: success rate p = {p:.2f}; a failure's score is κ = {kappa:.1f} ({low:.1f} to {high:.1f}) times as long, "
+        "squared, as a pass's, estimated from log-probabilities"
+    )
+    if low > limit:
+        reason = f"above {limit:.1f}: a mean reward as baseline is worse than none"
+    elif high < limit:
+        reason = f"below {limit:.1f}: a mean reward is a good baseline"
     else:
-        saved = 1 - 1 / law.most_saved(p, kappa, group) if group > 1 else 0.0
-        choice = (
-            f"below {law.threshold(p):.1f}: a mean is a good baseline, and a better one than the group's saves up to {saved:.0%} of the "
-            f"rollouts at G = {group}: take `ebpo` with --algo.advantage.ebpo.preset corrected"
-        )
-    return [f"{facts}, {choice}. Estimated from log-probabilities, which understates κ; docs/estimator.md says more"]
+        reason = f"too close to {limit:.1f} to say whether a mean reward is a better baseline than none"
+    if group == 1:
+        return [f"{facts}; {reason}. With one response per prompt take score_weighted (docs/estimator.md)"]
+    saved = 1 - 1 / law.most_saved(p, kappa, group)
+    return [
+        f"{facts}; {reason}, and a better mean than the group's saves up to {saved:.0%} of the rollouts at G = {group}. Take `ebpo` "
+        "with --algo.advantage.ebpo.preset robust, which was the best or equal on both sides (docs/estimator.md)"
+    ]
+
+
+def ratio_interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of mean(over) / mean(under): bootstrap over responses."""
+    rng = np.random.default_rng(0)
+    means = [rng.choice(values, (BOOTSTRAPS, len(values))).mean(1) for values in (over, under)]
+    low, high = np.percentile(means[0] / np.maximum(means[1], TINY), [2.5, 97.5])
+    return float(low), float(high)

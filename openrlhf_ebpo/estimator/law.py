@@ -2,7 +2,7 @@
 
     κ = E[‖s‖² | fail] / E[‖s‖² | pass],    s = ∇ log π(y).
 
-Premises: responses are independent, E[s] = 0 (on-policy), rewards are 1 or 0, λ is fixed, and ‖∇p‖² is small against p·E[‖s‖² | pass].
+Premises: responses are independent, E[s] = 0 (on-policy), rewards are 1 or 0, p is known, λ is fixed, and ‖∇p‖² is small against p·E[‖s‖² | pass].
 All variances are in units of that without a baseline, p·E[‖s‖² | pass] averaged over prompts. docs/estimator.md derives them.
 """
 

@@ -32,7 +32,7 @@ TOO_FAR = 0.05  # nats per token, where no step before says what is usual
 NEAR_ENOUGH = 1e-4  # nats per token
 CENTRED_REMEDIES = (
     "--advantage_estimator ebpo with --algo.advantage.ebpo.preset robust, or --algo.advantage.is_correction_level token "
-    "(docs/estimator.md#which-to-choose)"
+    "--algo.advantage.is_correction_mode clip (docs/estimator.md#which-to-choose)"
 )
 
 
