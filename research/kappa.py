@@ -7,6 +7,7 @@ gradient_variance.py measures: how many of Dr. GRPO's batches one batch of anoth
     python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
     python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions beside what was measured
     python research/kappa.py --model runs/smollm2/model --tasks 60 --output runs/smollm2_kappa        a language model's κ
+    python research/kappa.py --model docs/results/kappa_smollm2_sums.json                   the same from saved scores
 
 --model samples 8 responses to each task, saves their scores task by task, and prints κ of all that are there; repeat to resume, or
 with more --tasks. --compare reads measurements that `gradient_variance.py --export FILE` wrote (--measured FILE).
@@ -65,7 +66,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--export", type=Path, metavar="FILE", help="write what was measured and predicted")
     add("--compare", type=Path, metavar="FILE", help="measure nothing: read the predictions of --export")
     add("--measured", type=Path, metavar="FILE", default=MEASURED, help=f"for --compare ({MEASURED})")
-    add("--model", type=Path, metavar="DIR", help="a language model, in place of the cells")
+    add("--model", type=Path, metavar="DIR", help="a language model, in place of the cells; or the scores of --export")
     add("--task", default="sums", help="of --model: one of learning_smollm2.py (sums)")
     add("--tasks", type=int, default=60, help="of --model, 8 responses to each (60)")
     add("--minutes", type=float, default=math.inf, help="of --model: begin no further task after so many")
@@ -89,17 +90,26 @@ def run(args: argparse.Namespace) -> None:
     print("\nPredicted effective sample size, from every response's norm (in brackets: from p and κ alone):\n")
     print(table(["cell", *map(title, PREDICTED)], [predicted_row(each) for each in found]))
     if args.export:
-        write_text(args.export, "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+        export(args.export, found)
+
+
+def export(path: Path, lines: list[dict]) -> None:
+    write_text(path, "[\n" + ",\n".join(map(json.dumps, lines)) + "\n]\n")
 
 
 def of_model(args: argparse.Namespace) -> None:
-    job = model_scores.ModelScores(str(args.model.absolute()), args.task)
-    records = measure([job], range(args.tasks), args.output, minutes=args.minutes).of(job)
+    if args.model.is_file():
+        records = json.loads(args.model.read_text())
+    else:
+        job = model_scores.ModelScores(str(args.model.absolute()), args.task)
+        records = measure([job], range(args.tasks), args.output, minutes=args.minutes).of(job)
     passed = np.array([record["passed"] for record in records])
     found = {"tasks": len(passed), "p": passed.mean(), "its deviation over tasks": passed.mean(1).std()}
     print(", ".join(f"{name} {value:.3g}" for name, value in found.items()))
     print(f"threshold {law.threshold(float(passed.mean())):.2f}\n")
     print(table(["κ by", "pooled", "within tasks"], model_scores.rows(records)))
+    if args.export:
+        export(args.export, records)
 
 
 def of_cell(cell: Cell, weights: torch.Tensor, responses: int) -> dict:

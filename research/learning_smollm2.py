@@ -1,8 +1,8 @@
 """Estimators compared on a language model: SmolLM2-135M-Instruct learns a kind of reasoning-gym's tasks on the real stack.
 
 Every training of a seed begins with the same model, is given the same prompts in the same order, and samples as many responses.
-After the last step the held-out tasks are sampled SAMPLES times each: pass@1 in the table's `mean`, pass@k beside it. Intervals are
-over seeds. The model comes from PyPI (docs/start.md); without a network, put its folder at `model` in --output.
+Before the first step of all and after the last of each training the held-out tasks are sampled SAMPLES times each: pass@1 in the
+table's `mean`, then pass@k. Intervals are over seeds. The model comes from PyPI (docs/start.md); without a network, put its folder at `model` in --output.
 
     python research/learning_smollm2.py --output runs/smollm2              two cores, hours: 20 trainings; repeat to resume
     python research/learning_smollm2.py --minutes 120 --output runs/smollm2             as many of them as fit
@@ -22,7 +22,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -32,6 +32,7 @@ from lab.measured import Job, Record
 from lab.real import prompts_identity
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.progress import model_identity
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -119,17 +120,31 @@ class SmolLM2(Job):
         return f"{self.estimator}, G = {self.group}, {self.steps} steps"
 
     def one(self, seed: int, work: Path) -> Record:
-        from openrlhf_ebpo.quickstart.launch import launch
-
         work = work.absolute()
         self.prepare(work)
-        name = f"seed-{seed}-g{self.group}-{self.estimator}"
+        start = self.start(work)
+        run_dir = self.train(work, seed, f"seed-{seed}-g{self.group}-{self.estimator}")
+        return {**self.result(run_dir), **start, "warm_start": model_identity(str(work / "model"))}
+
+    def start(self, work: Path) -> dict:
+        """Success of the model before training, by the same evaluation after a step at learning rate 0."""
+        kept = work / "start.json"
+        if not kept.exists():
+            once = replace(self, estimator="group_norm", steps=1)
+            found = once.result(once.train(work, 0, "start", {"actor.adam.lr": 0}))
+            write_text(kept, json.dumps({"start": found["end"], "start_pass": found["pass"]}) + "\n")
+        return json.loads(kept.read_text())
+
+    def train(self, work: Path, seed: int, name: str, changes: dict | None = None) -> Path:
+        """Train, and return the run directory."""
+        from openrlhf_ebpo.quickstart.launch import launch
+
         arm = work / "arms" / name
         shutil.rmtree(arm, ignore_errors=True)  # an interrupted training restarts
         arm.mkdir(parents=True)
-        launch("train_ppo_ray", self.flags(work, arm, seed), work / "logs" / f"{name}.log")
+        launch("train_ppo_ray", self.flags(work, arm, seed) | (changes or {}), work / "logs" / f"{name}.log")
         shutil.rmtree(arm / "model")  # 270 MB
-        return {**self.result(arm / "run"), "warm_start": model_identity(str(work / "model"))}
+        return arm / "run"
 
     def prepare(self, work: Path) -> None:
         """Make the tasks and the model, unless they are there."""
@@ -199,6 +214,7 @@ class SmolLM2(Job):
             "rewards": [row["rollout/reward_mean"] for row in steps],
             "length": sum(row["rollout/response_length_mean"] for row in steps) / len(steps),
             "truncated": sum(row["rollout/truncated_rate"] for row in steps) / len(steps),
+            "entropy": [row["policy/entropy"] for row in steps],
             "seconds": [row["timing/step_total"] for row in steps],
             "prompts_per_step": self.responses // self.group,
             "n_samples_per_prompt": self.group,

@@ -70,11 +70,9 @@ CELLS = {
     "g2-30": Cell(0.3, group=2),
     "g8-30": Cell(0.3, group=8),
     "sort": Cell(0.1, task="sort"),
-    "sort-g2": Cell(0.05, group=2, task="sort"),
     "quickstart": Cell(0.05, group=2, rollouts=256, steps=80),
     "long-sort": Cell(0.1, task="sort", steps=600),
     "longest-sort": Cell(0.1, task="sort", steps=1800),
-    "g2-5-bf16": Cell(0.05, group=2, rounding="bf16"),
     "g2-5-int4": Cell(0.05, group=2, rounding="int4"),
     "g2-5-cooler": Cell(0.05, group=2, temperature=0.8),
     "g2-5-1-old": Cell(0.05, group=2, steps_old=1),
@@ -83,10 +81,8 @@ CELLS = {
     "g2-5-16-old-sampler": Cell(0.05, group=2, steps_old=16, old="sampler"),
     "g2-5-16-old-corrected": Cell(0.05, group=2, steps_old=16, correction=True),
     "g2-5-mini-batches": Cell(0.05, group=2, mini_batches=4),
-    "g4-30-4-old": Cell(0.3, steps_old=4),
     "g4-30-16-old": Cell(0.3, steps_old=16),
     "g3-5": Cell(0.05, group=3, rollouts=129),
-    "g3-5-16-old": Cell(0.05, group=3, rollouts=129, steps_old=16),
 }
 
 

@@ -1,7 +1,7 @@
 """Success at the end of trainings on the real stack: results by folder or file, and their tables, paired with GRPO's seeds.
 
 A result is a job's fields, its seed and its record: `end`, prompts_per_step, n_samples_per_prompt, tasks, samples, prompts (an
-identity), and, where they were measured, start, age (of the samples, by step) and pass (pass@k of the held-out tasks by k).
+identity), and, where they were measured, start, age (of the samples, by step), pass and start_pass (pass@k of the held-out tasks).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_text
 
 BASE = "group_norm"
-COMMON = ("start", "steps", "prompts_per_step", "tasks", "samples", "warm_start")  # of all results of one table
+COMMON = ("task", "start", "steps", "prompts_per_step", "tasks", "samples", "warm_start")  # of all results of one table
 NOTE = (
     "Minus GRPO's: the mean difference over seeds, with its 95 % t-interval. Visible: the smallest difference that so many "
     "pairs as noisy as these would show four times in five."
@@ -109,27 +109,37 @@ def of_setting(results: Sequence[dict]) -> list[str]:
     powers = sorted({k for result in results for k in result.get("pass", {})}, key=int)
     head = ["estimator", *(f"seed {seed}" for seed in seeds), "mean", "rise, in GRPO's", "minus GRPO's", "visible"]
     head += [*(["steps old"] if aged else []), *(f"pass@{k}" for k in powers)]
+    head += [f"pass@{powers[-1]} minus GRPO's"] if powers else []
     rows = []
     for name in sorted(ends, key=lambda name: (name != BASE, -np.mean(list(ends[name].values())))):
         own = ends[name]
         cells = [title(name), *(f"{own[seed]:.3f}" if seed in own else "" for seed in seeds)]
         cells += [f"{np.mean(list(own.values())):.3f}"]
-        pairs = np.array([(own[seed], base[seed]) for seed in seeds if seed in own and seed in base]).reshape(-1, 2)
-        cells += ["1", "", ""] if name == BASE else compared(pairs, start)
+        cells += ["1", "", ""] if name == BASE else compared(paired(own, base), start)
         mine = list(runs[name].values())
         if aged:
             cells.append(f"{np.mean([np.mean(run['age']) for run in mine]):.1f}")
-        rows.append([*cells, *(f"{np.mean([run['pass'][k] for run in mine]):.3f}" for k in powers)])
+        cells += [f"{np.mean([run['pass'][k] for run in mine]):.3f}" for k in powers]
+        if powers:
+            last = [{seed: run["pass"][powers[-1]] for seed, run in runs.get(one, {}).items()} for one in (name, BASE)]
+            cells.append("" if name == BASE else compared(paired(*last), None)[1])
+        rows.append(cells)
     return [described(results[0]), table(head, rows)]
 
 
 def described(result: dict) -> str:
     sampling = f", {result['sampling']}" if result.get("sampling", "sync") != "sync" else ""
     start = f"; start {result['start']:.3f}" if "start" in result else ""
+    start += "".join(f", pass@{k} {value:.3f}" for k, value in result.get("start_pass", {}).items())
     return (
         f"**G = {result['n_samples_per_prompt']}{sampling}, {result['prompts_per_step']} prompts a step, {result['steps']} "
         f"steps{start}** (held-out success on {result['tasks']} tasks × {result['samples']} samples)"
     )
+
+
+def paired(own: dict[int, float], base: dict[int, float]) -> np.ndarray:
+    """(seeds, 2): both values of the seeds that both have."""
+    return np.array([(own[seed], base[seed]) for seed in sorted(own) if seed in base]).reshape(-1, 2)
 
 
 def compared(pairs: np.ndarray, start: float | None) -> list[str]:

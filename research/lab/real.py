@@ -23,17 +23,12 @@ METRICS = ("rollout/reward_mean", "actor_grad_norm", "policy/entropy", "policy/k
 QUEUE_1 = {"train.async_enable": True, "train.async_queue_size": 1, "reward.workers": 1}
 QUEUE_4 = QUEUE_1 | {"train.async_queue_size": 4}
 CLIP = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_mode": "clip"}
-LARGE_STEPS = {"actor.adam.lr": 2.4e-3}  # three times the quickstart's
-AHEAD = QUEUE_4 | LARGE_STEPS | {"rollout.vllm_generate_batch_size": 4 * 128}
 SAMPLINGS = {  # flags that differ from the quickstart's
     "sync": {},
     "queue-4": QUEUE_4,
-    "ahead": AHEAD,  # four batches are generated at a time: older samples than the queue alone gives
-    "ahead-clip": AHEAD | CLIP,
     "queue-4-clip": QUEUE_4 | CLIP,
     "queue-4-partial": QUEUE_4 | {"train.partial_rollout_enable": True},
     "queue-1": QUEUE_1,
-    "sync-large-steps": LARGE_STEPS,
 }
 
 # Grades as `--reward.remote_url reasoning_gym` does, and logs how many steps were trained when a response was finished. The

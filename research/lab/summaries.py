@@ -131,11 +131,17 @@ def overview(summaries: list[dict]) -> str:
     for name in CELLS:
         runs = {each["estimator"]: each for each in summaries if each["cell"] == name and is_common(each)}
         if base := runs.get(BASE):
-            shown = [interval(difference(runs[each], base)).text() if each in runs else "" for each in OVERVIEW]
+            shown = [ahead_of(base, runs[each]) if each in runs else "" for each in OVERVIEW]
             again = replicated(name, summaries)
             noise = f"{visible(base, again):.3f}" if again else ""
             rows.append([CELLS[name].title, str(base["seeds"]), f"{np.mean(base['end']):.3f}", *shown, noise])
     return table(columns, rows)
+
+
+def ahead_of(base: dict, run: dict) -> str:
+    """The difference in success at the end, and over how many seeds where those are not all of `base`."""
+    found, seeds = interval(difference(run, base)).text(), min(run["seeds"], base["seeds"])
+    return found if seeds == base["seeds"] else f"{found} ({seeds} seeds)"
 
 
 def details(summaries: list[dict]) -> str:

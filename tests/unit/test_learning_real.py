@@ -143,7 +143,7 @@ def test_a_record_has_success_before_and_after_and_the_curves_of_the_run(bench, 
     record = bench.RealLearning("ebpo", 2).one(1, tmp_path)
     assert (record["start"], record["end"], record["warm_start"], record["prompts"]) == (0.1, 0.3, "model@1", "p")
     assert {name: record[name] for name in real.METRICS} == {name: [1.0, 2.0] for name in real.METRICS}
-    assert set(ends.COMMON) - {"steps"} <= record.keys()
+    assert set(ends.COMMON) - {"steps", "task"} <= record.keys()
     assert record["age"] == [-0.5, 0.5], "the trainer's steps before, less those that the sampler's weights had"
 
 
@@ -161,10 +161,12 @@ def launched(bench, monkeypatch, tmp_path, *job):
 
 
 def test_a_sampling_is_its_flags_and_a_folder_of_its_own(bench, monkeypatch, tmp_path):
-    flags, arm = launched(bench, monkeypatch, tmp_path, "ebpo.robust", 60, "ahead-clip")
-    assert flags["train.async_queue_size"] == 4 and flags["rollout.vllm_generate_batch_size"] == 512
+    flags, arm = launched(bench, monkeypatch, tmp_path, "ebpo.robust", 60, "queue-4-clip")
+    assert flags["train.async_queue_size"] == 4
     assert flags["algo.advantage.is_correction_mode"] == "clip" and flags["algo.advantage.ebpo.preset"] == "robust"
-    assert flags["advantage_estimator"] == "ebpo" and arm == tmp_path / "arms" / "ahead-clip" / "seed-1" / "ebpo.robust"
+    assert (
+        flags["advantage_estimator"] == "ebpo" and arm == tmp_path / "arms" / "queue-4-clip" / "seed-1" / "ebpo.robust"
+    )
     plain, _ = launched(bench, monkeypatch, tmp_path, "ebpo", 60)
     assert "train.async_enable" not in plain and plain["reward.remote_url"] == "reasoning_gym"
 

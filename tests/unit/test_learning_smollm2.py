@@ -74,7 +74,8 @@ def test_each_number_of_responses_has_a_table_with_paired_differences(bench, mad
     # differences 0.055, 0.06, 0.065: 0.005 / sqrt(3) x 4.303
     assert text.count("| EBPO | 0.255 | 0.260 | 0.265 | 0.260 |  | +0.060 ± 0.012 |") == 2
     assert text.count("| EBPO robust | 0.310 | 0.320 | 0.330 |") == 2
-    assert text.count("| pass@4 | pass@16 |") == 2 and text.count("| 0.520 | 0.780 |") == 2
+    assert text.count("| pass@4 | pass@16 | pass@16 minus GRPO's |") == 2
+    assert text.count("| 0.520 | 0.780 | +0.180 ± 0.037 |") == 2  # three times those of pass@1
     bench.main(["--table", "--output", str(tmp_path / "all.json")])
     assert capsys.readouterr().out == text
 
@@ -94,12 +95,36 @@ def test_a_result_is_read_from_the_run(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "prompts_identity", lambda run_dir: "p")
     for step in (1, 2):
         row = {"rollout/reward_mean": step / 10, "rollout/response_length_mean": 30.0 + step, "timing/step_total": 9.0}
-        append_json_line(tmp_path / "metrics.jsonl", {"step": step, "rollout/truncated_rate": 0.5, **row})
+        row |= {"rollout/truncated_rate": 0.5, "policy/entropy": 1.0 - step / 4}
+        append_json_line(tmp_path / "metrics.jsonl", {"step": step, **row})
     solved = {"eval_chain_sum_pass1": 0.25, "eval_chain_sum_pass4": 0.5, "eval_chain_sum_pass16": 0.75}
     append_json_line(tmp_path / "metrics.jsonl", {"step": 2, **solved})
     found = bench.SmolLM2("ebpo", 20, 2, "sums", 128).result(tmp_path)
     assert found["end"] == 0.25 and found["pass"] == {"4": 0.5, "16": 0.75}
     assert found["rewards"] == [0.1, 0.2] and found["length"] == 31.5 and found["truncated"] == 0.5
+    assert found["entropy"] == [0.75, 0.5]
+
+
+def test_the_start_is_evaluated_once_with_a_step_at_learning_rate_zero(bench, tmp_path, monkeypatch):
+    trained = []
+
+    def launch(command, flags, log):
+        trained.append((flags["actor.adam.lr"], flags["eval.steps"], flags["advantage_estimator"]))
+        run = flags["logger.run_dir"]
+        (run.parent / "model").mkdir()
+        run.mkdir()
+        row = {"rollout/reward_mean": 0.0, "rollout/response_length_mean": 30.0, "rollout/truncated_rate": 0.0}
+        append_json_line(run / "metrics.jsonl", {"step": 1, "policy/entropy": 1.0, "timing/step_total": 9.0, **row})
+        append_json_line(run / "metrics.jsonl", {"step": 1, "eval_a_pass1": 0.1 * len(trained), "eval_a_pass16": 0.3})
+
+    monkeypatch.setattr("openrlhf_ebpo.quickstart.launch.launch", launch)
+    monkeypatch.setattr(bench.SmolLM2, "prepare", lambda job, work: None)
+    monkeypatch.setattr(bench, "prompts_identity", lambda run_dir: "p")
+    monkeypatch.setattr(bench, "model_identity", lambda model: "m")
+    first, second = (bench.SmolLM2("ebpo", 20, 2, "sums", 128).one(seed, tmp_path) for seed in (1, 2))
+    assert trained == [(0, 1, "group_norm"), (3e-5, 20, "ebpo"), (3e-5, 20, "ebpo")]
+    assert {each["start"] for each in (first, second)} == {0.1} and first["start_pass"] == {"16": 0.3}
+    assert (first["end"], second["end"]) == pytest.approx((0.2, 0.3))
 
 
 @pytest.mark.parametrize(
