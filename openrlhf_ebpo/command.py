@@ -6,14 +6,13 @@ import argparse
 import contextlib
 import ctypes
 import difflib
-import itertools
 import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
 Main = Callable[..., None]  # main(argv=None)
@@ -54,19 +53,6 @@ def command(
         run(parse(parser, argv))
 
     return main
-
-
-def refuse_retired(argv: Sequence[str], retired: Mapping[str, str]) -> None:
-    """Check that a command line has no flag that the command once had.
-
-    retired: flag, or flag and value -> what to use.
-
-    Raises:
-        UsageError: it has; one line for each.
-    """
-    words = [part for word in argv for part in word.split("=", 1)]
-    typed = {*words, *(f"{flag} {value}" for flag, value in itertools.pairwise(words))}
-    raise_problems([f"{flag} is retired: {advice}" for flag, advice in retired.items() if flag in typed])
 
 
 def interrupt_once() -> None:

@@ -29,6 +29,4 @@ COMMANDS = {
     ),
 }
 
-RETIRED = {"figures": "run `python research/figures.py` in a checkout of the repository"}
-
-main = dispatcher("openrlhf-ebpo", ABOUT, COMMANDS, retired=RETIRED)
+main = dispatcher("openrlhf-ebpo", ABOUT, COMMANDS)

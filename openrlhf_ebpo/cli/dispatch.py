@@ -6,7 +6,6 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from openrlhf_ebpo import __version__
@@ -26,7 +25,6 @@ def dispatcher(
     commands: Mapping[str, Command],
     extra: str = "",
     default: str | None = None,
-    retired: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Sequence[str] | None], None]:
     """The `main` of a level of commands.
 
@@ -34,7 +32,6 @@ def dispatcher(
         about: the level's help, before the list of its commands.
         extra: of pyproject.toml, that brings the packages which the commands import.
         default: the command that is meant where a flag comes first, or nothing.
-        retired: commands of earlier versions -> what to do instead.
     """
 
     @error_exit(extra)
@@ -48,8 +45,6 @@ def dispatcher(
             print(f"openrlhf_ebpo {__version__}")
         elif given and given[0] in commands:
             importlib.import_module(commands[given[0]].module).main(given[1:])
-        elif given and given[0] in retired:
-            sys.exit(f"error: {prog} {given[0]} is retired: {retired[given[0]]}")
         else:
             refuse(prog, about, commands, *given[:1])
 

@@ -26,19 +26,6 @@ FROM_ONE = {  # number -> what to give instead
     "logger.rollouts_every": "give 1 or more",
     "logger.keep_rollouts": "give 1 or more",
 }
-ADAPTIVE = (
-    "prompts are no longer chosen by their rewards; order or filter them by `openrlhf-ebpo data order` (docs/data.md)"
-)
-SIZES = "an engine does as much at a time as vLLM does offline; --vllm.gpu_memory_utilization takes less memory for it"
-RETIRED = {  # flags that `train` once had, or flag and value -> what to use
-    "--data.order adaptive": ADAPTIVE,
-    "--data.coverage": ADAPTIVE,
-    "--data.order_any_model": "any order is trained on; `openrlhf-ebpo data difficulty` measures one for this model (docs/data.md)",
-    "--hub.branch_per_step": "every step has a tag, step-000010, which `openrlhf-ebpo hub pull` and loaders take as revision",
-    "--vllm.max_restarts": "an engine that dies ends the run; --train.max_restarts N resumes it from the newest checkpoint",
-    "--vllm.max_num_seqs": SIZES,
-    "--vllm.max_num_batched_tokens": SIZES,
-}
 
 
 def check_dry_run_flags(flat: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from openrlhf_ebpo.checks import gpu, gym_check, machine, memory, model_fit, pre
 from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
-from openrlhf_ebpo.command import PAUSED, error_exit, parse, refuse_retired
+from openrlhf_ebpo.command import PAUSED, error_exit, parse
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.estimator import flags as estimator_flags
 from openrlhf_ebpo.estimator import presets, registry
@@ -66,7 +66,6 @@ def run(argv: list[str]) -> None:
     check_release(all_seams())
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
-    refuse_retired(argv, train_checks.RETIRED)
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv)

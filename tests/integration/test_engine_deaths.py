@@ -139,8 +139,3 @@ def test_in_async_training_the_death_of_an_engine_or_of_its_actor_ends_the_run_t
         "rollout engine 0 has died: The actor died unexpectedly",
         age=1,
     )
-
-
-def test_a_retired_flag_says_what_to_use(run_in_process):
-    said = run_in_process(["--vllm.max_restarts", "2"])
-    assert said.startswith("error: --vllm.max_restarts is retired: ") and "--train.max_restarts N resumes it" in said

@@ -24,7 +24,6 @@ from lab.cells import Cell
 from lab.measured import Job
 from lab.plots import Panel, Series
 from lab.statistics import Interval, interval
-from openrlhf_ebpo import cli
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from paper import page, real_stack, reported
 from paper.catalogue import FULL, QUICK, Content, Size, Verdict, compared
@@ -316,12 +315,6 @@ def test_kl_per_step_is_that_of_the_policy_before_and_after(lr):
 
 
 # Refusals
-
-
-def test_the_retired_command_says_what_took_its_place():
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["figures", "--only", "mse"])
-    assert "retired: run `python research/figures.py`" in ended.value.code
 
 
 @pytest.mark.parametrize(
