@@ -36,7 +36,6 @@ def compare(directory: Path) -> None:
     for name, run_dir in runs.items():
         arms[name] = {
             "after": float(after[name].mean()),
-            "rise": paired_difference(before, after[name]),
             "difference": None if name == REFERENCE else paired_difference(after[REFERENCE], after[name]),
             "steps": last_step(run_dir),
             "all_fail_first_ten_steps": all_fail_at_first(run_dir),
@@ -65,10 +64,7 @@ def last_step(run_dir: Path) -> int:
 
 def all_fail_at_first(run_dir: Path) -> float:
     """Return the mean share of groups that all fail, over the first ten steps."""
-    from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction
-
-    steps = range(1, min(10, last_step(run_dir)) + 1)
-    return float(np.mean([all_fail_fraction(read_rollouts(run_dir, step)) for step in steps]))
+    return float(np.mean([row["ebpo/all_fail_fraction"] for row in read_metrics(run_dir)[:10]]))
 
 
 def same_prompts(run_dirs: Sequence[Path]) -> bool:
@@ -115,9 +111,6 @@ def differences(result: dict) -> list[str]:
     return [
         *lines,
         f"The interval is of the tasks ({measured}), not of training: other seeds are in {RESULTS}.",
-        f"All began with the same model and were given {same}: {effort(result)}.",
+        f"All began with the same model and were given {same}: {result['steps']} steps of {result['prompts_per_step']} x "
+        f"{result['n_samples_per_prompt']} responses.",
     ]
-
-
-def effort(result: dict) -> str:
-    return f"{result['steps']} steps of {result['prompts_per_step']} x {result['n_samples_per_prompt']} responses"

@@ -9,15 +9,15 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.run.results import save_result, step_directory
+from openrlhf_ebpo.run.results import sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
+from openrlhf_ebpo.run.votes import classes as classes_of
 
 N_SAMPLES = 8
 MAX_NEW_TOKENS = 14
@@ -100,7 +100,8 @@ def evaluate(model: str | Path, tasks: list[dict], run_dirs: Iterable[Path], ste
 def save(
     run_dir: Path, model: str, step: int, tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray
 ) -> None:
-    classes = np.array([answer_classes(group) for group in responses])
+    answers = [[each.text.strip() or None for each in group] for group in responses]
+    classes = np.array([classes_of(*pair, str, lambda *_: False) for pair in zip(answers, correct, strict=True)])
     lengths, truncated = (np.array([[getattr(s, n) for s in g] for g in responses]) for n in ("length", "truncated"))
     summary = {
         "model": model,
@@ -119,32 +120,19 @@ def hashed(value) -> str:
     return fingerprint(json.dumps(value, sort_keys=True).encode())
 
 
-def answer_classes(group: list[Sample]) -> list[int]:
-    """Number the answers of one group, equal ones alike; -1: no answer."""
-    numbers: dict[str, int] = {}
-    answers = [each.text.strip() for each in group]
-    return [numbers.setdefault(answer, len(numbers)) if answer else -1 for answer in answers]
-
-
 def rows(tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray, classes: np.ndarray) -> Iterator[dict]:
     """Yield one row per response, with the columns of the harness."""
     for q, (task, group) in enumerate(zip(tasks, responses, strict=True)):
-        for i, each in enumerate(group):
-            yield {
-                "question_id": f"{DATASET}-{q}",
-                "question": task["prompt"],
-                "gold": task["label"],
-                "response": each.text,
-                "extracted": each.text.strip() or None,
-                "correct": bool(correct[q, i]),
-                "error": None,
-                "length": each.length,
-                "finish_reason": "length" if each.truncated else "stop",
-                "seed": SEED,
-                "sample": i,
-                "class": int(classes[q, i]),
-                "rules": "{}",
-            }
+        columns = {
+            "response": [each.text for each in group],
+            "extracted": [each.text.strip() or None for each in group],
+            "correct": correct[q].tolist(),
+            "length": [each.length for each in group],
+            "finish_reason": ["length" if each.truncated else "stop" for each in group],
+            "seed": [SEED] * len(group),
+            "class": classes[q].tolist(),
+        }
+        yield from sample_rows(f"{DATASET}-{q}", task["prompt"], task["label"], "{}", columns)
 
 
 def paired_difference(before: np.ndarray, after: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
@@ -152,12 +140,6 @@ def paired_difference(before: np.ndarray, after: np.ndarray, level: float = 0.95
     difference = np.mean(after, axis=1) - np.mean(before, axis=1)
     margin = NormalDist().inv_cdf(0.5 + level / 2) * difference.std(ddof=1) / len(difference) ** 0.5
     return float(difference.mean()), float(difference.mean() - margin), float(difference.mean() + margin)
-
-
-def all_fail_fraction(rollouts: pa.Table) -> float:
-    """Return the share of the groups in which every response has reward 0."""
-    best = rollouts.group_by("group").aggregate([("reward", "max")])["reward_max"].to_numpy()
-    return float((best == 0).mean())
 
 
 def read_tasks(path: Path) -> list[dict]:

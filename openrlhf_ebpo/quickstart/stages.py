@@ -10,7 +10,6 @@ An arm is one training with one estimator, in its own folder below DIRECTORY: ch
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import sys
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -57,7 +55,7 @@ def preparation(directory: Path) -> list[Stage]:
         (
             "tasks: reasoning-gym, four disjoint sets",
             (directory / "data" / "warm_start.jsonl").exists,
-            partial(make_tasks, directory),
+            lambda: tasks.write(directory / "data", tasks.split(SIZES)),
         ),
         (
             "model: a tiny Qwen3 with random weights",
@@ -70,10 +68,6 @@ def preparation(directory: Path) -> list[Stage]:
             partial(warm_start, directory),
         ),
     ]
-
-
-def make_tasks(directory: Path) -> None:
-    tasks.write(directory / "data", tasks.split(SIZES))
 
 
 def make_model(directory: Path) -> None:
@@ -175,16 +169,6 @@ class Training:
         ) as bar:
             launch("train_ppo_ray", training_flags(self), log, lambda: show_progress(bar, self.arm / "run"))
             show_progress(bar, self.arm / "run")
-
-
-def shuffled(directory: Path, seed: int) -> str:
-    """Return the name of the file in data/ with the training tasks in this seed's order."""
-    path = directory / "data" / f"train-seed-{seed}.jsonl"
-    if not path.exists():
-        rows = (directory / "data" / "train.jsonl").read_text().splitlines(keepends=True)
-        random.Random(seed).shuffle(rows)
-        write_text(path, "".join(rows))
-    return path.name
 
 
 def training_flags(training: Training) -> dict:

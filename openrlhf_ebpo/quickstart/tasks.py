@@ -10,12 +10,11 @@ from openrlhf_ebpo.rewards import gym
 DATASET = "spell_backward"
 SETTINGS = {"min_word_len": 3, "max_word_len": 8}
 TEMPLATE = "{}\n"  # the newline tells the model that the word is over
-SIZES = {"heldout": 256, "train": 2560, "warm_start": 20_000}
 SEED = 20_602
 SPACING = 10_000_000  # reasoning-gym seeds item i with seed + i: near seeds share items
 
 
-def split(sizes: dict[str, int] = SIZES, seed: int = SEED) -> dict[str, list[dict]]:
+def split(sizes: dict[str, int]) -> dict[str, list[dict]]:
     """Tasks {prompt, label, entry} by split: the right answer, and what the reward needs (rewards/gym.py). Each split has
     its own range of seeds; a prompt that an earlier split holds is skipped. Prompts of `heldout` and `train` are distinct; warm-start examples may repeat."""
     taken: set[str] = set()
@@ -23,7 +22,7 @@ def split(sizes: dict[str, int] = SIZES, seed: int = SEED) -> dict[str, list[dic
     for number, (name, size) in enumerate(sizes.items()):
         tasks: list[dict] = []
         own: set[str] = set()
-        for task in _tasks(seed + number * SPACING):
+        for task in _tasks(SEED + number * SPACING):
             if task["prompt"] in taken or (task["prompt"] in own and name != "warm_start"):
                 continue
             own.add(task["prompt"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from typing import ClassVar
 from lab.jobs import rounded
 from lab.measured import Job, Record
 from openrlhf_ebpo.errors import ReportedError
+from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.run.run_log import read_metrics
 
@@ -57,7 +59,7 @@ def train(directory: Path, job: RealLearning, seed: int) -> Path:
         StageFailed: a training failed.
     """
     from openrlhf_ebpo.quickstart.launch import launch
-    from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages, shuffled, training_flags
+    from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages, training_flags
 
     directory = directory.absolute()
     run_stages(preparation(directory))
@@ -75,6 +77,16 @@ def train(directory: Path, job: RealLearning, seed: int) -> Path:
         flags["reward.remote_url"].write_text(AGED_REWARD.format(metrics=str(arm / "run" / "metrics.jsonl")))
     launch("train_ppo_ray", flags, directory / "logs" / f"{job.sampling}-{seed}-{arm.name}.log")
     return arm
+
+
+def shuffled(directory: Path, seed: int) -> str:
+    """Return the name of the file in data/ with the training tasks in this seed's order."""
+    path = directory / "data" / f"train-seed-{seed}.jsonl"
+    if not path.exists():
+        rows = (directory / "data" / "train.jsonl").read_text().splitlines(keepends=True)
+        random.Random(seed).shuffle(rows)
+        write_text(path, "".join(rows))
+    return path.name
 
 
 def prompts_identity(run_dir: Path) -> str:

@@ -11,7 +11,6 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, read_json_lines
 from openrlhf_ebpo.quickstart import launch as launching
 from openrlhf_ebpo.quickstart import stages, tasks
-from openrlhf_ebpo.quickstart.stages import shuffled
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +90,12 @@ def test_only_what_has_no_result_is_trained(bench, tmp_path):
 def test_each_seed_has_an_order_of_its_own_the_same_every_time(bench, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text("".join(f"{number}\n" for number in range(100)))
-    names = [shuffled(tmp_path, seed) for seed in (1, 2, 1)]
+    names = [real.shuffled(tmp_path, seed) for seed in (1, 2, 1)]
     texts = [(tmp_path / "data" / name).read_text().split() for name in names]
     assert names[0] == names[2] != names[1] and texts[0] != texts[1]
     assert sorted(texts[0]) == sorted(texts[1]) == sorted(str(number) for number in range(100))
     (tmp_path / "data" / names[0]).unlink()
-    assert shuffled(tmp_path, 1) == names[0] and (tmp_path / "data" / names[0]).read_text().split() == texts[0]
+    assert real.shuffled(tmp_path, 1) == names[0] and (tmp_path / "data" / names[0]).read_text().split() == texts[0]
 
 
 def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(bench, tmp_path, capsys):
@@ -154,7 +153,7 @@ def launched(bench, monkeypatch, tmp_path, *job):
     """The flags of a training, without training."""
     found = {}
     monkeypatch.setattr(stages, "preparation", lambda directory: [])
-    monkeypatch.setattr(stages, "shuffled", lambda directory, seed: "train-seed-1.jsonl")
+    monkeypatch.setattr(real, "shuffled", lambda directory, seed: "train-seed-1.jsonl")
     monkeypatch.setattr(launching, "launch", lambda command, flags, log: found.update(flags))
     arm = real.train(tmp_path, bench.RealLearning(*job), 1)
     return found, arm

@@ -21,8 +21,6 @@ from openrlhf_ebpo.quickstart.evaluate import (
     MAX_NEW_TOKENS,
     N_SAMPLES,
     Sample,
-    all_fail_fraction,
-    answer_classes,
     evaluate,
     graded,
     paired_difference,
@@ -78,11 +76,6 @@ def test_the_evaluation_is_a_result_of_the_harness(tmp_path):
     assert (result.samples.lengths[result.samples.truncated] == MAX_NEW_TOKENS).all()
 
 
-def test_equal_answers_of_a_group_are_of_one_class():
-    group = [Sample(text, 3, False) for text in ("maj ", "x", "maj", " ")]
-    assert answer_classes(group) == [0, 1, 0, -1]
-
-
 def test_smoothing_is_a_mean_over_the_values_around():
     values = np.arange(60.0)
     values[30] = 330.0
@@ -120,14 +113,14 @@ def drawn(picture):
     return [tuple(bytes.fromhex(colour[1:])) in there for colour in COLOURS[:2]]
 
 
-def arm(after, rise, difference, all_fail=0.9):
-    return {"after": after, "rise": rise, "difference": difference, "all_fail_first_ten_steps": all_fail}
+def arm(after, difference, all_fail=0.9):
+    return {"after": after, "difference": difference, "all_fail_first_ten_steps": all_fail}
 
 
 def result_of_two(**changes):
     arms = {
-        "ebpo": arm(0.137, [0.085, 0.07, 0.1], [0.037, 0.025, 0.049]),
-        "group_norm": arm(0.1, [0.048, 0.03, 0.06], None, 0.91),
+        "ebpo": arm(0.137, [0.037, 0.025, 0.049]),
+        "group_norm": arm(0.1, None, 0.91),
     }
     whole = {"steps": 80, "prompts_per_step": 128, "n_samples_per_prompt": 2, "before": 0.052, "arms": arms}
     measured = {"heldout_questions": 512, "samples_per_question": 8, "reference": "group_norm", "same_prompts": True}
@@ -234,11 +227,6 @@ def test_a_directory_of_something_else_is_refused_and_force_moves_it_aside(tmp_p
     quickstart.check_directory(directory, force=True)
     assert not directory.exists()
     assert [p.read_text() for p in tmp_path.glob("run.*/precious.txt")] == ["keep me"]
-
-
-def test_groups_whose_responses_all_fail_are_counted():
-    rollouts = pa.table({"group": [0, 0, 1, 1, 2, 2], "reward": [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]})
-    assert all_fail_fraction(rollouts) == pytest.approx(2 / 3)
 
 
 def test_a_stage_that_fails_shows_the_end_of_its_log(tmp_path):
