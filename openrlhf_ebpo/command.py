@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import ctypes
 import difflib
+import math
 import os
 import select
 import signal
@@ -130,6 +131,22 @@ def message(error: Exception) -> str:
     return "\n".join(
         f"error: {line}" if not i or isinstance(error, UsageError) else line for i, line in enumerate(lines)
     )
+
+
+def positive_number(variable: str, default: float) -> float:
+    """Return the number in an environment variable.
+
+    Raises:
+        UsageError: it is not a number above 0.
+    """
+    text = os.environ.get(variable) or str(default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise UsageError(f"the environment variable {variable} is {text!r}; give a number above 0")
+    return number
 
 
 def printable(text: str) -> str:

@@ -9,13 +9,12 @@ import errno
 import importlib.util
 import json
 import logging
-import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
@@ -79,7 +78,7 @@ def hub_api(endpoint: str | None = None, token: str | None = None):
     require_client()
     from huggingface_hub import HfApi
 
-    limit_waiting(seconds_of(TIMEOUT, TIMEOUT_SECONDS))
+    limit_waiting(positive_number(TIMEOUT, TIMEOUT_SECONDS))
     for handler in logging.getLogger("huggingface_hub").handlers:
         handler.addFilter(redact_record)
     return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
@@ -148,22 +147,6 @@ def retry_after(response) -> float | None:
         return float(limit.reset_in_seconds)
     seconds = response.headers.get("Retry-After", "")
     return float(seconds) if seconds.isdigit() else None
-
-
-def seconds_of(variable: str, default: float) -> float:
-    """Seconds in an environment variable.
-
-    Raises:
-        UsageError: it is not a number above 0.
-    """
-    text = os.environ.get(variable) or str(default)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"the environment variable {variable} is {text!r}; give a number of seconds above 0")
-    return seconds
 
 
 def redact_record(record: logging.LogRecord) -> bool:
@@ -254,7 +237,7 @@ def _server_message(response) -> str:
 def pause_after(failures: int, error: HubError | None = None) -> float:
     """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or as long as the Hub asks, an hour at most."""
     asked = (error.retry_after if error else None) or 0.0
-    own = seconds_of(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
+    own = positive_number(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
     return max(min(own, MAX_BACKOFF_SECONDS), min(asked, MAX_RETRY_AFTER_SECONDS))
 
 

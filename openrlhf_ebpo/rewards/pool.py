@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
 from openrlhf_ebpo.rewards.limits import default_workers
@@ -62,12 +62,12 @@ class Pool:
         arguments: tuple[str, ...] = (),
     ):
         self.grader = grader
-        self.seconds = seconds or number_from("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
+        self.seconds = seconds or positive_number("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
         self._processes = Processes(
             f"{__name__}:load",
             (grader, *arguments),
-            most=int(workers or number_from("OPENRLHF_EBPO_MATH_WORKERS", default_workers())),
-            memory_mb=int(memory_mb or number_from("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
+            most=int(workers or positive_number("OPENRLHF_EBPO_MATH_WORKERS", default_workers())),
+            memory_mb=int(memory_mb or positive_number("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
             cpu_seconds=self.seconds,
             grow_seconds=GROW_SECONDS,
             flags=("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
@@ -151,18 +151,6 @@ def load(module: str, *arguments: str) -> Callable[..., dict]:
             return {"gold_error": str(error)}
 
     return graded
-
-
-def number_from(variable: str, default: float) -> float:
-    """Read a positive number from the environment. Raises GraderError."""
-    text = os.environ.get(variable)
-    try:
-        number = float(text) if text else default
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise GraderError(f"{variable}={text!r}: a positive number is needed")
-    return number
 
 
 _lock = threading.Lock()

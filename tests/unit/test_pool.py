@@ -8,8 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from openrlhf_ebpo.command import positive_number
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers, number_from
+from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers
 
 ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
 LARGE = "(a+b)^{60}(c+d)^{60}(e+f)^{60}"  # expanded: 226,981 terms
@@ -102,11 +104,11 @@ def test_a_grader_that_cannot_start_says_so(monkeypatch):
 
 def test_settings_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_MATH_WORKERS", "3")
-    assert number_from("OPENRLHF_EBPO_MATH_WORKERS", 2) == 3
+    assert positive_number("OPENRLHF_EBPO_MATH_WORKERS", 2) == 3
     monkeypatch.delenv("OPENRLHF_EBPO_MATH_WORKERS")
-    assert number_from("OPENRLHF_EBPO_MATH_WORKERS", 2) == 2
+    assert positive_number("OPENRLHF_EBPO_MATH_WORKERS", 2) == 2
     for wrong in ("many", "0", "-1", "nan", "inf"):
         monkeypatch.setenv("OPENRLHF_EBPO_MATH_SECONDS", wrong)
-        with pytest.raises(GraderError, match=f"OPENRLHF_EBPO_MATH_SECONDS='{wrong}'"):
+        with pytest.raises(UsageError, match=f"OPENRLHF_EBPO_MATH_SECONDS is '{wrong}'"):
             Pool(workers=1)
     assert 2 <= default_workers() <= 8
