@@ -175,22 +175,14 @@ def flush_or_discard() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@contextlib.contextmanager
-def nothing_required(parser: argparse.ArgumentParser) -> Iterator[None]:
-    required = [each for each in (*parser._actions, *parser._mutually_exclusive_groups) if each.required]
-    for each in required:
-        each.required = False
-    try:
-        yield
-    finally:
-        for each in required:
-            each.required = True
-
-
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse, and answer a mistyped flag with the nearest ones."""
-    with nothing_required(parser):  # or a mistyped flag would be answered with the one that it was meant to be
-        _, unknown = parser.parse_known_args(argv)
+    required = [each for each in (*parser._actions, *parser._mutually_exclusive_groups) if each.required]
+    for each in required:  # or a mistyped flag would be answered with the one that it was meant to be
+        each.required = False
+    _, unknown = parser.parse_known_args(argv)
+    for each in required:
+        each.required = True
     flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
     if not unknown:
         return parser.parse_args(argv)
