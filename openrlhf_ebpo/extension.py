@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-import inspect
-import itertools
 import os
 import sys
 from types import ModuleType
@@ -39,9 +38,10 @@ def load(path: str, flag: str) -> Any:
     module_name, _, name = path.partition(":")
     module = _imported(module_name, f"{flag} {path}")
     if name not in vars(module):
+        near = difflib.get_close_matches(name, vars(module))
+        hint = f". Did you mean {' or '.join(near)}?" if near else ""
         raise UsageError(
-            f"{flag} {path}: {module_name} ({getattr(module, '__file__', None) or 'built in'}) has no {name}; it has "
-            f"{', '.join(_own_names(module)) or 'nothing'}"
+            f"{flag} {path}: {module_name} ({getattr(module, '__file__', None) or 'built in'}) has no {name}{hint}"
         )
     return getattr(module, name)
 
@@ -58,15 +58,3 @@ def _imported(name: str, named: str) -> ModuleType:
                 f"{named}: there is no module {error.name}, neither in this folder nor on PYTHONPATH"
             ) from error
         raise UsageError(f"{named}: importing {name} failed: {type(error).__name__}: {error}") from error
-
-
-def _own_names(module: ModuleType) -> list[str]:
-    """The first ten public names that the module does not only import."""
-    names = (name for name, value in vars(module).items() if name[0] != "_" and not _is_imported(value, module))
-    return list(itertools.islice(names, 10))
-
-
-def _is_imported(value: Any, module: ModuleType) -> bool:
-    if inspect.isclass(value) or inspect.isfunction(value):
-        return value.__module__ != module.__name__
-    return inspect.ismodule(value)

@@ -75,8 +75,8 @@ def test_a_file_is_scored_by_the_rules_of_the_example(example):
 BAD = {
     "no module": ("", "nowhere:TASK", "--tasks nowhere:TASK: there is no module nowhere, neither in this folder nor on"),
     "no submodule": ("", "mine.deeper:TASK", "there is no module mine.deeper"),
-    "no attribute": ("OTHER = Benchmark('other')", "mine:TASK", r"mine \(\S+mine.py\) has no TASK; it has OTHER"),
-    "no benchmark": ("", "mine:TASK", r"mine \(\S+mine.py\) has no TASK; it has nothing"),
+    "no attribute": ("TASKS = Benchmark('other')", "mine:TASK", r"mine \(\S+mine.py\) has no TASK. Did you mean TASKS"),
+    "no benchmark": ("", "mine:TASK", r"mine \(\S+mine.py\) has no TASK$"),
     "wrong type": ("TASK = {'name': 'x'}", "mine:TASK", r"has to be an openrlhf_ebpo.eval.\S+.Benchmark, and is a builtins.dict"),
     "the type itself": ("", "mine:Benchmark", "and is a builtins.type"),
     "a broken module": ("1 / 0", "mine:TASK", "importing mine failed: ZeroDivisionError: division by zero"),
