@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from openrlhf_ebpo.command import one_line
+
 FILE, END_FILE = "heartbeat.json", "end_after_step"
 MAX_TEXT_CHARS, MAX_ASKER_CHARS = 200, 100
 LATEST = 1e11  # seconds since the epoch
@@ -107,7 +109,7 @@ def read_beat(run_dir: str | Path) -> Beat | None:
     """The last heartbeat; None if the file is missing or holds something else."""
     try:
         found = json.loads((Path(run_dir) / FILE).read_text())
-        phase, detail = (_printable(str(found[name]), MAX_TEXT_CHARS) for name in ("phase", "detail"))
+        phase, detail = (one_line(str(found[name]), MAX_TEXT_CHARS) for name in ("phase", "detail"))
         beat = Beat(int(found["step"]), phase, detail, float(found["since"]), float(found["time"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
@@ -133,13 +135,9 @@ def end_requested_by(run_dir: Path) -> str | None:
             text = file.read(MAX_ASKER_CHARS)
     except OSError:
         return None
-    return _printable(text, MAX_ASKER_CHARS).strip() or f"the file {END_FILE}"
+    return one_line(text, MAX_ASKER_CHARS) or f"the file {END_FILE}"
 
 
 def forget_end_request(run_dir: Path) -> None:
     with contextlib.suppress(OSError):
         (run_dir / END_FILE).unlink()
-
-
-def _printable(text: str, max_chars: int) -> str:
-    return "".join(filter(str.isprintable, text))[:max_chars]
