@@ -64,7 +64,7 @@ def write_run(
     run_dir = folder / "run"
     args = args or arguments(folder)
     argv = ["--actor.model_name_or_path", args["actor"]["model_name_or_path"], "--logger.wandb.key", "<redacted>"]
-    open_run(run_dir, name=name, argv=argv, args=args, resume=False, force=False)
+    open_run(run_dir, name=name, argv=argv, args=args, resume=False)
     write_steps(run_dir, range(1, steps + 1), prompts, error)
     RunLog(run_dir, Tokenizer()).write_checkpoint(
         steps, tag=f"global_step{steps}", checkpoint=str(folder / "ckpt/_actor/g"), model=None

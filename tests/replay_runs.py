@@ -127,7 +127,7 @@ def train(
 ) -> dict:
     """Begin a run, or go on from `states`; closed as complete."""
     args = arguments(run_dir, estimator, to, every, keep, **ebpo)
-    open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), force=False, resumed=resumed or {})
+    open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), resumed=resumed or {})
     built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))
     states = Trainer(_namespace(args), built, states or {"global_step": 0}).run(to)
     close_run(run_dir, "complete")

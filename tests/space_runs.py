@@ -78,9 +78,7 @@ def learning_run(
     """A run whose policy gets better; prompts come back, some answers are truncated, some rewards fail."""
     rng = np.random.default_rng(seed)
     args = settings(directory, size, seed, estimator, pace)
-    open_run(
-        directory, name=name, argv=["--rollout.n_samples_per_prompt", str(size)], args=args, resume=False, force=False
-    )
+    open_run(directory, name=name, argv=["--rollout.n_samples_per_prompt", str(size)], args=args, resume=False)
     texts, prior, config = Texts(), Prior(), EstimatorConfig(n_samples_per_prompt=size)
     log = RunLog(directory, texts)
     pool = [problem(rng) for _ in range(prompts * 5)]

@@ -40,7 +40,7 @@ def claim(run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> list[IO]:
             move_aside(run_dir)
     check_free(ckpt_path)
     locks = [hold(run_dir)]
-    open_run(run_dir, force=force, **run)
+    open_run(run_dir, **run)
     if ckpt_path.resolve() != run_dir.resolve():  # not sooner: it may lie in the run directory, which must be empty
         locks.append(hold(ckpt_path))
     if force and not run["resume"]:

@@ -55,7 +55,6 @@ def open_run(
     argv: list[str],
     args: dict,
     resume: bool,
-    force: bool,
     metrics: Sequence[dict] = (),
     seams: Sequence[str] | None = None,
     resumed: Mapping = MappingProxyType({}),
@@ -65,7 +64,6 @@ def open_run(
     Args:
         args: the resolved arguments, nested, already redacted.
         resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
-        force: move whatever run is there aside first.
         metrics: entries for metrics of the run's own code (see own_metrics), already redacted; a resumed run without any
             keeps those it has.
         seams: what is replaced in OpenRLHF while it runs.
@@ -74,9 +72,7 @@ def open_run(
     Raises:
         RunDirectoryError: another run is there, the path is not a directory, or its disk is full.
     """
-    found = check_run_dir(run_dir, argv, args, resume, force)
-    if force and (run_dir / "run.json").exists():
-        move_aside(run_dir)
+    found = check_run_dir(run_dir, argv, args, resume, force=False)
     now = timestamp()
     run = {
         "schema": SCHEMA,

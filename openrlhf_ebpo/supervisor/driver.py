@@ -88,7 +88,7 @@ class Supervisor:
         self.run_dir: Path | None = None
         self.cause: str | None = None
 
-    def claim(self, run_dir: Path, ckpt_path: Path, **run) -> None:
+    def claim(self, run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> None:
         """Claim the run directory and the checkpoints for this training, and share them with the supervisor.
 
         Raises:
@@ -99,7 +99,7 @@ class Supervisor:
             open_run(run_dir, **run)
         else:
             end_leftovers(run_dir)
-            self.locks = run_lock.claim(run_dir, ckpt_path, **run)
+            self.locks = run_lock.claim(run_dir, ckpt_path, force=force, **run)
         self.run_dir = run_dir
         for name in (heartbeat.FILE, heartbeat.END_FILE):
             (run_dir / name).unlink(missing_ok=True)

@@ -312,7 +312,7 @@ def disk(tmp_path):
 def test_a_start_on_a_full_disk_names_it_and_says_what_to_do(disk):
     disk.fill()
     args = {"actor": {"model_name_or_path": "m"}, "data": {"prompt_dataset": "d"}, "train": {"seed": 7}}
-    run = {"name": "r", "argv": [], "args": args, "resume": False, "force": False}
+    run = {"name": "r", "argv": [], "args": args, "resume": False}
     with pytest.raises(
         RunDirectoryError, match=r"the disk of .*/run is full .*run\.json.*: make room on it, or name"
     ) as full:

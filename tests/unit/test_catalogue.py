@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_words(tmp_path, content, said)
 
 def test_a_run_that_goes_on_without_the_file_keeps_what_it_says(tmp_path):
     def claim(metrics, resume):
-        open_run(tmp_path, name="r", argv=[], args=ARGS, resume=resume, force=False, metrics=metrics)
+        open_run(tmp_path, name="r", argv=[], args=ARGS, resume=resume, metrics=metrics)
         return read_run(tmp_path)["metrics"]
 
     first, second = ([{"name": f"own/{i}", "title": "X"}] for i in (1, 2))

@@ -14,6 +14,7 @@ from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.run import run_log
 from openrlhf_ebpo.run.run_log import (
     RunDirectoryError,
+    check_run_dir,
     close_run,
     open_run,
     read_metrics,
@@ -33,9 +34,9 @@ ARGS = {
 }
 
 
-def claim(run_dir, resume=False, force=False, args=ARGS, argv=("--x",)):
+def claim(run_dir, resume=False, args=ARGS, argv=("--x",)):
     seams = ["upstream.Name: OurName"]
-    return open_run(run_dir, name="r", argv=list(argv), args=args, resume=resume, force=force, seams=seams)
+    return open_run(run_dir, name="r", argv=list(argv), args=args, resume=resume, seams=seams)
 
 
 def test_a_run_of_an_older_version_without_a_list_of_replacements_is_read_and_goes_on(tmp_path):
@@ -116,7 +117,7 @@ def test_a_file_and_a_folder_of_something_else_are_refused(tmp_path):
         claim(tmp_path / "notes.txt")
     for force in (False, True):
         with pytest.raises(RunDirectoryError, match=r"is not empty and holds no run\.json"):
-            claim(tmp_path, force=force)
+            check_run_dir(tmp_path, ["--x"], ARGS, False, force)
     assert everything(tmp_path) == {"notes.txt": "mine"}
 
 
@@ -152,7 +153,7 @@ def test_a_resume_says_from_where_and_what_has_changed(tmp_path):
     claim(tmp_path)
     close_run(tmp_path, "interrupted")
     row = {"checkpoint": "global_step2", "changed": {"train.seed": {"was": 1, "now": 2, "applies": "command line"}}}
-    open_run(tmp_path, name="r", argv=["--x"], args=ARGS, resume=True, force=False, resumed=row)
+    open_run(tmp_path, name="r", argv=["--x"], args=ARGS, resume=True, resumed=row)
     (found,) = read_run(tmp_path)["resumed"]
     assert found.pop("time") and found == row
 
@@ -171,16 +172,6 @@ def test_a_finished_run_is_only_continued_with_more_to_do(tmp_path):
     close_run(tmp_path, "complete")
     longer = {**ARGS, "train": {**ARGS["train"], "num_episodes": 2}}
     assert claim(tmp_path, resume=True, args=longer, argv=["--more"])["status"] == "running"
-
-
-def test_force_moves_the_old_run_aside_whole_each_time(tmp_path):
-    run_dir = tmp_path / "run"
-    for turn in range(3):
-        claim(run_dir, force=True)
-        (run_dir / "metrics.jsonl").write_text(f'{{"step": {turn}}}\n')
-    kept = [path for name, path in ((p.parent.name, p) for p in tmp_path.rglob("metrics.jsonl")) if name != "run"]
-    assert sorted(path.read_text() for path in kept) == ['{"step": 0}\n', '{"step": 1}\n']
-    assert read_metrics(run_dir) == [{"step": 2}]
 
 
 def written(tmp_path, steps: int) -> RunLog:
