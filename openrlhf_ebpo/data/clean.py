@@ -20,14 +20,7 @@ from openrlhf_ebpo.data.table import ROW_BATCH_SIZE
 
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 
-# Why a row is dropped, for the report.
-EMPTY_QUESTION = "no question"
-EMPTY_ANSWER = "no answer"
-NO_PROMPT = "prompt is neither text nor messages with exactly one of the user"
-NO_ANSWER = "answer is neither text nor a number"
-NO_UNICODE = "half a Unicode character, which no file can hold"
-DUPLICATE = "repeats an earlier question and its answer"
-CONFLICT = "the question comes with different answers"
+CONFLICT = "the question comes with different answers"  # a reason for the report, as those of `_unusable`
 
 
 @dataclass
@@ -56,7 +49,8 @@ class Tally:
     def dropped(self) -> dict[str, int]:
         """Count rows by reason. With one row for each kept question they add up to all rows."""
         rows, kept = np.array(self.rows, dtype=np.int64), self.kept()
-        counts = {DUPLICATE: int((rows[kept] - 1).sum()), CONFLICT: int(rows[~kept].sum()), **self.unusable}
+        repeated, conflicting = int((rows[kept] - 1).sum()), int(rows[~kept].sum())
+        counts = {"repeats an earlier question and its answer": repeated, CONFLICT: conflicting, **self.unusable}
         return {reason: count for reason, count in counts.items() if count}
 
     def add(self, prompt, answer, source: str) -> tuple[str, str, str, str, str] | None:
@@ -70,7 +64,7 @@ class Tally:
             self._compare(place, label)
             return None
         if not reason and not _is_unicode(own + label + source):
-            reason = NO_UNICODE
+            reason = "half a Unicode character, which no file can hold"
         if reason:
             self.unusable[reason] += 1
             return None
@@ -165,12 +159,12 @@ def _parse(prompt: str) -> tuple[str, int]:
 
 def _unusable(own: str | None, question: str, label: str | None) -> str | None:
     if own is None:
-        return NO_PROMPT
+        return "prompt is neither text nor messages with exactly one of the user"
     if not question:
-        return EMPTY_QUESTION
+        return "no question"
     if label is None:
-        return NO_ANSWER
-    return None if label else EMPTY_ANSWER
+        return "answer is neither text nor a number"
+    return None if label else "no answer"
 
 
 def _is_unicode(text: str) -> bool:

@@ -94,8 +94,7 @@ class GuardedSingleTurnExecutor:
             asyncio.gather(self._source.ask(*args)) if self._source else super()._fetch_rewards_via_func(*args)
         )
 
-    async def _fetch_rewards_via_http(self, *args):
-        return await _checked(asyncio.gather(self._source.ask(*args)))
+    _fetch_rewards_via_http = _fetch_rewards_via_func  # servers are a source
 
 
 def is_packaged(path: str) -> bool:
@@ -189,16 +188,14 @@ class LimitedRolloutActor:
         return len(_asked_at), None if oldest is None else time.monotonic() - oldest
 
 
-def limits_of(reward) -> Limits:
-    return Limits(reward.timeout, reward.memory, reward.workers)
-
-
 class GuardedSamplesGenerator:
     """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into an error otherwise."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._limited = [engine.limit_rewards.remote(limits_of(self.args.reward)) for engine in self.vllm_engines]
+        reward = self.args.reward
+        limits = Limits(reward.timeout, reward.memory, reward.workers)
+        self._limited = [engine.limit_rewards.remote(limits) for engine in self.vllm_engines]
 
     def _generate_vllm(self, *args, **kwargs):
         import ray

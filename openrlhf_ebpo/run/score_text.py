@@ -7,7 +7,7 @@ runs); all of them are fractions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 NONE = "–"
 _NAME = re.compile(r"(pass|maj)@(\d{1,9})", re.ASCII)  # a summary.json may have other names, or come from elsewhere
@@ -34,11 +34,7 @@ def plus_minus(metric: Mapping) -> str:
 
 
 def span(metric: Mapping) -> str:
-    return between(metric["interval"])
-
-
-def between(interval: Sequence[float]) -> str:
-    low, high = interval
+    low, high = metric["interval"]
     return f"{percent(low)} to {percent(high)}"
 
 

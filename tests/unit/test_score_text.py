@@ -8,7 +8,7 @@ from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 from openrlhf_ebpo.eval import report
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.run.results import find_results
-from openrlhf_ebpo.run.score_text import NONE, between, k_of, majorities, order, passes, percent, points, score
+from openrlhf_ebpo.run.score_text import NONE, k_of, majorities, order, passes, percent, points, score, span
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import evaluation
 from openrlhf_ebpo.space.runs import Runs
@@ -50,4 +50,4 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
 
 def test_an_error_of_nothing_is_not_shown_and_intervals_have_their_words():
     metric = {"value": 0.0, "standard_error": 0.0, "interval": [0, 0.113], "run_interval": [0, 0.004]}
-    assert score(metric) == "0.0 (0.0 to 11.3)" and between(metric["run_interval"]) == "0.0 to 0.4"
+    assert score(metric) == "0.0 (0.0 to 11.3)" and span({"interval": metric["run_interval"]}) == "0.0 to 0.4"
