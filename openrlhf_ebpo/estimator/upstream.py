@@ -27,8 +27,8 @@ CLIP_RANGE = (-10.0, 10.0)  # --reward.clip_range where it is not given
 SMALLEST_VARIANCE = 1e-8
 
 
-class Upstream(Estimator):
-    """r − b, cut. `baselines` says what b is."""
+class DrGRPO(Estimator):
+    """r − b, cut, and the base of the others. `baselines` says what b is: here the group's mean."""
 
     def baselines(self, batch: Batch) -> PerGroup | PerResponse:
         return group_mean(batch.rewards, batch.valid)
@@ -45,7 +45,7 @@ class Upstream(Estimator):
         return advantages
 
 
-class OverTokens(Upstream):
+class ReinforceBaseline(DrGRPO):
     """Then (A − mean) / std over the action tokens of the batch: each response counts with its length."""
 
     def normalised(self, advantages: PerResponse, batch: Batch) -> PerResponse:
@@ -56,29 +56,21 @@ class OverTokens(Upstream):
         return centred / np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
 
 
-class GroupNorm(Upstream):
+class GroupNorm(DrGRPO):
     def raw(self, batch: Batch, baselines: PerGroup) -> PerResponse:
         return grpo_advantages(batch.rewards, batch.valid, self.config.reward_range)
 
 
-class DrGRPO(Upstream):
-    pass
-
-
-class RLOO(Upstream):
+class RLOO(DrGRPO):
     def baselines(self, batch: Batch) -> PerResponse:
         return others_in_group(batch.rewards, batch.valid)
 
 
-class ReinforceBaseline(OverTokens):
-    pass
-
-
-class Reinforce(OverTokens):
+class Reinforce(ReinforceBaseline):
     def baselines(self, batch: Batch) -> PerGroup:
         return np.zeros((len(batch.rewards), 1))
 
 
-class FlashReinforce(Upstream):
+class FlashReinforce(DrGRPO):
     def baselines(self, batch: Batch) -> PerGroup:
         return np.full((len(batch.rewards), 1), batch.rewards[batch.valid].mean())
