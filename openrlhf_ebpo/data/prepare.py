@@ -28,14 +28,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import psutil
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
@@ -167,13 +165,11 @@ def finished(output: Path, settings: dict) -> dict | None:
 
 @contextlib.contextmanager
 def new_folder(output: Path, force: bool) -> Iterator[Path]:
-    """Yield a folder next to `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
+    """Yield a folder next to `output` that takes its name when all has gone well, and is removed otherwise. What a killed run
     left is removed first."""
     output = output.resolve()
-    for leftover in output.parent.glob(f".{output.name}.*.tmp"):
-        if not psutil.pid_exists(int(leftover.suffixes[-2][1:])):
-            shutil.rmtree(leftover)
-    folder = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    folder = output.with_name(f".{output.name}.tmp")
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
         yield folder

@@ -345,12 +345,12 @@ def test_a_killed_run_leaves_nothing_and_its_rest_goes_with_the_next(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "openrlhf_ebpo.cli.data", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not list(tmp_path.glob(".out.*.tmp/questions.parquet")):
+    while not list(tmp_path.glob(".out.tmp/questions.parquet")):
         assert process.poll() is None
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not output.exists() and list(tmp_path.glob(".out.*.tmp"))
+    assert not output.exists() and list(tmp_path.glob(".out.tmp"))
     main(command)
     assert report(output)["kept"] == 30_000
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "set.jsonl"]
