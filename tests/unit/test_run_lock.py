@@ -85,9 +85,12 @@ def test_force_does_not_move_a_run_away_from_under_a_training(tmp_path):
     ):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ckpt", "run"]
-    with claim(run_dir, ckpt, force=True):
-        assert read_run(run_dir)["status"] == "running"
-    assert len(list(tmp_path.glob("run.*"))) == 1
+    for turn in range(3):
+        with claim(run_dir, ckpt, force=True):
+            assert read_run(run_dir)["status"] == "running"
+            (run_dir / "metrics.jsonl").write_text(f"{turn}")
+    assert len(list(tmp_path.glob("run.*"))) == 3
+    assert sorted(path.read_text() for path in tmp_path.glob("run*/metrics.jsonl")) == ["0", "1", "2"]
 
 
 def test_what_ends_lets_go_also_with_an_error(tmp_path):
