@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def _pattern(name: str, is_word: bool) -> str:
-    parts = name.strip(f"{VARIES} ").split(VARIES)
+    parts = name.strip(f"{VARIES} ").removesuffix(":").split(VARIES)
     found = ".*?".join(r"\s+".join(map(re.escape, part.split())) for part in parts)
     return rf"\A{found}\Z" if is_word else found
 

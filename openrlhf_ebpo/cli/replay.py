@@ -4,9 +4,9 @@ With the run's own estimator: check that the logged rewards give the logged adva
 them, within float32's rounding if OpenRLHF did; the exit status is 1 if they do not. With another one: show the advantages
 that it would have given for the same responses. Needs neither GPU nor torch; a run that is still training may be replayed.
 
-  openrlhf-ebpo replay runs/quickstart/run                                check the run
-  openrlhf-ebpo replay runs/quickstart/run --estimator group_norm         what GRPO would have given
-  openrlhf-ebpo replay runs/quickstart/run --preset corrected             what EBPO would have given with other parts
+  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run                                check the run
+  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator group_norm         what GRPO would have given
+  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --preset corrected             what EBPO would have given with other parts
 
 The table compares the advantages that training used (logged) with the replayed ones:
   mean |diff|   mean of |replayed - logged|

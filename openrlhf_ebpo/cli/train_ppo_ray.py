@@ -46,9 +46,10 @@ MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
 EXAMPLE = r"""example, for one machine with eight GPUs:
   openrlhf-ebpo train --advantage_estimator ebpo --rollout.n_samples_per_prompt 4 \
+    --rollout.batch_size 512 --train.batch_size 512 \
     --actor.model_name_or_path Qwen/Qwen3-8B \
     --data.prompt_dataset prompts.jsonl --data.input_key prompt --data.label_key label \
-    --reward.remote_url reward.py --ckpt.path ckpt --ckpt.output_dir model \
+    --reward.remote_url reward.py --ckpt.path ckpt --ckpt.output_dir model --ckpt.save_hf \
     --actor.num_gpus_per_node 8 --ref.num_gpus_per_node 8 --train.colocate_all \
     --vllm.num_engines 8 --vllm.gpu_memory_utilization 0.6 --vllm.enable_sleep --ds.enable_sleep \
     --ds.zero_stage 3 --dry_run"""
@@ -254,7 +255,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     parser = command.parser("openrlhf-ebpo train")
     parser.description = (
         "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
-        "towards what the policy has achieved so far, so prompts that always fail teach too. All flags of OpenRLHF "
+        "towards what the policy has achieved so far. All flags of OpenRLHF "
         f"{installed_release()} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
         "project are in the last groups."
     )

@@ -36,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         choices=sorted(PRESETS),
         help="sets all parts below that are not given. paper; release = the authors' released code; revision = the paper's later "
         "revision; corrected = adaptive history, unbiased variances; robust = corrected, with responses weighted by their scores: "
-        "not the paper's, and better wherever we measured (docs/results.md)",
+        "not the paper's; first or equal in all measured regimes but two (docs/results.md)",
     )
     for part, choices in PARTS.items():
         group.add_argument(f"{FLAG}.{part}", type=str, default=None, choices=list(choices), help=HELP[part])

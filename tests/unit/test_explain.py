@@ -70,6 +70,7 @@ def test_a_pasted_message_is_found_by_its_own_row():
     ("words", "said"),
     [
         ("No Token for the hub", "hf auth login"),
+        ("no checkpoint in out/ckpt can be resumed from", "no checkpoint in … can be resumed from:"),
         ("folder, no config.json", "often it is a DeepSpeed checkpoint"),
         ("ebpo/shrinkage", "near 1: groups hardly differ"),
         ("eval_my_set_pass1", "Held-out success"),
