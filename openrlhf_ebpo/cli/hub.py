@@ -22,12 +22,7 @@ COMMANDS = {
     "deploy-space": Command("openrlhf_ebpo.hub.space", "the app that shows runs, as a Space"),
 }
 
-RETIRED = {
-    "push-results": "`hub push RUN_DIR --repo OWNER/MODEL --step N` writes the model's card again, with the run's results; "
-    "`hub push-run` publishes a run with its results"
-}
-
-main = dispatcher("openrlhf-ebpo hub", __doc__, COMMANDS, extra="hub", retired=RETIRED)
+main = dispatcher("openrlhf-ebpo hub", __doc__, COMMANDS, extra="hub")
 
 if __name__ == "__main__":
     main()

@@ -261,8 +261,3 @@ def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path,
         with pytest.raises(HubError, match=rf"holds files of something else than a run \({name}\)"):
             push(write_run(tmp_path / name))
         assert hub.repo(REPO, "dataset").files() == {name: b"theirs"}
-
-
-def test_the_retired_command_names_its_replacement(tmp_path):
-    with pytest.raises(SystemExit, match=r"push-results is retired: `hub push RUN_DIR --repo .*`hub push-run`"):
-        main(["hub", "push-results", str(tmp_path)])
