@@ -60,10 +60,10 @@ def downloaded(hub, folder: Path) -> Path:
     return folder
 
 
-def bare_python(packages: bool) -> dict:
-    """Arguments for a Python that knows nothing of this checkout, and of what is installed only if told so."""
+def bare_python() -> dict:
+    """Arguments for a Python that knows the installed packages and nothing of this checkout."""
     known = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "OMP_NUM_THREADS")}
-    return {"env": {**known, **({"PYTHONPATH": sysconfig.get_path("purelib")} if packages else {})}, "text": True}
+    return {"env": {**known, "PYTHONPATH": sysconfig.get_path("purelib")}, "text": True}
 
 
 def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
@@ -100,7 +100,7 @@ def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, depl
     run_dir = push_run(tmp_path)
     deploy("--runs", RUN)
     folder = downloaded(hub, tmp_path / "copy")
-    how = bare_python(True)
+    how = bare_python()
     how["env"] |= {"EBPO_SPACE_RUNS": RUN, "HF_ENDPOINT": hub.url}
     how["env"] |= {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"), "NO_PROXY": "127.0.0.1,localhost"}
     with open(tmp_path / "log", "w") as log:
