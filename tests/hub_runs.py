@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from safetensors.numpy import save, save_file
 
-from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.run import manifest
@@ -61,14 +59,6 @@ def queue(run_dir: Path, *steps: int, **how) -> outbox.Item:
 def states(run_dir: Path) -> dict[str, str]:
     """step -> state, of hub.json."""
     return {step: row["state"] for step, row in outbox.read_state(run_dir)["steps"].items()}
-
-
-def refused(*argv) -> str:
-    """What `openrlhf-ebpo hub` answers to a command that it refuses."""
-    with pytest.raises(SystemExit) as stopped:
-        hub_cli.main(list(map(str, argv)))
-    assert str(stopped.value.code).startswith("error: ")
-    return stopped.value.code
 
 
 def weights(size: int, seed: int = 0) -> bytes:

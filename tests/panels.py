@@ -1,4 +1,20 @@
-"""A page's panels of Plotly, in a real browser."""
+"""Panels of Plotly: as a page sends them, and in a real browser."""
+
+import base64
+import json
+
+import numpy as np
+
+
+def board(found: dict) -> dict:
+    """Panels that a page sends, by their id."""
+    return {panel["id"]: panel for section in json.loads(found["board"])["sections"] for panel in section["panels"]}
+
+
+def values(packed: dict) -> np.ndarray:
+    """Numbers of a trace."""
+    found = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    return found.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else found
 
 
 def panel(page, name: str):

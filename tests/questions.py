@@ -1,12 +1,8 @@
 """Questions of three kinds, files of them, and the command that finds their topics."""
 
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
-
-from openrlhf_ebpo.cli.data import main
 
 GEOMETRY = (
     r"In $\triangle ABC$ the angle at $A$ is ${n}^\circ$ and $AB = {m}$. Find the area of the triangle.",
@@ -45,17 +41,5 @@ def rows_of(questions: list[str], **columns) -> list[dict]:
     ]
 
 
-def save(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def read(path: Path) -> list[dict]:
     return pq.read_table(path).to_pylist()
-
-
-def error_of(argv: list) -> str:
-    with pytest.raises(SystemExit) as caught:
-        main(["topics", *map(str, argv)])
-    assert str(caught.value).startswith("error: ")
-    return str(caught.value)

@@ -104,7 +104,7 @@ def experience(prompts: tuple[str, str]) -> SimpleNamespace:
 
 
 def save_result(
-    root: Path, task: str, classes: list[list[int]], step: int = 0, protocol: dict = PROTOCOL, **summary
+    root: Path, task: str, /, classes: list[list[int]], step: int = 0, protocol: dict = PROTOCOL, **summary
 ) -> Path:
     """A result below `root` (a run's eval/) in which class 0 is the right answer."""
     found = np.array(classes)[:, : protocol["n"]]

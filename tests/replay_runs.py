@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from recorded_runs import Tokenizer
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import estimate
@@ -20,11 +21,6 @@ from openrlhf_ebpo.training.rollouts import Rollouts
 from openrlhf_ebpo.training.trainer import EBPOTrainer
 
 M, G = 6, 4
-
-
-class Tokenizer:
-    def batch_decode(self, rows, skip_special_tokens):
-        return [" ".join(map(str, row)) for row in rows]
 
 
 def rollouts_of(step: int) -> Rollouts:

@@ -30,6 +30,14 @@ from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers
 from openrlhf_ebpo.training.rollouts import SCHEMA, Rollouts, prompt_id
 
+WORDS = "the sum of all roots is therefore equal to minus one half so that we may write it as product"
+METRICS = """
+    rollout/reward_mean response_length truncated actor_grad_norm policy/entropy policy/kl_per_step ppo_clip_ratio
+    ebpo/shrinkage ebpo/prior_mean ebpo/within_variance ebpo/between_variance ebpo/all_fail_fraction
+    ebpo/all_pass_fraction ebpo/rescued_fraction ebpo/reward_error_fraction rollout/num_samples kl ppo_kl policy_loss
+    actor_lr timing/generation timing/make_experience timing/ppo_train timing/broadcast timing/step_total reward score
+    return total_length group_reward_std logprobs_diff ebpo/prior_count
+"""
 TOPICS = ("Algebra", "Geometry", "Number theory", "Probability")
 PROMPTS = (
     (r"Let $f(x) = x^2 - {a}x + {b}$. Find the sum of the roots of $f(x) = 0$.", "{a}"),
@@ -214,25 +222,19 @@ def evaluation(directory: Path, task: str, step: int, rate: float, seed: int, qu
     lengths = rng.integers(300, 2000, (questions, n))
     rows = [
         {
-            **{
-                "question_id": f"{task}/{q}",
-                "question": f"Question {q}: find $x$ with $x^2 = {q * q}$ and $x \\geq 0$.",
-                "gold": str(q),
-            },
-            **{
-                "response": f"Since $\\sqrt{{{q * q}}} = {q}$, $\\boxed{{{q if correct[q, i] else q + 1}}}$.",
-                "extracted": str(q if correct[q, i] else q + 1),
-                "correct": bool(correct[q, i]),
-            },
-            **{
-                "error": None,
-                "length": int(lengths[q, i]),
-                "finish_reason": "stop",
-                "seed": seed,
-                "sample": i,
-                "class": int(classes[q, i]),
-                "rules": "{}",
-            },
+            "question_id": f"{task}/{q}",
+            "question": f"Question {q}: find $x$ with $x^2 = {q * q}$ and $x \\geq 0$.",
+            "gold": str(q),
+            "response": f"Since $\\sqrt{{{q * q}}} = {q}$, $\\boxed{{{q if correct[q, i] else q + 1}}}$.",
+            "extracted": str(q if correct[q, i] else q + 1),
+            "correct": bool(correct[q, i]),
+            "error": None,
+            "length": int(lengths[q, i]),
+            "finish_reason": "stop",
+            "seed": seed,
+            "sample": i,
+            "class": int(classes[q, i]),
+            "rules": "{}",
         }
         for q in range(questions)
         for i in range(n)
@@ -315,34 +317,11 @@ def hostile_run(directory: Path, megabytes: float = 5.0) -> Path:
     for group, text in enumerate(evil):
         for sample in range(3):
             reward = float(sample == 1)
-            rows.append(
-                {
-                    **{
-                        "step": 1,
-                        "prompt_id": text[:40],
-                        "group": group,
-                        "sample": sample,
-                        "cluster": text[:60],
-                        "prompt": text[:5000],
-                    },
-                    **{
-                        "response": text,
-                        "label": text[:100],
-                        "raw_reward": reward,
-                        "reward": reward,
-                        "valid": True,
-                        "error": text[:500],
-                    },
-                    **{
-                        "group_mean": 1 / 3,
-                        "baseline": 0.3,
-                        "shrinkage": 0.2,
-                        "advantage": reward - 0.3,
-                        "grpo_advantage": 0.0,
-                    },
-                    **{"response_length": 10, "truncated": False},
-                }
-            )
+            texts = {"prompt_id": text[:40], "cluster": text[:60], "prompt": text[:5000], "response": text}
+            place = {"step": 1, "group": group, "sample": sample, "response_length": 10, "truncated": False}
+            given = {"label": text[:100], "raw_reward": reward, "reward": reward, "valid": True, "error": text[:500]}
+            found = {"group_mean": 1 / 3, "baseline": 0.3, "shrinkage": 0.2, "advantage": reward - 0.3}
+            rows.append({**texts, **place, **given, **found, "grpo_advantage": 0.0})
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     pq.write_table(table, directory / "rollouts" / "step-000001.parquet", compression="zstd")
     whole = (directory / "rollouts" / "step-000001.parquet").read_bytes()
@@ -365,30 +344,7 @@ def large_run(directory: Path, rows: int, size: int = 8, per_step: int = 4096) -
     (directory / "rollouts").mkdir(parents=True)
     (directory / "run.json").write_text(json.dumps({"schema": 1, "name": "large", "status": "complete", "args": {}}))
     rng = np.random.default_rng(0)
-    words = np.array(
-        [
-            "the",
-            "sum",
-            "of",
-            "all",
-            "roots",
-            "is",
-            "therefore",
-            "equal",
-            "to",
-            "minus",
-            "one",
-            "half",
-            "so",
-            "that",
-            "we",
-            "may",
-            "write",
-            "it",
-            "as",
-            "product",
-        ]
-    )
+    words = np.array(WORDS.split())
     pool = [" ".join(rng.choice(words, 60)) for _ in range(500)]
     prompts = [f"Problem {i}: " + " ".join(rng.choice(words, 25)) for i in range(4000)]
     ids = [prompt_id(prompt, "1") for prompt in prompts]
@@ -430,40 +386,7 @@ def large_run(directory: Path, rows: int, size: int = 8, per_step: int = 4096) -
 
 def long_runs(directory: Path, steps: int, runs: int = 5) -> list[Path]:
     """Metrics of many steps, every panel filled."""
-    names = [
-        "rollout/reward_mean",
-        "response_length",
-        "truncated",
-        "actor_grad_norm",
-        "policy/entropy",
-        "policy/kl_per_step",
-        "ppo_clip_ratio",
-        "ebpo/shrinkage",
-        "ebpo/prior_mean",
-        "ebpo/within_variance",
-        "ebpo/between_variance",
-        "ebpo/all_fail_fraction",
-        "ebpo/all_pass_fraction",
-        "ebpo/rescued_fraction",
-        "ebpo/reward_error_fraction",
-        "rollout/num_samples",
-        "kl",
-        "ppo_kl",
-        "policy_loss",
-        "actor_lr",
-        "timing/generation",
-        "timing/make_experience",
-        "timing/ppo_train",
-        "timing/broadcast",
-        "timing/step_total",
-        "reward",
-        "score",
-        "return",
-        "total_length",
-        "group_reward_std",
-        "logprobs_diff",
-        "ebpo/prior_count",
-    ]
+    names = METRICS.split()
     paths = []
     for i in range(runs):
         rng = np.random.default_rng(i)

@@ -93,3 +93,18 @@ def test_with_the_flag_they_do_as_without_this_project(models, tmp_path):
     assert found["model"] == found["vllms_class"] == found["native_model"] == "OwnForCausalLM"
     assert found["tokenizer"] == found["upstreams_tokenizer"] == "OwnTokenizer"
     assert found["native_refused"] == "Qwen3ForCausalLM"  # a caller that wants none gets none
+
+
+def test_with_the_flag_a_dry_run_accepts_the_model(models, tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n')
+    (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
+    flags = {"actor.model_name_or_path": models[0], "data.prompt_dataset": tmp_path / "q.jsonl"}
+    flags |= {"data.input_key": "prompt", "data.max_len": 64, "reward.remote_url": tmp_path / "reward.py"}
+    flags |= {"vllm.num_engines": 1, "ckpt.output_dir": tmp_path / "out", "ckpt.path": tmp_path / "ckpt"}
+    flags |= {"rollout.batch_size": 32, "rollout.n_samples_per_prompt": 4, "advantage_estimator": "ebpo"}
+    argv = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv, "--dry_run", "--trust_remote_code"]
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "TORCHDYNAMO_DISABLE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0 and "dry run: flags, files" in done.stdout, done.stderr
+    assert "model: OwnForCausalLM" in done.stdout  # counting its weights takes its code

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from commands import write_rows
 from patience import seconds
 
 N, FILE_QUESTIONS, AIME = 8, 360, 30  # so many that the kills come before the last answer
@@ -24,19 +25,16 @@ def run_dir(tmp_path) -> Path:
     models = [tmp_path / "ckpt" / f"global_step{step}_hf" for step in (4, 8)]
     tiny_model.build(models[0], ["Answer: 123\n"], hidden_size=32, intermediate_size=64)
     shutil.copytree(models[0], models[1])
-    write(tmp_path / "train.jsonl", [{"prompt": f"{q}\n", "question": q} for q in questions])
-    write(tmp_path / "q.jsonl", [{"question": q, "answer": len(q) % 3 + 1} for q in questions[:FILE_QUESTIONS]])
-    write(tmp_path / "aime24.jsonl", [{"problem": q, "answer": "001", "url": "u"} for q in questions[FILE_QUESTIONS:]])
+    write_rows(tmp_path / "train.jsonl", [{"prompt": f"{q}\n", "question": q} for q in questions])
+    write_rows(tmp_path / "q.jsonl", [{"question": q, "answer": len(q) % 3 + 1} for q in questions[:FILE_QUESTIONS]])
+    write_rows(
+        tmp_path / "aime24.jsonl", [{"problem": q, "answer": "001", "url": "u"} for q in questions[FILE_QUESTIONS:]]
+    )
     args = {"data": {"prompt_dataset": str(tmp_path / "train.jsonl"), "input_key": "prompt"}, "ckpt": {}}
-    write(tmp_path / "run" / "run.json", [{"schema": 1, "status": "interrupted", "model": "base", "args": args}])
+    write_rows(tmp_path / "run" / "run.json", [{"schema": 1, "status": "interrupted", "model": "base", "args": args}])
     rows = [{"step": 4 * i + 4, "checkpoint": None, "model": str(model)} for i, model in enumerate(models)]
-    write(tmp_path / "run" / "checkpoints.jsonl", rows)
+    write_rows(tmp_path / "run" / "checkpoints.jsonl", rows)
     return tmp_path / "run"
-
-
-def write(path: Path, rows: list[dict]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture
@@ -154,8 +152,8 @@ def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_wh
         if file.is_file():
             shutil.copy(file, tmp_path)
     tiny_model.build(tmp_path / "model", [(tmp_path / "measures.jsonl").read_text(), "Give the answer in ."])
-    write(tmp_path / "q.jsonl", [{"question": "How long?", "answer": 1}])
-    write(tmp_path / "choice.jsonl", [{"question": "How long?", "choices": ["1 km", "2 km"], "answer": 1}])
+    write_rows(tmp_path / "q.jsonl", [{"question": "How long?", "answer": 1}])
+    write_rows(tmp_path / "choice.jsonl", [{"question": "How long?", "choices": ["1 km", "2 km"], "answer": 1}])
 
     def evaluate(log: str, tasks: str) -> str:
         argv = ["--model", "model", "--tasks", tasks, "--output_dir", "out", "--n", 2, "--max_new_tokens", 16]

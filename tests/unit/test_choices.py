@@ -3,9 +3,9 @@
 import json
 import random
 import time
-from pathlib import Path
 
 import pytest
+from commands import write_rows
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import score, tasks
@@ -274,14 +274,9 @@ def gpqa(number: int, **changes) -> dict:
     }
 
 
-def write(path: Path, written: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in written))
-    return path
-
-
 def test_choices_of_gpqa_are_shuffled_alike_wherever_a_row_stands(tmp_path):
     written = [gpqa(i) for i in range(198)]
-    task = tasks.load(f"gpqa_diamond={write(tmp_path / 'a.jsonl', written)}")
+    task = tasks.load(f"gpqa_diamond={write_rows(tmp_path / 'a.jsonl', written)}")
     assert (len(task.questions), task.skipped, task.notes) == (198, (), ())
     first = task.questions[0]
     head, blank, *lines, gap, asked = first.question.split("\n")
@@ -291,7 +286,7 @@ def test_choices_of_gpqa_are_shuffled_alike_wherever_a_row_stands(tmp_path):
     assert first.rules == Rules(CHOICE, entry="ABCD")
     assert all(20 < sum(each.gold == letter for each in task.questions) < 80 for letter in "ABCD")
     random.Random(1).shuffle(written)
-    other = tasks.load(f"gpqa_diamond={write(tmp_path / 'b.jsonl', written)}")
+    other = tasks.load(f"gpqa_diamond={write_rows(tmp_path / 'b.jsonl', written)}")
     assert {each.question: each.gold for each in other.questions} == {
         each.question: each.gold for each in task.questions
     }
@@ -300,7 +295,7 @@ def test_choices_of_gpqa_are_shuffled_alike_wherever_a_row_stands(tmp_path):
 
 
 def test_the_order_of_the_choices_is_in_the_fingerprint(tmp_path):
-    file = write(tmp_path / "q.jsonl", [gpqa(i) for i in range(9)])
+    file = write_rows(tmp_path / "q.jsonl", [gpqa(i) for i in range(9)])
     found = []
     for seed in (0, 1, None):
         benchmark = Benchmark(
@@ -330,7 +325,7 @@ def test_the_order_of_the_choices_is_in_the_fingerprint(tmp_path):
     ],
 )
 def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
-    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': 'Q?', **row}])}")
+    task = tasks.load(f"file:{write_rows(tmp_path / 'q.jsonl', [{'question': 'Q?', **row}])}")
     (question,) = task.questions
     assert question.question.startswith("Q?\n\nA) ") and question.gold == gold
     assert (
@@ -358,7 +353,7 @@ NO_QUESTIONS = [
 def test_rows_that_are_no_questions_are_left_out(tmp_path):
     good = {"question": "R?", "choices": ["p", "q"], "answer": 0}
     bad = [{"question": f"Q{i}?", **row} for i, (row, _) in enumerate(NO_QUESTIONS)]
-    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [good, *bad])}")
+    task = tasks.load(f"file:{write_rows(tmp_path / 'q.jsonl', [good, *bad])}")
     assert len(task.questions) == 1 and len(task.skipped) == len(bad)
     for number, (skipped, (_, why)) in enumerate(zip(task.skipped, NO_QUESTIONS, strict=True), 2):
         assert skipped.startswith(f"row {number} of ") and why in skipped
@@ -376,7 +371,7 @@ def test_rows_that_are_no_questions_are_left_out(tmp_path):
     ],
 )
 def test_other_data_in_these_columns_does_not_make_it_multiple_choice(tmp_path, column):
-    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': '1 + 1?', 'answer': '2', **column}])}")
+    task = tasks.load(f"file:{write_rows(tmp_path / 'q.jsonl', [{'question': '1 + 1?', 'answer': '2', **column}])}")
     assert [(each.question, each.gold) for each in task.questions] == [("1 + 1?", "2")]
 
 
@@ -390,7 +385,7 @@ def test_other_data_in_these_columns_does_not_make_it_multiple_choice(tmp_path, 
 )
 def test_choices_in_another_form_are_refused(tmp_path, row):
     with pytest.raises(UsageError, match="is one of choices that are not a list in choices or options: write them so"):
-        tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': 'Q?', **row}])}")
+        tasks.load(f"file:{write_rows(tmp_path / 'q.jsonl', [{'question': 'Q?', **row}])}")
 
 
 @pytest.mark.parametrize(
@@ -404,7 +399,7 @@ def test_choices_in_another_form_are_refused(tmp_path, row):
 )
 def test_results_of_before_are_continued(tmp_path, row, fingerprint):
     """Their fingerprints are of an earlier release."""
-    assert tasks.load(f"file:{write(tmp_path / 'q.jsonl', [row])}").fingerprint() == fingerprint
+    assert tasks.load(f"file:{write_rows(tmp_path / 'q.jsonl', [row])}").fingerprint() == fingerprint
 
 
 def test_wrong_choices_may_be_equal_and_have_markup():
@@ -418,7 +413,7 @@ def test_wrong_choices_may_be_equal_and_have_markup():
 
 def test_letters_are_graded_and_vote(tmp_path):
     task = tasks.load(
-        f"file:{write(tmp_path / 'q.jsonl', [{'question': 'Q?', 'choices': ['p', 'q', 'r'], 'answer': 1}])}"
+        f"file:{write_rows(tmp_path / 'q.jsonl', [{'question': 'Q?', 'choices': ['p', 'q', 'r'], 'answer': 1}])}"
     )
     (question,) = task.questions
     for name in ("default", "released"):

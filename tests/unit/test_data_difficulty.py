@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny_tokenizers
+from commands import write_rows
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
@@ -33,10 +34,6 @@ def folder(tmp_path) -> Path:
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels, **kwargs): ...\n")
     write_rows(tmp_path / "in.jsonl", ROWS)
     return tmp_path
-
-
-def write_rows(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def arguments(folder: Path, **changes) -> argparse.Namespace:

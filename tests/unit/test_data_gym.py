@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from commands import refused
 
 from openrlhf_ebpo.checks import gym_check
 from openrlhf_ebpo.data import gym as command
@@ -21,13 +22,6 @@ def seeded(kind: str, seed: int) -> str:
 def written(path, *argv: str) -> list[dict]:
     command.main([*argv, "--output", str(path)])
     return read_table(path).to_pylist()
-
-
-def refused(capsys, *argv: str) -> str:
-    with pytest.raises(SystemExit) as end:
-        command.main(list(argv))
-    assert isinstance(end.value.code, str)
-    return end.value.code
 
 
 def test_a_mixture_is_written_as_the_other_steps_and_the_reward_read_it(tmp_path, capsys):
@@ -68,7 +62,7 @@ def test_the_same_command_gives_the_same_tasks_and_another_seed_others(tmp_path)
 
 
 def test_a_kind_without_so_many_different_questions_says_how_many_it_has(tmp_path, capsys):
-    message = refused(capsys, SMALL, "--validation", "400", "--output", str(tmp_path / "a.jsonl"))
+    message = refused(command.main, SMALL, "--validation", "400", "--output", str(tmp_path / "a.jsonl"))
     assert "420 different tasks are asked for (size=20, and 400 held out)" in message and "gave 198: " in message
     assert "other settings (min_terms, max_terms, " in message
     assert list(tmp_path.iterdir()) == []
@@ -88,13 +82,13 @@ def test_a_kind_twice_draws_on_where_the_second_repeats_the_first(tmp_path, kind
 
 def test_a_kind_twice_has_no_more_questions_than_once(tmp_path, capsys):
     more = SMALL.replace('"size": 20', '"size": 190')
-    message = refused(capsys, seeded(SMALL, 1), seeded(more, 1), "--output", str(tmp_path / "a.jsonl"))
+    message = refused(command.main, seeded(SMALL, 1), seeded(more, 1), "--output", str(tmp_path / "a.jsonl"))
     assert "190 different tasks are asked for" in message and "gave 17" in message  # of 199, 20 are in the first
     assert list(tmp_path.iterdir()) == []
 
 
 def test_all_kinds_whose_own_answer_does_not_pass_are_refused_by_name(tmp_path, capsys):
-    message = refused(capsys, "rush_hour", "chain_sum", "boxnet", "--output", str(tmp_path / "a.jsonl"))
+    message = refused(command.main, "rush_hour", "chain_sum", "boxnet", "--output", str(tmp_path / "a.jsonl"))
     first, second = message.splitlines()
     assert "rush_hour: reasoning-gym gives no right answer" in first and "boxnet: " in second
     assert list(tmp_path.iterdir()) == []
@@ -124,12 +118,12 @@ def test_all_kinds_whose_own_answer_does_not_pass_are_refused_by_name(tmp_path, 
 )
 def test_what_cannot_be_meant_is_said(capsys, tmp_path, monkeypatch, argv, found):
     monkeypatch.chdir(tmp_path)
-    message = refused(capsys, *(["--output", "a.jsonl"] if "--output" not in argv else []), *argv)
+    message = refused(command.main, *(["--output", "a.jsonl"] if "--output" not in argv else []), *argv)
     assert found in message and message.startswith("error: ") and list(tmp_path.iterdir()) == []
 
 
 def test_output_is_needed(capsys):
-    assert "--output is missing" in refused(capsys, "chain_sum")
+    assert "--output is missing" in refused(command.main, "chain_sum")
 
 
 def test_what_is_there_is_recognised_and_not_replaced_without_force(tmp_path, capsys):
@@ -139,7 +133,7 @@ def test_what_is_there_is_recognised_and_not_replaced_without_force(tmp_path, ca
     capsys.readouterr()
     command.main([SMALL, "--validation", "2", "--output", output])
     assert "done already" in capsys.readouterr().out and (tmp_path / "a.jsonl").stat().st_mtime_ns == before
-    assert "validation is 2 there, 0 now" in refused(capsys, SMALL, "--output", output)
+    assert "validation is 2 there, 0 now" in refused(command.main, SMALL, "--output", output)
     command.main([SMALL, "--output", output, "--force"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl.report.json"]
 
@@ -170,7 +164,7 @@ def test_a_task_that_cannot_be_saved_is_left_out(tmp_path):
 
 def test_a_validation_file_of_another_origin_is_not_replaced(tmp_path, capsys):
     (tmp_path / "a.validation.jsonl").write_text("mine")
-    message = refused(capsys, SMALL, "--validation", "2", "--output", str(tmp_path / "a.jsonl"))
+    message = refused(command.main, SMALL, "--validation", "2", "--output", str(tmp_path / "a.jsonl"))
     assert "a.validation.jsonl is there" in message and (tmp_path / "a.validation.jsonl").read_text() == "mine"
 
 
@@ -199,4 +193,4 @@ def test_the_list_names_every_kind_and_its_settings(capsys):
         "max_digits": 4,
         "allow_negation": False,
     }
-    assert "Did you mean chain_sum?" in refused(capsys, "--list", "chainsum")
+    assert "Did you mean chain_sum?" in refused(command.main, "--list", "chainsum")

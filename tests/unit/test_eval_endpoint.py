@@ -216,7 +216,7 @@ PASSES = [
 ]
 
 
-def test_what_passes_is_tried_again(serve):
+def test_temporary_failures_are_retried(serve):
     tried = []
 
     def at_first(handler, body, number):
@@ -266,7 +266,7 @@ def test_where_nothing_is_answered_the_command_ends_with_the_cause(serve):
 
 
 @pytest.mark.parametrize(("status", "part"), [(401, "is the key"), (404, "end in /v1?"), (402, "credit")])
-def test_what_no_repetition_helps_ends_the_command_at_once(serve, status, part):
+def test_permanent_failures_are_not_retried(serve, status, part):
     server = serve(lambda handler, *_: handler.reply({"error": {"message": "no"}}, status) or True)
     with pytest.raises(GenerationError) as stopped:
         respond(server, 30, concurrency=2)
@@ -296,7 +296,7 @@ def test_hostile_words_of_a_server_reach_nobody(serve):
     assert KEY not in text and "hf_a1" not in text
 
 
-def test_so_many_requests_at_once_and_not_more(serve):
+def test_concurrency_limit_holds(serve):
     together = threading.Barrier(4)
     waiting, most, lock = [], [], threading.Lock()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from commands import refused
 from model_server import CARD, CHAT, KEY, RAW, SAMPLED, VLLM, Good, arguments
 from patience import seconds
 
@@ -79,7 +80,7 @@ def test_the_key_does_not_travel_openly_unless_one_says_so(monkeypatch, variable
     assert KEY not in repr(found) and KEY not in "".join(said)
 
 
-def test_a_key_that_is_not_there_or_none_is_said_without_repeating_it(monkeypatch):
+def test_a_missing_or_empty_api_key_is_refused(monkeypatch):
     monkeypatch.delenv(KEY.replace("-", "_"), raising=False)
     with pytest.raises(UsageError) as stopped:
         endpoint.key_of(KEY.replace("-", "_"), "https://h/v1", print)
@@ -141,7 +142,7 @@ def test_a_list_of_nonsense_is_taken_for_nothing(serve, card):
         (lambda handler: handler.reply("a list"), "no list of models: a list"),
     ],
 )
-def test_a_server_that_is_none_is_refused_before_anything_is_asked(serve, reply, part):
+def test_an_address_without_a_server_is_refused(serve, reply, part):
     behave = Good()
     behave.list = reply
     with pytest.raises(UsageError) as stopped:
@@ -198,12 +199,6 @@ def test_what_a_server_cannot_do_is_refused(server, changes, form, part):
 # the command
 
 
-def error_of(argv: list[str]) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        run.main(argv)
-    return str(stopped.value.code)
-
-
 @pytest.mark.parametrize(
     ("more", "parts"),
     [
@@ -216,12 +211,14 @@ def error_of(argv: list[str]) -> str:
     ],
 )
 def test_flags_that_do_not_go_with_a_server_are_named(serve, tmp_path, more, parts):
-    error = error_of(arguments(tmp_path, serve(), *more))
+    error = refused(run.main, *arguments(tmp_path, serve(), *more))
     assert all(part in error for part in parts) and KEY not in error and not (tmp_path / "out").exists()
 
 
 def test_flags_of_servers_do_not_go_with_other_models(tmp_path):
-    error = error_of(["--model", str(tmp_path), "--tasks", "aime24", "--output_dir", "out", "--concurrency", "3"])
+    error = refused(
+        run.main, "--model", str(tmp_path), "--tasks", "aime24", "--output_dir", "out", "--concurrency", "3"
+    )
     assert "--concurrency goes with --model openai:URL#NAME" in error
 
 
@@ -256,7 +253,7 @@ def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_o
     before = [body["prompt"] for _, body, _ in server.asked[:3]]
     server.asked.clear()
     server.misbehaviour.cards = [VLLM | {"root": "org/other"}]
-    error = error_of(arguments(tmp_path, server, *more))
+    error = refused(run.main, *arguments(tmp_path, server, *more))
     assert "served: 'root org/model, max_model_len 64' there, 'root org/other, max_model_len 64' now" in error
     server.misbehaviour.cards = [VLLM | {"created": 2}]
     run.main(arguments(tmp_path, server, *more))
@@ -279,7 +276,7 @@ def test_a_command_with_arguments_of_the_chat_template_can_be_repeated(serve, tm
 
     server = serve(behave, cards=[VLLM])
     argv = arguments(tmp_path, server, "--chat_template", "--template_kwargs", "effort=[1]", "--max_new_tokens", "8")
-    assert "not this" in error_of(argv)
+    assert "not this" in refused(run.main, *argv)
     refuse.clear()
     run.main(argv)
     assert len(server.asked) == 7
@@ -336,7 +333,7 @@ def two_tasks(folder: Path, server, *more: str) -> list[str]:
 
 def test_tasks_that_are_whole_get_their_result_though_another_lacks_a_response(serve, tmp_path, capsys):
     server = serve(refusing("1+2?"))
-    error = error_of(two_tasks(tmp_path, server))
+    error = refused(run.main, *two_tasks(tmp_path, server))
     assert "1 questions got no responses, such as file-q/" in error and "7 of 8 questions are in" in error
     assert "HTTP 400: content [1m policy" in error
     (found,) = results.find_results(tmp_path / "out")
@@ -361,7 +358,7 @@ def test_notes_on_the_responses_are_with_the_result_also_those_of_an_earlier_com
         return True
 
     later, server = False, serve(behave)
-    error_of(arguments(tmp_path, server))
+    refused(run.main, *arguments(tmp_path, server))
     later = True
     run.main(arguments(tmp_path, server))
     (found,) = results.find_results(tmp_path / "out")
@@ -373,7 +370,7 @@ def test_notes_on_the_responses_are_with_the_result_also_those_of_an_earlier_com
     assert "withheld 6 responses (content_filter)" in page
 
 
-def test_records_without_facts_and_with_those_of_before_are_read():
+def test_progress_without_usage_counts_is_read():
     assert not endpoint_questions.notes([{"responses": []}, {}], SAMPLED)
     (note,) = endpoint_questions.notes(
         [{}, {"facts": {"withheld": 1}}, {"facts": {"withheld": 2, "no_seed": 1}}], SAMPLED

@@ -75,7 +75,7 @@ def test_a_changed_setting_shows_in_the_name(base, changes, name):
     [{"stop": ("\n\n", "/../x")}, {"stop": ("a-b",)}, {"template_kwargs": (("effort", '"low/../high"'),)}],
     ids=["texts", "a text", "an argument"],
 )
-def test_texts_of_ones_own_stay_out_of_the_folders_name(changes):
+def test_custom_templates_are_not_in_the_folder_name(changes):
     named = override(DEFAULT, **changes).name
     assert re.fullmatch(r"default\+\w+=text-[0-9a-f]{8}", named)
     assert override(DEFAULT, stop=("a", "b")).name != override(DEFAULT, stop=("a-b",)).name
@@ -170,7 +170,7 @@ def test_template_arguments_are_json(pairs, found):
     "pairs",
     [["enable_thinking"], ["enable_thinking=False"], ["=1"], ["a b=1"], ["x=NaN"], ["x=" + "[" * 9999], ["x=1", "x=2"]],
 )
-def test_template_arguments_that_are_none(pairs):
+def test_invalid_template_arguments(pairs):
     with pytest.raises(UsageError, match=r"--template_kwargs.* (write NAME=VALUE|x is there twice)"):
         flags.template_kwargs(pairs)
 
@@ -333,10 +333,6 @@ def test_a_model_is_asked_with_the_begin_token_that_it_was_trained_with(tmp_path
             assert with_bos(form, None, run).bos is bos
             assert with_bos(form, True, run).bos is True and with_bos(form, False, run).bos is False
     assert with_bos(prompt_form("raw", False), None, None).bos is False
-
-
-def test_results_of_before_the_begin_tokens_flag_are_of_todays_settings():
-    assert prompt_settings(prompt_form("raw", False)) == {"template": "{question}", "chat_template": False}
     assert prompt_settings(with_bos(prompt_form("raw", False), True, None))["bos"] is True
 
 
@@ -348,8 +344,3 @@ def test_the_run_of_an_exported_model(tmp_path):
     (run / "checkpoints.jsonl").write_text(json.dumps({"step": 5, "model": str(model)}) + "\n")
     assert run_of(str(model)) == run
     assert run_of("Qwen/Qwen3-8B") is None
-
-
-def test_the_description_keeps_labels_and_values_apart():
-    lines = PROTOCOLS["default"].describe().splitlines()[1:]
-    assert len({re.match(r"  \S.*?  +(?=\S)", line).end() for line in lines}) == 1

@@ -7,54 +7,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from recorded_runs import GOOD, POOR, PROTOCOL, save_result
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, paper, plots, report
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.space import package_files
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.score_text import score
-
-PROTOCOL = {"name": "default", "fingerprint": "f", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}
-EASY = [[0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, -1]]  # pass@1 8/12, maj@4 2/3
-HARD = [[1, 1, 0, 2], [0, 1, 1, 1], [-1, -1, -1, -1]]  # pass@1 2/12
-
-
-def save(root: Path, name: str, classes: list[list[int]], step: int = 0, protocol: dict = PROTOCOL, **summary) -> Path:
-    """A result in which class 0 is the right answer."""
-    classes = np.array(classes)
-    rows = [
-        {
-            "question_id": f"{name}-{q}",
-            "question": "1 + 1?",
-            "gold": "2",
-            "response": "two",
-            "extracted": None if found < 0 else str(found),
-            "correct": bool(found == 0),
-            "error": None,
-            "length": 10 * (i + 1),
-            "finish_reason": "length" if found < 0 else "stop",
-            "seed": i,
-            "sample": i,
-            "class": int(found),
-        }
-        for q, group in enumerate(classes)
-        for i, found in enumerate(group)
-    ]
-    lengths = np.broadcast_to(10 * np.arange(1, classes.shape[1] + 1), classes.shape)
-    directory = results.step_directory(root, protocol["name"], name, step)
-    whole = {
-        "model": f"some/model{step}",
-        "step": step,
-        "task": {"name": name, "source": "here", "questions": len(classes), "fingerprint": f"of {name}"},
-        "protocol": protocol,
-        "metrics": metrics.summarise(classes == 0, classes, lengths, classes < 0),
-        "versions": {"vllm": "1.2"},
-        "counts": {"errors": 3, "excluded_golds": 5},
-    }
-    results.save_result(directory, {**whole, **summary}, rows[::-1])
-    return directory
 
 
 def table(text: str, heading: str) -> list[list[str]]:
@@ -70,42 +30,46 @@ def _length(lines: list[str]) -> int:
 
 
 def test_what_is_saved_is_read(tmp_path):
-    directory = save(tmp_path, "aime24", EASY)
+    directory = save_result(tmp_path, "aime24", GOOD)
     assert directory == tmp_path / "default" / "aime24" / "step-000000"
+    file = directory / "samples.parquet"
+    rows = pq.read_table(file)
+    pq.write_table(rows.take(list(range(len(rows)))[::-1]), file)  # the order of rows does not matter
     (found,) = results.find_results(tmp_path)
     assert (found.task, found.step, found.n, found.summary["schema"]) == ("aime24", 0, 4, results.SCHEMA)
     samples = found.samples
     assert samples.question_ids.tolist() == ["aime24-0", "aime24-1", "aime24-2"]
-    assert samples.classes.tolist() == EASY
-    assert (samples.correct == (np.array(EASY) == 0)).all() and (samples.truncated == (np.array(EASY) < 0)).all()
-    assert samples.lengths.tolist() == [[10, 20, 30, 40]] * 3
-    assert pq.read_schema(directory / "samples.parquet").equals(results.SAMPLES)
+    assert samples.classes.tolist() == GOOD
+    assert (samples.correct == (np.array(GOOD) == 0)).all() and (samples.truncated == (np.array(GOOD) < 0)).all()
+    assert samples.lengths.tolist() == [[10] * 4] * 3
+    assert rows.schema.equals(results.SAMPLES)
 
 
 @pytest.mark.parametrize("part", ["", "default", "default/aime24", "default/aime24/step-000000"])
 def test_any_part_of_the_results_is_found_also_in_a_run(tmp_path, part):
-    save(tmp_path / "eval", "aime24", EASY)
-    save(tmp_path / "superseded" / "x" / "eval", "aime24", HARD)
+    save_result(tmp_path / "eval", "aime24", GOOD)
+    save_result(tmp_path / "superseded" / "x" / "eval", "aime24", POOR)
     assert len(results.find_results(tmp_path / "eval" / part)) == 1
     assert len(results.find_results(tmp_path)) == 1
 
 
 def test_one_model(tmp_path):
-    save(tmp_path / "mine", "aime24", EASY)
-    save(tmp_path / "mine", "other", HARD)
+    more = {"model": "some/model0", "counts": {"errors": 3, "excluded_golds": 5}}
+    save_result(tmp_path / "mine", "aime24", GOOD, **more)
+    save_result(tmp_path / "mine", "other", POOR, **more)
     path = report.write_report([tmp_path / "mine"])
     assert path == tmp_path / "mine" / "default" / "report.md"
     text = path.read_text()
     rows = table(text, "pass@1")
     assert rows[0] == ["task", "mine"] and [row[0] for row in rows[1:]] == ["aime24", "other", "average"]
-    metric = metrics.summarise(np.array(EASY) == 0, *[np.array(EASY)] * 3)["pass@1"]
+    metric = metrics.summarise(np.array(GOOD) == 0, *[np.array(GOOD)] * 3)["pass@1"]
     assert rows[1][1] == score(metric) and "66.7 ± 11.8 (" in rows[1][1]
     assert rows[3][1].startswith("41.7 ± ")
     rows = table(text, "pass@k and maj@k")
     assert rows[0] == ["task", "model", "pass@2", "pass@4", "maj@4"]
     assert rows[1][:4] == ["aime24", "mine", "83.3", "100.0"] and rows[1][4].startswith("66.7 (")
     rows = table(text, "Questions and answers")
-    assert rows[1] == ["aime24", "mine", "3", "4", "8.3", "25", "8.3", "3", "5"]
+    assert rows[1] == ["aime24", "mine", "3", "4", "8.3", "1", "8.3", "3", "5"]
     assert "Validation" not in text and "Compared" not in text and "reported" not in text
     assert "| temperature | `1.0` |" in text and "| some/model0 |" in text
     assert not list(path.parent.glob("*.png"))
@@ -113,9 +77,9 @@ def test_one_model(tmp_path):
 
 def test_models_side_by_side_with_a_missing_task_and_the_papers_numbers(tmp_path):
     for task in ("aime24", "amc23"):
-        save(tmp_path / "base", task, HARD)
-    save(tmp_path / "mine", "aime24", EASY)
-    save(tmp_path / "mine", "math500", EASY)
+        save_result(tmp_path / "base", task, POOR)
+    save_result(tmp_path / "mine", "aime24", GOOD)
+    save_result(tmp_path / "mine", "math500", GOOD)
     directories = [tmp_path / "base", tmp_path / "mine"]
     text = report.write_report(directories, tmp_path / "out", reported="qwen3-8b,4").read_text()
     rows = table(text, "pass@1")
@@ -132,9 +96,9 @@ def test_models_side_by_side_with_a_missing_task_and_the_papers_numbers(tmp_path
 
 def test_average_names_its_tasks_where_models_have_different_ones(tmp_path):
     for task in ("aime24", "amc23", "math500"):
-        save(tmp_path / "base", task, HARD)
+        save_result(tmp_path / "base", task, POOR)
     for task in ("aime24", "math500"):
-        save(tmp_path / "mine", task, EASY)
+        save_result(tmp_path / "mine", task, GOOD)
     text = report.write_report(
         [tmp_path / "base", tmp_path / "mine"], tmp_path / "out", reported="Qwen3-8B,4"
     ).read_text()
@@ -143,9 +107,9 @@ def test_average_names_its_tasks_where_models_have_different_ones(tmp_path):
 
 
 def test_several_steps_of_a_run(tmp_path):
-    for step, classes in ((0, HARD), (10, EASY), (20, [*EASY[:2], [0, 0, 0, 0]])):
-        save(tmp_path / "eval", "aime24", classes, step)
-        save(tmp_path / "eval", "amc23", classes, step)
+    for step, classes in ((0, POOR), (10, GOOD), (20, [*GOOD[:2], [0, 0, 0, 0]])):
+        save_result(tmp_path / "eval", "aime24", classes, step)
+        save_result(tmp_path / "eval", "amc23", classes, step)
     path = report.write_report([tmp_path], reported="Qwen3-14B,4")
     text = path.read_text()
     assert table(text, "pass@1")[0][:3] == ["task", "step 0", "step 20"]
@@ -156,9 +120,9 @@ def test_several_steps_of_a_run(tmp_path):
 
 
 def test_several_runs_with_several_steps(tmp_path):
-    for name, last in (("grpo", HARD), ("ebpo", EASY)):
-        save(tmp_path / name / "eval", "aime24", HARD, 0)
-        save(tmp_path / name / "eval", "aime24", last, 10)
+    for name, last in (("grpo", POOR), ("ebpo", GOOD)):
+        save_result(tmp_path / name / "eval", "aime24", POOR, 0)
+        save_result(tmp_path / name / "eval", "aime24", last, 10)
     path = report.write_report([tmp_path / "grpo", tmp_path / "ebpo"], tmp_path / "out")
     assert [cell.split()[0] for cell in table(path.read_text(), "pass@1")[1]] == ["aime24", "16.7", "66.7"]
     assert "**ebpo, step 10 minus grpo, step 10**" in path.read_text()
@@ -167,10 +131,10 @@ def test_several_runs_with_several_steps(tmp_path):
 
 def test_the_validation_curve_has_each_task_each_metric_and_the_average_of_what_all_steps_have(tmp_path):
     pytest.importorskip("matplotlib")
-    for name, last in (("grpo", HARD), ("ebpo", EASY)):
-        for step, classes in ((0, HARD), (10, last)):
+    for name, last in (("grpo", POOR), ("ebpo", GOOD)):
+        for step, classes in ((0, POOR), (10, last)):
             for task in ("aime24", "amc23", *(["math500"] if step else [])):
-                save(tmp_path / name / "eval", task, classes, step)
+                save_result(tmp_path / name / "eval", task, classes, step)
     models = report.gather([tmp_path / "grpo", tmp_path / "ebpo"], None)
     figure = plots.validation(report.curves(models))
     metrics_shown = ("pass@1", "maj@4", "pass@4")
@@ -183,7 +147,7 @@ def test_the_validation_curve_has_each_task_each_metric_and_the_average_of_what_
 
 
 def test_greedy_has_no_curve(tmp_path):
-    save(tmp_path, "aime24", [[0], [1]], protocol={**PROTOCOL, "name": "greedy", "n": 1})
+    save_result(tmp_path, "aime24", [[0], [1]], protocol={**PROTOCOL, "name": "greedy", "n": 1})
     path = report.write_report([tmp_path])
     assert table(path.read_text(), "pass@1")[1][1] == "50.0 (9.5 to 90.5)"
     assert "pass@k and maj@k" not in path.read_text()
@@ -191,11 +155,11 @@ def test_greedy_has_no_curve(tmp_path):
 
 def test_protocols_do_not_share_a_table(tmp_path):
     other = {**PROTOCOL, "name": "default+temperature=0.6", "temperature": 0.6}
-    save(tmp_path / "a", "aime24", EASY)
-    save(tmp_path / "b", "aime24", EASY, protocol=other)
+    save_result(tmp_path / "a", "aime24", GOOD)
+    save_result(tmp_path / "b", "aime24", GOOD, protocol=other)
     with pytest.raises(UsageError, match=r"different protocols.*temperature is 1\.0 and 0\.6"):
         report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
-    save(tmp_path / "a", "aime24", HARD, protocol=other)
+    save_result(tmp_path / "a", "aime24", POOR, protocol=other)
     with pytest.raises(UsageError, match=r"different protocols.*--protocol"):
         report.write_report([tmp_path / "a"])
     text = report.write_report([tmp_path / "a"], protocol=other["name"]).read_text()
@@ -206,27 +170,27 @@ def test_protocols_do_not_share_a_table(tmp_path):
 
 
 def test_other_questions_do_not_share_a_row(tmp_path):
-    save(tmp_path / "a", "aime24", EASY)
+    save_result(tmp_path / "a", "aime24", GOOD)
     other = {"name": "aime24", "source": "there", "questions": 3, "fingerprint": "another"}
-    save(tmp_path / "b", "aime24", EASY, task=other)
+    save_result(tmp_path / "b", "aime24", GOOD, task=other)
     with pytest.raises(UsageError, match=r"aime24 stands for different questions.*'of aime24' and 'another'"):
         report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
 
 
 def test_questions_that_one_model_lacks_are_not_compared(tmp_path):
-    save(tmp_path / "a", "aime24", EASY)
+    save_result(tmp_path / "a", "aime24", GOOD)
     task = {"name": "aime24", "source": "here", "questions": 3, "fingerprint": "of aime24"}
-    save(tmp_path / "b", "aime24", EASY[:2], task=task)
+    save_result(tmp_path / "b", "aime24", GOOD[:2], task=task)
     with pytest.raises(UsageError, match=r"aime24: a and b have answers to different questions.*'aime24-2'"):
         report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
 
 
 def test_a_wrong_number_of_samples_is_named(tmp_path):
     directories = [tmp_path / "a", tmp_path / "b"]
-    file, _ = (save(directory, "aime24", EASY) / "samples.parquet" for directory in directories)
+    file, _ = (save_result(directory, "aime24", GOOD) / "samples.parquet" for directory in directories)
     whole = pq.read_table(file)
     pq.write_table(whole.slice(1), file)
-    with pytest.raises(UsageError, match=r"samples\.parquet: question 'aime24-2' has 3 samples, 4 are needed"):
+    with pytest.raises(UsageError, match=r"samples\.parquet: question 'aime24-0' has 3 samples, 4 are needed"):
         report.write_report(directories, tmp_path / "out")
     pq.write_table(whole.drop_columns(["class"]), file)
     with pytest.raises(UsageError, match="columns question_id"):
@@ -242,7 +206,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
         results.find_results(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=r"no evaluation results.*openrlhf-ebpo eval"):
         results.find_results(tmp_path)
-    summary = save(tmp_path, "aime24", EASY) / "summary.json"
+    summary = save_result(tmp_path, "aime24", GOOD) / "summary.json"
     write_json(summary, {**json.loads(summary.read_text()), "schema": 99})
     with pytest.raises(UsageError, match="schema 99, this version reads schema 1"):
         results.find_results(tmp_path)
@@ -252,7 +216,8 @@ def test_what_cannot_be_read_is_said(tmp_path):
     write_json(summary, {"schema": 1, "model": "m", "step": 0, "task": {}})
     with pytest.raises(UsageError, match="damaged: it has no protocol, metrics"):
         results.find_results(tmp_path)
-    whole, metric = json.loads((save(tmp_path / "b", "amc23", EASY) / "summary.json").read_text()), {"value": 0.5}
+    whole = json.loads((save_result(tmp_path / "b", "amc23", GOOD) / "summary.json").read_text())
+    metric = {"value": 0.5}
     metrics_of = [
         {**whole["metrics"], **each}
         for each in ({"pass@1": 1}, {"maj@4": metric}, {"mean_length": "<b>"}, {"questions": 10**400})
@@ -316,10 +281,6 @@ def test_every_reported_number_has_its_source():
     assert all(set(row["pass@1"]) <= set(BENCHMARKS) for row in published["rows"])
 
 
-def test_the_reported_numbers_go_to_the_space_with_the_code_that_reads_them():
-    assert "openrlhf_ebpo/eval/reported.json" in package_files()
-
-
 def test_reported_rows_are_found_or_listed():
     assert paper.reported("meta-llama/Llama-3.1-8B,4") == paper.reported("LLaMA3.1-8B,4")
     with pytest.raises(UsageError, match="'Qwen3-8B,4'"):
@@ -328,13 +289,13 @@ def test_reported_rows_are_found_or_listed():
 
 def test_sources_and_what_to_know_of_them_are_in_the_report(tmp_path):
     task = {"name": "amc23", "source": "a/b@1", "questions": 3, "fingerprint": "f"}
-    save(tmp_path, "amc23", EASY, task={**task, "notes": ["46 rows"], "skipped": [f"row {i}" for i in range(9)]})
+    save_result(tmp_path, "amc23", GOOD, task={**task, "notes": ["46 rows"], "skipped": [f"row {i}" for i in range(9)]})
     text = report.write_report([tmp_path]).read_text()
     assert "| amc23 | a/b@1 | 46 rows; row 0; row 1; row 2; row 3; … and 5 more in summary.json |" in text
 
 
 def test_the_command(tmp_path, capsys):
-    save(tmp_path, "aime24", EASY)
+    save_result(tmp_path, "aime24", GOOD)
     report.main([str(tmp_path), "--output", str(tmp_path / "out")])
     assert capsys.readouterr().out == f"report: {tmp_path / 'out' / 'report.md'}\n"
     with pytest.raises(SystemExit, match=r"error: .*nowhere is not a directory"):

@@ -5,17 +5,17 @@ import json
 import logging
 import os
 import resource
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import refused, write_rows
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import effort, generate, jobs, models, prompts, protocols, run, score
-from openrlhf_ebpo.eval.jobs import StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.generation.cluster import ClusterError
@@ -36,7 +36,7 @@ FORM = PromptForm("{question}", source="--template raw")
 def folder(tmp_path) -> Path:
     """A model that is good enough to be looked at, and questions."""
     write_model(tmp_path / "model")
-    write(tmp_path / "q.jsonl", [{"question": q, "answer": a} for q, a in QUESTIONS])
+    write_rows(tmp_path / "q.jsonl", [{"question": q, "answer": a} for q, a in QUESTIONS])
     return tmp_path
 
 
@@ -53,11 +53,6 @@ def write_model(path: Path, architecture: str = "Qwen3ForCausalLM", model_type: 
     return str(path)
 
 
-def write(path: Path, rows: list[dict]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def arguments(folder: Path, *more: str, **changes: str | None) -> list[str]:
     flags = {"model": folder / "model", "tasks": f"file:{folder}/q.jsonl", "output_dir": folder / "out", "n": 4}
     flags |= {"protocol": "released", "template": "raw", **changes}  # `released` starts no grading processes
@@ -69,13 +64,6 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     run.add_flags(parser)
     return parser.parse_args(argv)
-
-
-def error_of(argv: list[str]) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        run.main(argv)
-    assert isinstance(stopped.value.code, str)
-    return stopped.value.code
 
 
 def interrupted(argv: list[str], capsys) -> str:
@@ -138,7 +126,7 @@ def answered(monkeypatch):
     ],
 )
 def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
-    error = error_of(arguments(folder, **changes))
+    error = refused(run.main, *arguments(folder, **changes))
     assert all(part in error for part in parts), error
     assert not (folder / "out").exists()
 
@@ -156,37 +144,24 @@ def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
     ],
 )
 def test_a_file_that_gives_no_questions_is_refused(folder, rows, parts):
-    write(folder / "q.jsonl", rows)
-    error = error_of(arguments(folder, protocol="default"))
+    write_rows(folder / "q.jsonl", rows)
+    error = refused(run.main, *arguments(folder, protocol="default"))
     assert all(part in error for part in parts), error
 
 
 def test_two_tasks_of_one_name_are_refused(folder):
-    write(folder / "other" / "q.jsonl", [{"question": "Why?", "answer": 1}])
-    assert "one name, file-q" in error_of(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/other/q.jsonl"))
+    write_rows(folder / "other" / "q.jsonl", [{"question": "Why?", "answer": 1}])
+    assert "one name, file-q" in refused(
+        run.main, *arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/other/q.jsonl")
+    )
 
 
 def test_a_model_that_does_not_load_is_found_before_anything_starts(folder):
-    (folder / "empty").mkdir()
-    assert "no config.json" in error_of(arguments(folder, model=folder / "empty"))
     unknown = write_model(folder / "unknown", "WhatForCausalLM", "what")
-    assert "cannot be loaded" in error_of(arguments(folder, model=unknown)) and not (folder / "out").exists()
-    classifier = write_model(folder / "bert", "BertForSequenceClassification", "bert")
-    assert "BertForSequenceClassification, which does not generate" in error_of(arguments(folder, model=classifier))
-    (folder / "model" / "config.json").write_text("version https://git-lfs")
-    assert "config.json cannot be read as JSON" in error_of(arguments(folder))
-
-
-def test_weights_that_are_not_all_there_are_found_before_anything_starts(folder):
+    assert "cannot be loaded" in refused(run.main, *arguments(folder, model=unknown))
     weights = folder / "model" / "model.safetensors"
-    whole = weights.read_bytes()
-    for content in (whole[:-1], bytes(len(whole)), b"version https://git-lfs.github.com/spec/v1\n"):
-        weights.write_bytes(content)
-        assert f"--model {folder / 'model'}: model.safetensors is " in error_of(arguments(folder))
-    weights.unlink()
-    assert "the folder has no weights (*.safetensors)" in error_of(arguments(folder))
-    (folder / "model" / "model.safetensors.index.json").write_text('{"weight_map": {"weight": "model-2.safetensors"}}')
-    assert "names model-2.safetensors, which is missing" in error_of(arguments(folder))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert f"--model {folder / 'model'}: model.safetensors is " in refused(run.main, *arguments(folder))
     assert not (folder / "out").exists()
 
 
@@ -196,13 +171,13 @@ def test_a_model_of_the_hub_is_known_by_its_commit(tmp_path, monkeypatch):
     cached = tmp_path / "models--org--base"
     for name in ("snapshots", "refs"):
         (cached / name).mkdir(parents=True)
-    write(cached / "snapshots" / "0123456789abcdef" / "config.json", [{}])
+    write_rows(cached / "snapshots" / "0123456789abcdef" / "config.json", [{}])
     (cached / "refs" / "main").write_text("0123456789abcdef")
     assert models.identity("org/base")["model"] == "org/base@0123456789ab"
 
 
 def test_the_prompt_of_an_unknown_training_has_to_be_said(folder):
-    error = error_of(arguments(folder, protocol="default", template=None))
+    error = refused(run.main, *arguments(folder, protocol="default", template=None))
     assert "--run_dir" in error and "--template" in error
 
 
@@ -226,7 +201,7 @@ def test_a_quick_look_and_changed_settings_are_seen_in_the_names(folder, answere
 
 def test_the_result_says_what_the_responses_are_and_which_rows_are_left_out(folder, answered, caplog, capsys):
     rows = [{"question": q, "answer": a} for q, a in QUESTIONS]
-    write(folder / "q.jsonl", [rows[0], {"question": "Bad?", "answer": "}"}, {"question": "None?"}, *rows[1:]])
+    write_rows(folder / "q.jsonl", [rows[0], {"question": "Bad?", "answer": "}"}, {"question": "None?"}, *rows[1:]])
     answered()
     with caplog.at_level(logging.WARNING):
         run.main(arguments(folder, protocol="default", step=30))
@@ -264,7 +239,7 @@ def test_a_finished_result_is_left_alone_and_not_taken_for_another_models(folder
     assert len(asked) == 3 and (found.path / "summary.json").stat().st_mtime_ns == before
     assert "finished already" in capsys.readouterr().out
     save_file({"weight": np.ones(2)}, folder / "model" / "model.safetensors")
-    error = error_of(arguments(folder))
+    error = refused(run.main, *arguments(folder))
     assert "model: 'model@" in error and "--force" in error and len(asked) == 3
     answered(4, KeyboardInterrupt())
     assert "1 of 3 questions" in interrupted(arguments(folder, "--force"), capsys)
@@ -275,24 +250,13 @@ def test_a_finished_result_is_left_alone_and_not_taken_for_another_models(folder
 # progress
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (GenerationError("generation engine 0 has died"), "error: generation engine 0 has died\n2 of 3 questions"),
-        (ClusterError("2 GPUs are needed"), "error: 2 GPUs are needed\n2 of 3 questions"),
-    ],
-)
-def test_what_is_done_is_kept(folder, answered, error, message):
-    answered(2, error)
-    assert error_of(arguments(folder)).startswith(message)
-    with ExitStack() as stack:
-        assert [question.question for question in opened(stack, folder).missing] == [QUESTIONS[2][0]]
-
-
-def test_an_interrupted_evaluation_goes_on_where_it_was(folder, answered, capsys):
-    asked = answered(2, KeyboardInterrupt())
-    assert "interrupted; 2 of 3 questions" in interrupted(arguments(folder), capsys)
-    answered(3, KeyboardInterrupt())
+def test_what_is_done_is_kept_and_not_asked_again(folder, answered, capsys):
+    asked = answered(1, KeyboardInterrupt())
+    assert "interrupted; 1 of 3 questions" in interrupted(arguments(folder), capsys)
+    for error in (GenerationError("generation engine 0 has died"), ClusterError("2 GPUs are needed")):
+        answered(2, error)
+        assert refused(run.main, *arguments(folder)).startswith(f"error: {error}\n2 of 3 questions")
+    answered()
     run.main(arguments(folder))
     assert asked == [q for q, _ in QUESTIONS]
 
@@ -331,19 +295,9 @@ def test_a_command_that_only_scores_took_no_time(folder, answered, capsys, monke
 def test_other_settings_do_not_continue_a_begun_result(folder, answered, capsys):
     answered(1, KeyboardInterrupt())
     interrupted(arguments(folder), capsys)
-    write(folder / "q.jsonl", [{"question": q, "answer": a} for q, a in reversed(QUESTIONS)])
-    error = error_of(arguments(folder))
+    write_rows(folder / "q.jsonl", [{"question": q, "answer": a} for q, a in reversed(QUESTIONS)])
+    error = refused(run.main, *arguments(folder))
     assert "task: 'file-q@" in error and "--force" in error
-
-
-def opened(stack: ExitStack, folder: Path):
-    args = parsed(arguments(folder))
-    protocol = run.chosen_protocol(args)
-    planned = jobs.plan(
-        Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
-    )
-    jobs.open_jobs(stack, planned, folder / "out")
-    return planned[0]
 
 
 @contextmanager
@@ -358,20 +312,6 @@ def file_limit(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
-def test_a_full_disk_costs_only_the_question_that_was_being_written(folder):
-    with ExitStack() as stack:
-        job = opened(stack, folder)
-        job.add(job.missing[0].id, record(QUESTIONS[0][0]))
-        path = job.directory / "progress.jsonl"
-        full = pytest.raises(StorageError, match=r"progress\.jsonl cannot be written: File too large")
-        with file_limit(path.stat().st_size + 30), full:
-            job.add(job.missing[0].id, record(QUESTIONS[1][0]))
-        assert path.read_bytes()[-1:] != b"\n"  # half a line is there
-        assert len(job.missing) == 2
-    with ExitStack() as stack:
-        assert len(opened(stack, folder).missing) == 2
-
-
 def test_a_full_disk_is_said_and_the_command_goes_on_later(folder, answered, monkeypatch):
     asked = answered()
     respond = generate.respond
@@ -381,7 +321,7 @@ def test_a_full_disk_is_said_and_the_command_goes_on_later(folder, answered, mon
             respond(todo, *rest)
 
     monkeypatch.setattr(generate, "respond", on_a_small_disk)
-    error = error_of(arguments(folder))
+    error = refused(run.main, *arguments(folder))
     assert "cannot be written: File too large" in error and "1 of 3 questions are in" in error
     asked.clear()
     monkeypatch.setattr(generate, "respond", respond)
@@ -397,15 +337,15 @@ def run_dir(tmp_path) -> Path:
     """A run with checkpoints 2 (exported), 4 (not), 6 (gone), 8 (exported twice)."""
     paths = {tag: write_model(tmp_path / "ckpt" / tag) for tag in ("2", "8", "best_8")}
     rows = [(2, paths["2"]), (4, None), (6, str(tmp_path / "gone")), (8, paths["8"]), (8, paths["best_8"])]
-    write(tmp_path / "run" / "checkpoints.jsonl", [{"step": step, "model": path} for step, path in rows])
-    write(tmp_path / "run" / "metrics.jsonl", [{"step": step, "time": 0.0} for step in range(1, 11)])
+    write_rows(tmp_path / "run" / "checkpoints.jsonl", [{"step": step, "model": path} for step, path in rows])
+    write_rows(tmp_path / "run" / "metrics.jsonl", [{"step": step, "time": 0.0} for step in range(1, 11)])
     write_run(tmp_path / "run", "running", write_model(tmp_path / "final"))
     return tmp_path / "run"
 
 
 def write_run(run_dir: Path, status: str, output_dir: str) -> None:
     args = {"ckpt": {"output_dir": output_dir}}
-    write(run_dir / "run.json", [{"schema": 1, "status": status, "model": "org/base", "args": args}])
+    write_rows(run_dir / "run.json", [{"schema": 1, "status": status, "model": "org/base", "args": args}])
 
 
 def test_the_exported_checkpoints_of_a_run_by_step(run_dir, caplog):
@@ -424,7 +364,7 @@ def test_the_model_at_the_end_of_a_complete_run_is_one_of_its_steps(run_dir, tmp
 
 
 def test_a_run_without_exported_models_says_what_training_needs(run_dir):
-    write(run_dir / "checkpoints.jsonl", [{"step": 2, "model": None}])
+    write_rows(run_dir / "checkpoints.jsonl", [{"step": 2, "model": None}])
     with pytest.raises(UsageError, match=r"--ckpt\.save_hf"):
         models.of_run(run_dir)
     with pytest.raises(UsageError, match=r"no run\.json"):
@@ -483,7 +423,7 @@ def test_a_full_model_is_used_where_it_is(folder):
 
 
 def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
-    write(folder / "copy.jsonl", [{"question": QUESTIONS[0][0], "answer": 2}])
+    write_rows(folder / "copy.jsonl", [{"question": QUESTIONS[0][0], "answer": 2}])
     args = parsed(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/copy.jsonl"))
     protocol = run.chosen_protocol(args)
     planned = jobs.plan(
@@ -499,7 +439,7 @@ def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
 
 def test_a_score_that_only_shows_the_form_of_the_answers_is_said_to_be_so(folder, answered, capsys):
     answered()
-    write(folder / "silent.jsonl", [{"question": "Two roots of x^2 = 1?", "answer": "1"}])
+    write_rows(folder / "silent.jsonl", [{"question": "Two roots of x^2 = 1?", "answer": "1"}])
     run.main(arguments(folder, tasks=f"file:{folder}/silent.jsonl"))
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert "note: file-silent: hardly a response gives an answer (second-to-last Answer:" in notes[-1]

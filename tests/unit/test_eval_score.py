@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import write_rows
 from patience import seconds
 
 from openrlhf_ebpo.data.table import read_table
@@ -41,7 +42,7 @@ def scored(tmp_path, capsys):
     """Runs the command on rows; returns the output's rows and what it printed."""
 
     def run(rows: list[dict], *flags: str, output: str = "out.jsonl"):
-        source = write_lines(tmp_path / "in.jsonl", rows)
+        source = write_rows(tmp_path / "in.jsonl", rows)
         score.main(["--input", str(source), "--output", str(tmp_path / output), "--workers", "1", *flags])
         return rows_of(tmp_path / output), capsys.readouterr().out
 
@@ -51,11 +52,6 @@ def scored(tmp_path, capsys):
 def grade(questions, responses, protocol) -> list[list[dict]]:
     with Grader(protocol.extraction, protocol.scorer, workers=1) as grader:
         return list(grader.map(lambda pair: grader.grade_samples(*pair), zip(questions, responses, strict=True)))
-
-
-def write_lines(path: Path, rows: list) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def rows_of(path: Path) -> list[dict]:
@@ -69,7 +65,7 @@ def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path, capsys)
     assert len(MATH_PAIRS) >= 490
     assert len(RULE_PAIRS) >= 100
     renamed = [{**row, "label": row["correct"]} for row in rows]
-    source, output = write_lines(tmp_path / "pairs.jsonl", renamed), tmp_path / "scored.jsonl"
+    source, output = write_rows(tmp_path / "pairs.jsonl", renamed), tmp_path / "scored.jsonl"
     progress = tmp_path / "scored.progress.jsonl"
     flags = ["--input", source, "--output", output, "--seconds", "1", "--workers", "2"]
     command = [sys.executable, "-m", "eval.score", *map(str, flags)]
@@ -203,7 +199,7 @@ def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, 
     if isinstance(content, str):
         source.write_text(content)
     elif content is not None:
-        write_lines(source, content)
+        write_rows(source, content)
     with pytest.raises(SystemExit) as error:
         score.main(["--input", str(source), "--output", str(tmp_path / "out.jsonl"), *flags])
     assert message in str(error.value)
@@ -242,7 +238,7 @@ score.main(sys.argv[1:])
 
 
 def test_what_cannot_be_written_is_an_error_and_what_was_written_stays(tmp_path):
-    source, output = write_lines(tmp_path / "in.jsonl", [PAIR | {"text": "." * 4000}]), tmp_path / "out.jsonl"
+    source, output = write_rows(tmp_path / "in.jsonl", [PAIR | {"text": "." * 4000}]), tmp_path / "out.jsonl"
     flags = ["--input", str(source), "--output", str(output), "--workers", "1"]
     full = subprocess.run([sys.executable, "-c", FULL, *flags], cwd=ROOT, capture_output=True, text=True)
     assert full.returncode == 1

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import write_rows
 
 import figures as command
 from lab import learner, measured, orders, policy, real, tasks, warm_starts
@@ -223,8 +224,7 @@ def test_the_papers_averages_are_those_of_its_tables():
 
 def test_a_training_on_the_real_stack_is_read_from_its_run_directory(tmp_path):
     rows = [{"step": step, **dict.fromkeys(real.METRICS, step / 2)} for step in range(1, 11)]
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "run" / "metrics.jsonl", rows)
     record = real.curves(tmp_path / "run", 10)
     assert record == {name: [step / 2 for step in range(1, 11)] for name in real.METRICS}
     assert set(real_stack.TITLES) <= set(record)

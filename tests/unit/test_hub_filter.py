@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_secrets import FORMS, TOKENIZER, leaked, received
-from hub_runs import queue, refused
+from fake_secrets import TOKENIZER, leaked, received
+from hub_runs import queue
 from recorded_runs import GOOD, arguments, save_result, write_run
 from safetensors.numpy import save
 
@@ -27,7 +27,6 @@ from openrlhf_ebpo.hub.notes import BEGIN, END, notes_of, with_notes
 from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.run_data import run_files
-from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.redact import own_homes, without_homes
 
 ROOT = Path(__file__).parents[2]
@@ -77,18 +76,6 @@ def test_what_has_been_looked_at_does_not_change(tmp_path):
     assert dict(files) == {"x.txt": b"x"}
     with pytest.raises(TypeError):
         files["y.txt"] = b"y"
-
-
-def test_a_file_is_looked_through_once_and_goes_no_more_when_it_has_changed(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_text("x")
-    files = Publishable({"x.txt": local_file(path)})
-    path.write_text(TOKEN)
-    assert files["x.txt"].cleared and dict(Publishable(files)) == dict(files)
-    with pytest.raises(HubError, match="has changed"):
-        files["x.txt"].open()
-    with pytest.raises(UsageError, match="secret"):
-        Publishable({"x.txt": local_file(path)})
 
 
 @pytest.mark.parametrize(
@@ -233,13 +220,13 @@ def test_a_secret_in_another_spelling_is_one(spell):
         Publishable({"x.json": spell(f'{{\n"note": "{TOKEN}"}}')})
 
 
-def test_root_is_nobodys_name(monkeypatch):
+def test_root_is_not_a_private_home(monkeypatch):
     monkeypatch.setenv("HOME", "/root")
     assert "/root" not in own_homes()
     assert dict(Publishable({"x.txt": b"cd /root/x"}))
 
 
-def test_what_is_taken_out_is_known_by_its_place():
+def test_redaction_goes_by_key_not_by_value():
     before = {"a": {"b": ["x", {"url": "http://h/x?t=1"}], "n": float("nan")}, "c": "/home/bob/x", "d": 1, "token": "t"}
     assert sorted(changes(before, public(before))) == ["a.b", "c", "token"]
 
@@ -297,16 +284,6 @@ def test_dry_run_and_push_use_one_filter(at_home, tmp_path, use_hub, no_waiting,
     assert str(tmp_path).encode() not in received(use_hub)
 
 
-@pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "README.md"])
-def test_dry_run_refuses_what_the_push_refuses(at_home, use_hub, make_run, name):
-    run_dir = make_run()
-    (run_dir.parent / "ckpt" / "global_step4_hf" / name).write_text(f"one\ntwo {HOME}/x\n")
-    said = []
-    for more in ((), ("--dry_run",)):
-        said.append(refused("push", run_dir, "--repo", MODEL, *more))
-    assert said[0] == said[1] and f"{name}, line 2, holds" in said[0] and not use_hub.repos
-
-
 def test_what_became_private_while_it_waited_does_not_go(api, hub, make_run):
     """A snapshot of an earlier version, say, whose filter knew less."""
     run_dir = make_run()
@@ -318,12 +295,6 @@ def test_what_became_private_while_it_waited_does_not_go(api, hub, make_run):
     write_json(item.path / "push.json", {**wanted, "sha256": {}})
     assert drain(run_dir, api, attempts=1).permanent
     assert not leaked(hub, ["NEEDLE"])
-
-
-def test_every_form_of_a_secret_is_refused_in_a_text():
-    for form in FORMS.values():
-        with pytest.raises(UsageError, match="secret"):
-            Publishable({"x.txt": form.replace("{}", "NEEDLE000001WXYZ").encode()})
 
 
 def test_no_home_folder_stays_in_a_card(at_home, tmp_path):

@@ -165,7 +165,7 @@ def test_a_snapshot_that_nobody_can_read_holds_no_other_up(hub, use_hub, make_ru
         "[" * 100_000,
     ],
 )
-def test_a_hub_json_of_other_things_is_overwritten(make_run, text):
+def test_an_unreadable_hub_json_is_replaced(make_run, text):
     run_dir = make_run()
     (run_dir / "hub.json").write_text(text)
     outbox.write_state(run_dir, 2, state="pushed")

@@ -1,7 +1,7 @@
 """Repos as people name them, wherever one is asked for."""
 
 import pytest
-from hub_runs import refused
+from commands import refused
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
@@ -42,6 +42,7 @@ def test_names_and_addresses(text, kind, expected, monkeypatch):
         ("https://huggingface.co/owner", "model", "is owner/name"),
         ("https://huggingface.co/owner/name/discussions/1", "model", "is owner/name"),
         ("owner/name/x", "model", "is owner/name"),
+        ("owner/..", "model", "is owner/name"),
         ("owner/name@", "model", "Empty revision"),
         ("owner/name@../../x", "model", "is not the name of a revision"),
         ("owner/name@a..b", "model", "is not the name of a revision"),
@@ -52,18 +53,10 @@ def test_names_and_addresses(text, kind, expected, monkeypatch):
         ("spaces/owner/app", "dataset", "a data set is asked for .datasets/owner/name., and this is a Space"),
     ],
 )
-def test_what_names_no_repo_is_named_with_its_flag(text, kind, words):
+def test_a_wrong_repository_name_is_refused_with_its_flag(text, kind, words):
     with pytest.raises(UsageError, match=words) as caught:
         place(text, "--repo", kind)
     assert str(caught.value).startswith(f"--repo {text}: ")
-
-
-@pytest.mark.parametrize(
-    "repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n", "a/b--c"]
-)
-def test_what_is_not_the_name_of_a_repo(repo):
-    with pytest.raises(UsageError, match="owner/name"):
-        place(repo)
 
 
 @pytest.mark.parametrize("text", ["hf_" + "a1" * 17, "https://huggingface.co/owner/name?token=abcdef"])
@@ -95,10 +88,10 @@ def test_a_push_goes_to_no_revision():
 )
 def test_every_command_names_its_flag(make_run, tmp_path, argv, words):
     places = {"RUN": make_run(), "DIR": tmp_path / "pulled"}
-    assert words in refused(*(places.get(each, each) for each in argv))
+    assert words in refused(hub_cli.main, *(places.get(each, each) for each in argv))
 
 
-def test_a_step_comes_by_its_address(hub, use_hub, make_run, tmp_path, monkeypatch):
+def test_a_steps_address_pulls_that_step(hub, use_hub, make_run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {})
     run_dir = make_run()

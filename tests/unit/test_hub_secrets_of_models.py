@@ -1,15 +1,15 @@
 """Secrets and strangers in a model's folder: they never get to the Hub, against the unmodified client."""
 
 import json
-import os
 from pathlib import Path
 
 import hub_runs
 import numpy as np
 import pytest
+from commands import refused
 from fake_secrets import TOKENIZER, leaked
 from hub_runs import REPO as MODEL
-from hub_runs import model_of, queue, refused
+from hub_runs import model_of, queue
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
@@ -48,20 +48,19 @@ def test_models_as_they_are_published_pass(hub, api, make_run):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tokenizer_config.json", {**TOKENIZER, "token": "short"}),
-        ("tokenizer_config.json", {**TOKENIZER, "init": [{"use_auth_token": "whatever"}]}),
         ("config.json", {"api_key": "k"}),
-        ("generation_config.json", {"note": "hf" + "_" + "NEEDLE" * 6}),
-        ("chat_template.jinja", "{# " + "gh" + "p_" + "NEEDLE" * 6 + " #}"),
-        ("README.md", "git clone https://me" + ":NEEDLE@host.test/x"),
+        ("tokenizer_config.json", {**TOKENIZER, "init": [{"use_auth_token": "whatever"}]}),
         ("tokenizer_config.json", '{"token": "NEEDLE", "token": null}'),
+        ("chat_template.jinja", "{# " + "gh" + "p_" + "NEEDLE" * 6 + " #}"),
     ],
+    ids=["key", "nested", "duplicate key", "jinja"],
 )
-def test_a_models_own_file_with_a_secret_is_refused_before_anything_goes(hub, use_hub, make_run, name, value):
+def test_push_and_dry_run_refuse_a_models_file_with_a_secret(hub, use_hub, make_run, name, value):
     run_dir = make_run()
     path = model_of(run_dir, 4) / name
     path.write_text(value if isinstance(value, str) else json.dumps(value))
-    words = refused("push", run_dir, "--repo", MODEL)
+    words = refused(hub_cli.main, "push", run_dir, "--repo", MODEL)
+    assert words == refused(hub_cli.main, "push", run_dir, "--repo", MODEL, "--dry_run")
     assert name in words and "secret" in words and "NEEDLE" not in words
     assert outbox.items(run_dir) == [] and not hub.repos
 
@@ -115,44 +114,13 @@ def test_a_link_out_of_the_model_is_refused_and_one_inside_followed(hub, api, ma
     assert hub.repo(MODEL).files()["tokenizer.json"] == hub.repo(MODEL).files()["config.json"]
 
 
-def test_a_file_that_is_none_is_refused(make_run):
-    run_dir = make_run()
-    path = model_of(run_dir, 2) / "tokenizer.json"
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(UsageError, match=r"tokenizer\.json is not a regular file"):
-        queue(run_dir, 2)
-
-
-def test_what_is_put_into_a_waiting_snapshot_does_not_go(hub, api, make_run, tmp_path):
-    run_dir = make_run()
-    item = queue(run_dir, 2)
-    stranger = tmp_path / "id_rsa"
-    stranger.write_text("NEEDLE")
-    (item.path / "files" / "vocab.txt").symlink_to(stranger)
-    (item.path / "files" / "notes.txt").write_text("NEEDLE")
-    swapped = item.path / "files" / "tokenizer.json"
-    stranger.write_bytes(b"x" * swapped.stat().st_size)
-    swapped.unlink()
-    swapped.symlink_to(stranger)
-    lines = []
-    assert drain(run_dir, api, lines.append, attempts=1).permanent
-    assert "tokenizer.json leads to" in lines[-1]
-    swapped.unlink()
-    swapped.write_text("{}")
-    assert "vocab.txt leads to" in str(drain(run_dir, api, lines.append, attempts=1))
-    (item.path / "files" / "vocab.txt").unlink()
-    (item.path / "files" / "vocab.txt").write_text("NEEDLE")
-    assert drain(run_dir, api) is None
-    assert not {"vocab.txt", "notes.txt"} & set(hub.repo(MODEL).files()) and not leaked(hub, ["NEEDLE"])
-
-
 def test_a_file_that_the_user_has_looked_through_goes_as_it_is(hub, use_hub, make_run):
     run_dir = make_run()
     config = model_of(run_dir, 4) / "config.json"
     config.write_text(json.dumps({"api_key": "a word of the vocabulary", "note": "hf" + "_" + "NEEDLE" * 6}))
-    assert "--not_secret FILE" in refused("push", run_dir, "--repo", MODEL)
+    assert "--not_secret FILE" in refused(hub_cli.main, "push", run_dir, "--repo", MODEL)
     mistyped = ("--not_secret", "confg.json")
-    assert "--not_secret confg.json" in refused("push", run_dir, "--repo", MODEL, *mistyped) and not hub.repos
+    assert "--not_secret confg.json" in refused(hub_cli.main, "push", run_dir, "--repo", MODEL, *mistyped)
+    assert not hub.repos
     hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--not_secret", "config.json"])
     assert hub.repo(MODEL).files()["config.json"] == config.read_bytes()

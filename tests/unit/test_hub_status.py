@@ -8,7 +8,8 @@ import time
 
 import hub_runs
 import pytest
-from hub_runs import REPO, queue, refused
+from commands import refused
+from hub_runs import REPO, queue
 from patience import wait_until
 
 from openrlhf_ebpo.cli import hub as hub_cli
@@ -77,7 +78,7 @@ def test_a_failure_is_told_with_its_cause(hub, use_hub, make_run, status):
     run_dir = make_run()
     queue(run_dir, 2)
     hub.fail(r"POST .*/commit/", 503, times=9)
-    refused("push", run_dir, "--attempts", "2")
+    refused(hub_cli.main, "push", run_dir, "--attempts", "2")
     code, out = status(run_dir)
     assert code == 1 and "failed         2" in out and "the Hub has a problem (503" in out
     assert "failed attempts so far: 2" in out

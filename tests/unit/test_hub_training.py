@@ -116,17 +116,8 @@ def test_what_stays_private_although_it_was_to_be_public_is_said(hub, use_hub):
     assert warning.startswith("warning: owner/old exists and is private")
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("owner/name", ("owner/name", None)),
-        ("owner/name@10", ("owner/name", "step-000010")),
-        ("owner/name@step-000010", ("owner/name", "step-000010")),
-        ("owner/name@my-branch", ("owner/name", "my-branch")),
-    ],
-)
-def test_places_to_resume_from(text, place):
-    assert training_flags.parse_place(text) == place
+def test_a_step_to_resume_from_is_the_tag_of_its_push():
+    assert training_flags.parse_place("owner/name@10") == ("owner/name", "step-000010")
 
 
 def test_resuming_takes_weights_and_prior_of_the_step(pushed, tmp_path):
@@ -139,7 +130,7 @@ def test_resuming_takes_weights_and_prior_of_the_step(pushed, tmp_path):
     assert not values["ckpt.load_enable"] and not (folder / "full_state").exists()
 
 
-def test_resuming_with_the_optimizers_state_only_after_an_explicit_word(pushed, tmp_path):
+def test_resuming_from_pickles_needs_the_flag(pushed, tmp_path):
     argv = ["--hub.resume_from", f"{REPO}@2", "--hub.trust_pickle"]
     values = flags(*argv, **{"ckpt.path": str(tmp_path / "new"), "actor.model_name_or_path": "base"})
     training_flags.resolve_resume(values)
@@ -243,18 +234,6 @@ def test_every_nth_saved_step_is_queued_and_counted(trainer):
     assert [item.step for item in outbox.items(run_dir)] == [4]
 
 
-def test_a_repeated_step_does_not_write_through_its_snapshot(trainer):
-    args, run_dir, pushes = trainer
-    args.hub.full_state = True
-    pushes.queue_saved(4)
-    (item,) = outbox.items(run_dir)
-    assert any(path.startswith("full_state/_actor/global_step4/") for path in item.files())
-    before = {path: file.read_bytes() for path, file in item.files().items()}
-    pushes.before_saving(4)
-    hub_runs.export_model(run_dir.parent / "ckpt" / "global_step4_hf", 99)
-    assert {path: file.read_bytes() for path, file in item.files().items()} == before
-
-
 def test_what_goes_wrong_before_the_outbox_is_told_and_counted_and_stops_nothing(trainer, capsys):
     _, run_dir, pushes = trainer
     pushes.queue_saved(6)  # the model lies on another machine
@@ -286,7 +265,7 @@ def test_a_secret_in_the_tokenizers_files_is_told_at_the_start_and_stops_no_trai
     assert [item.step for item in outbox.items(run_dir)] == [4]
 
 
-def test_pushes_are_told_once(hub, trainer, use_hub, monkeypatch, capsys):
+def test_a_push_is_reported_once(hub, trainer, use_hub, monkeypatch, capsys):
     monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {})
     _, run_dir, pushes = trainer
     pushes.queue_saved(2)
@@ -325,15 +304,25 @@ def test_the_end_names_what_is_left_and_the_command_for_it(trainer, capsys):
 LARGE = b'{"large": "%s"}' + b" " * outbox.LINK_FROM
 
 
-def test_a_repeated_step_does_not_write_through_a_snapshot_of_hub_push(trainer):
+@pytest.mark.parametrize("queued_by", ["training", "hub push"])
+def test_a_repeated_step_does_not_write_through_its_snapshot(trainer, queued_by):
     args, run_dir, pushes = trainer
-    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    model = run_dir.parent / "ckpt" / "global_step4_hf"
     (model / "tokenizer.json").write_bytes(LARGE % b"1")  # transformers writes it in place
-    outbox.add(run_dir, 2, model, repo=REPO)
-    args.hub.repo = None
-    pushes.before_saving(2)
+    if queued_by == "training":
+        args.hub.full_state = True
+        pushes.queue_saved(4)
+    else:
+        outbox.add(run_dir, 4, model, repo=REPO)
+        args.hub.repo = None
+    (item,) = outbox.items(run_dir)
+    states = [path for path in item.files() if path.startswith("full_state/_actor/global_step4/")]
+    assert bool(states) == (queued_by == "training")
+    before = {path: file.read_bytes() for path, file in item.files().items()}
+    pushes.before_saving(4)
+    hub_runs.export_model(model, 99)
     (model / "tokenizer.json").write_bytes(LARGE % b"2")
-    assert outbox.items(run_dir)[0].files()["tokenizer.json"].read_bytes() == LARGE % b"1"
+    assert {path: file.read_bytes() for path, file in item.files().items()} == before
 
 
 def test_the_optimizers_state_is_left_out_before_the_disk_is_full_of_deleted_checkpoints(trainer, monkeypatch, capsys):

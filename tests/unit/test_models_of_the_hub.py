@@ -55,11 +55,7 @@ def test_what_loading_reads_is_fetched_once_and_nothing_else(publish, use_hub):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({SECOND: bytes(len(SHARDS[SECOND]))}, f"{SECOND} is damaged or cut off"),
-        ({SECOND: SHARDS[SECOND] + b"x"}, f"{SECOND} is damaged or cut off"),
         ({SECOND: None}, f"names {SECOND}, which is missing"),
-        ({"model.safetensors.index.json": b'{"weight_map": {"x": "../../x"}}'}, "names ../../x, which is missing"),
-        ({"tokenizer.json": b"[]"}, "tokenizer.json holds a JSON list"),
         (
             {**dict.fromkeys([*SHARDS, "model.safetensors.index.json"]), "pytorch_model.bin": b"\x80\x04."},
             "pickles are fetched only with --trust_remote_code",

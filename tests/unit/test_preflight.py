@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from commands import write_rows
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.checks import preflight
@@ -20,7 +21,7 @@ ROWS = [{"prompt": "1+1", "label": "2"}, {"prompt": "1+2", "label": "3"}]
 
 @pytest.fixture
 def good(tmp_path) -> dict:
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_rows(tmp_path / "data.jsonl", ROWS)
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")

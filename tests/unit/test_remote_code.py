@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import own_code
 import pytest
+from commands import refused
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
@@ -139,12 +137,6 @@ def commands(folder: Path, model: str | None = None) -> dict:
     }
 
 
-def refused(command, argv: list[str]) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        command(argv)
-    return str(stopped.value.code)
-
-
 NAMES = ["train", "train --dry_run", "sft", "eval", "data difficulty"]
 
 
@@ -167,7 +159,8 @@ NAMES = ["train", "train --dry_run", "sft", "eval", "data difficulty"]
 )
 def test_every_command_refuses_a_model_that_needs_its_own_code(name, changes, code, folder):
     marker = own_code.bring_code(folder / "model", **changes)
-    message = refused(*commands(folder)[name])
+    command, argv = commands(folder)[name]
+    message = refused(command, *argv)
     for words in (str(folder / "model"), code, "brings its own code", "--trust_remote_code"):
         assert words in message
     assert not marker.exists() and len(message.splitlines()) == 1
@@ -187,7 +180,8 @@ def test_a_model_on_the_hub_is_refused_by_its_configuration_alone(name, folder, 
     files = {"config.json": {"model_type": "own", "auto_map": {"AutoConfig": "evil/repo--own.OwnConfig"}}}
     content = {path: json.dumps(value).encode() for path, value in files.items()}
     publish(hub, "owner/own", {**content, "tokenizer_config.json": b"{}", "own.py": b"x", "model.safetensors": b"w"})
-    message = refused(*commands(folder, "owner/own")[name])
+    command, argv = commands(folder, "owner/own")[name]
+    message = refused(command, *argv)
     assert "owner/own: the model brings its own code" in message and "evil/repo--own.OwnConfig" in message
     asked = {request.partition("?")[0].rpartition("/")[2] for request in hub.requests if "/resolve/" in request}
     assert asked == {"config.json", "tokenizer_config.json"}
@@ -223,16 +217,6 @@ def test_without_a_hub_nothing_is_refused_and_nothing_waits(hub, use_hub, monkey
     assert preflight.model_problems("--model", "owner/own") == [] and len(hub.requests) == 1
 
 
-@pytest.mark.nightly  # daily: contract/test_remote_code.py
-def test_with_the_flag_a_dry_run_accepts_the_model(folder):
-    marker = own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
-    argv = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *train(folder, "--dry_run", "--trust_remote_code")]
-    environment = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules")}
-    done = subprocess.run(argv, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and "dry run: flags, files" in done.stdout, done.stderr
-    assert "model: OwnForCausalLM" in done.stdout and marker.exists()  # counting its weights takes its code
-
-
 def test_an_adapter_is_refused_for_its_tokenizer_and_for_its_base(folder):
     adapter = folder / "adapter"
     adapter.mkdir()
@@ -240,10 +224,10 @@ def test_an_adapter_is_refused_for_its_tokenizer_and_for_its_base(folder):
     own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": "evil/repo--t.Own"}}
     (adapter / "tokenizer_config.json").write_text(json.dumps(own))
     command, argv = commands(folder, str(adapter))["eval"]
-    assert f"--model {adapter}: the model brings its own code" in refused(command, argv)
+    assert f"--model {adapter}: the model brings its own code" in refused(command, *argv)
     (adapter / "tokenizer_config.json").unlink()
     marker = own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
-    assert f"--model {folder / 'model'}: the model brings its own code" in refused(command, argv)
+    assert f"--model {folder / 'model'}: the model brings its own code" in refused(command, *argv)
     assert not marker.exists()
 
 
@@ -256,7 +240,7 @@ def test_every_command_decides_anew_and_no_variable_does(folder, monkeypatch):
     own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
     remote_code.trusted.answer = True
     for command, argv in commands(folder).values():
-        assert "brings its own code" in refused(command, argv) and not remote_code.trusted()
+        assert "brings its own code" in refused(command, *argv) and not remote_code.trusted()
 
 
 def test_workers_are_told_by_the_name_of_their_hook():

@@ -23,6 +23,7 @@ from openrlhf_ebpo.redact import (
 def test_every_form_of_a_secret_is_known_to_logs_to_tables_and_behind_any_sign(form):
     needle = "NEEDLE000001WXYZ"
     secret = FORMS[form].replace("{}", needle)
+    assert find_private(secret, ()) is not None
     for text in (secret, f"failed: {secret}, again", f'{{"x": "{secret}"}}', f"({secret})", f"/data/me/{secret}/x"):
         assert needle not in without_secrets(text) and needle not in redacted_text(text), text
         assert redacted_text(redacted_text(text)) == redacted_text(text)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import write_rows
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import prompts, protocols, shots, tasks
@@ -19,8 +20,7 @@ def protocol(count: int, file: str = "x") -> protocols.Protocol:
 
 def write(path: Path, numbers, **columns) -> str:
     rows = [{"question": f"What is {i}?", "answer": str(i), **columns} for i in numbers]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return str(write_rows(path, rows))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_shots_of_a_file_are_none_of_the_questions(task, tmp_path):
 def test_a_question_that_the_file_spells_otherwise_is_not_shown(task, tmp_path):
     path = tmp_path / "train.jsonl"
     rows = [{"question": f" what  is {i}?", "answer": str(i)} for i in (3, 7)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     assert [each for each, _ in shots.with_shots(task, protocol(1), str(path), RAW).shots] == ["what  is 7?"]
 
 
@@ -52,7 +52,7 @@ def test_a_question_that_a_benchmark_puts_words_around_is_not_shown(tmp_path):
     asked = Task("t", (Question("a", "How long is it? Say it in km.", "3"),), "s")
     path = tmp_path / "train.jsonl"
     rows = [{"question": text, "answer": "5"} for text in ("How long is it?", "How far is it?")]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     assert shots.with_shots(asked, protocol(1), str(path), RAW).shots == (("How far is it?", "Answer: 5"),)
 
 

@@ -1,12 +1,12 @@
 """What the panels of the page Dynamics are made of, without a browser."""
 
-import base64
 import json
 import shutil
 
 import numpy as np
 import pytest
 from marked_runs import BROKEN, MARK, marked_run
+from panels import board, values
 from space_runs import learning_run
 
 from openrlhf_ebpo.space import heatmaps
@@ -20,11 +20,6 @@ from openrlhf_ebpo.space.runs import Run, Runs
 from openrlhf_ebpo.space.shelves import tokens_per_second
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
-
-
-def values(packed: dict) -> np.ndarray:
-    found = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
-    return found.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else found
 
 
 def drawn(*lines: Line, **more) -> dict:
@@ -91,8 +86,7 @@ def test_a_run_whose_directory_vanishes_says_so(tmp_path):
 
 
 def page(shown: Workspace, **view) -> dict:
-    found = json.loads(dynamics.render(clean(view), shown)["board"])
-    return {panel["id"]: panel for section in found["sections"] for panel in section["panels"]}
+    return board(dynamics.render(clean(view), shown))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers at the ends of floats

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from space_runs import learning_run
 
 from openrlhf_ebpo.space.app import build
 from openrlhf_ebpo.space.links import Session, address, clean
-from openrlhf_ebpo.space.pages import PAGES, evaluation, samples
+from openrlhf_ebpo.space.pages import PAGES, evaluation
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.settings import settings_of, shown
 from openrlhf_ebpo.space.text import HTML, html, joined
@@ -132,16 +133,22 @@ def test_no_field_of_a_run_becomes_an_element_alone(tmp_path):
     assert len(fields) > 120 and len({field.partition(":")[0] for field in fields}) == 7
 
 
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted", "stalled"])
+def test_what_a_run_says_of_itself_is_text(marked, tmp_path, status):
+    run = shutil.copytree(marked, tmp_path / "run")
+    about = json.loads((run / "run.json").read_text())
+    about |= {"status": "running" if status == "stalled" else status, "error": MARK, "started": MARK}
+    about |= {"stalled": {"time": MARK, "what": MARK}} if status == "stalled" else {}
+    (run / "run.json").write_text(json.dumps(about))
+    beat = {"step": 2, "phase": MARK, "detail": MARK, "since": time.time(), "time": time.time()}
+    (run / "heartbeat.json").write_text(json.dumps(beat))
+    assert "&#60;img data-foreign" in show(workspace(run), {"tab": "overview"})["cards"]
+
+
 def test_no_string_of_a_run_becomes_an_element(marked, tmp_path):
     shown = workspace(marked, marked_run(tmp_path / "other", seed=2))
     seen = "".join(str(text) for view in views(shown) for text in show(shown, view).values() if isinstance(text, HTML))
     assert seen.count("data-foreign") > 500, "it is shown"
-
-
-def test_the_estimator_of_run_json_is_text(marked):
-    shown = samples.render(clean({}), workspace(marked))["answers"]
-    legend = shown.rpartition('<p class="more">')[2]
-    assert "<img" not in legend and "&#60;img" in legend
 
 
 @pytest.mark.nightly  # daily: unit/test_space_bounds.py

@@ -1,15 +1,14 @@
 """What the Space's pages show for a view, without a browser; and views as addresses."""
 
-import base64
 import json
 import re
 from collections import Counter
 from urllib.parse import parse_qsl
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from panels import board, values
 from space_runs import learning_run
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS
@@ -48,17 +47,8 @@ def show(workspace, page, **view):
     return PAGES[page].render(clean({"runs": "ebpo,grpo", **view}), workspace)
 
 
-def panels(found) -> dict:
-    return {panel["id"]: panel for section in json.loads(found["board"])["sections"] for panel in section["panels"]}
-
-
-def values(packed: dict) -> np.ndarray:
-    found = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
-    return found.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else found
-
-
 def test_dynamics_has_every_panel_of_the_runs(workspace):
-    found = panels(show(workspace, "dynamics", smooth=0.2))
+    found = board(show(workspace, "dynamics", smooth=0.2))
     later = {"mismatch/k3_kl", HELD_OUT}  # not measured in these runs
     assert set(found) - {"speed"} == {metric.name for metric in shown_in(Shown.SPACE)} - later
     both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
@@ -83,8 +73,8 @@ def test_every_figure_is_one_that_plotly_reads(workspace):
     shown = [("dynamics", {"look": look}) for look in dynamics.LOOKS] + [("evaluation", {})]
     for page, view in shown:
         view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl", **view}
-        assert panels(show(workspace, page, **view))
-        for panel in panels(show(workspace, page, **view)).values():
+        assert board(show(workspace, page, **view))
+        for panel in board(show(workspace, page, **view)).values():
             text = re.sub(r'"@[\w-]+"', '"#112233"', json.dumps(panel["figure"]))
             figure = json.loads(text)
             for trace in figure["data"]:
@@ -189,7 +179,7 @@ def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_pat
 def test_evaluation_marks_the_papers_numbers(workspace):
     found = show(workspace, "evaluation", paper="Qwen3-8B,4")
     assert "reported in the paper" in found["table"] and "50.21" in found["table"] and "±" in found["table"]
-    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23"} == set(panels(found))
+    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23"} == set(board(found))
     assert re.search(r'<small class="vote">maj@8 [\d.]+ \([\d.]+ to [\d.]+\)</small>', found["table"])
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
     opened = show(workspace, "evaluation", question=key)["questions"]
@@ -213,13 +203,13 @@ def test_understand_says_when_estimators_learn_nothing(right):
 @pytest.mark.parametrize("mean", [0.01, 0.5, 0.99])
 @pytest.mark.parametrize("between", [0.0, 0.25])
 @pytest.mark.parametrize("within", [0.0, 0.25])
-def test_understand_stands_the_ends_of_its_sliders(mean, between, within):
+def test_understand_works_at_slider_ends(mean, between, within):
     found = understand.render(clean({"mean": mean, "between": between, "within": within, "g": 32, "right": 32}))
     assert "nan" not in found["story"].lower()
 
 
 @pytest.mark.parametrize("steps", ["²", "①", "9" * 300, "1-²", "-1"])
-def test_steps_that_are_none_are_said(workspace, steps):
+def test_an_invalid_step_is_explained(workspace, steps):
     found = show(workspace, "samples", steps=steps)
     assert "notice" in found["notes"] or "No group fits" in found["groups"]
 
@@ -282,7 +272,7 @@ def test_the_picture_says_its_numbers():
 
 @pytest.mark.parametrize("mean", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("prior", [0.01, 0.28, 0.52, 0.97])
-def test_names_in_the_picture_stand_inside_it_on_lines_of_their_own(mean, prior):
+def test_labels_stay_inside_the_plot(mean, prior):
     drawn = picture(Drawn(mean, 0.7 * mean + 0.3 * prior, 0.3, prior, 0.2, 0.1))
     texts = re.findall(r'<text class="(?:mean|base|glob)" x="([\d.]+)" y="(\d+)" text-anchor="(\w+)">([^<]+)', drawn)
     assert len(texts) == 3 and len({y for _, y, _, _ in texts}) == 3
@@ -313,8 +303,8 @@ def test_a_long_name_keeps_its_end(tmp_path):
         assert "seed1<" in shown and "seed2<" in shown and "more characters" not in shown
 
 
-def test_a_log_scale_says_where_it_is_none(workspace):
-    found = panels(show(workspace, "dynamics", log=True))
+def test_non_positive_values_are_noted_on_a_log_scale(workspace):
+    found = board(show(workspace, "dynamics", log=True))
     fails = found["ebpo/all_pass_fraction"]
     assert "linear" in fails["note"] and fails["figure"]["layout"]["yaxis"]["type"] == "linear"
     assert found["response_length"]["figure"]["layout"]["yaxis"]["type"] == "log"
@@ -323,7 +313,7 @@ def test_a_log_scale_says_where_it_is_none(workspace):
 
 def test_a_short_run_has_whole_steps(tmp_path):
     learning_run(tmp_path / "short", steps=1, seed=1, name="short", prompts=2)
-    found = panels(dynamics.render(clean({}), Workspace(Runs([str(tmp_path)]))))
+    found = board(dynamics.render(clean({}), Workspace(Runs([str(tmp_path)]))))
     assert found["rollout/reward_mean"]["figure"]["layout"]["xaxis"]["dtick"] == 1
 
 

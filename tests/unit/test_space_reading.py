@@ -91,7 +91,7 @@ def test_what_was_cut_by_its_limit_says_so():
     assert "length limit" in answer("and so", truncated=True) and "length limit" not in answer("and so")
 
 
-def test_marks_are_data_of_the_place():
+def test_marks_are_kept_per_place_in_the_text():
     found = Tags(answer("x", find='"><b>', extracted="1", gold=None))
     assert {"data-find", "data-hits", "data-extracted"} <= found.attributes and "data-gold" not in found.attributes
     assert "b" not in found.tags

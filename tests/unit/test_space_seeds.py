@@ -66,7 +66,7 @@ def test_a_run_that_does_not_say_what_ran_stands_alone(about):
     assert len(found) == (1 if "x" in (about.get("args") or {}) else 2)
 
 
-def test_nested_without_end_is_no_configuration():
+def test_a_deeply_nested_configuration_is_ignored():
     deep = {}
     for _ in range(100_000):
         deep = {"x": deep}

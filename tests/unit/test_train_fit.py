@@ -1,12 +1,10 @@
 """What `train` says of model and prompts before Ray starts, and of a sample of answers. No engine starts here."""
 
-import json
 import sys
 from types import SimpleNamespace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from commands import write_rows
 from tiny_tokenizers import CHAT, save
 
 from openrlhf_ebpo.checks import model_fit
@@ -26,11 +24,7 @@ def args(tmp_path):
     """Nested arguments, with changes to those of the data: args(ROWS, add_bos=True)."""
 
     def build(rows=ROWS, new_tokens=8, model=None, name="train.jsonl", held_out=None, **data):
-        path = tmp_path / name
-        if name.endswith("parquet"):
-            pq.write_table(pa.Table.from_pylist(rows), path)
-        else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path = write_rows(tmp_path / name, rows)
         values = {"input_key": "q", "label_key": "a", "input_template": None, "apply_chat_template": False}
         values |= {
             "max_samples": 10**8,

@@ -6,6 +6,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
+from commands import write_rows
 from hub_runs import export_model
 from replay_runs import train
 
@@ -88,8 +89,7 @@ def test_a_whole_run_is_fine_and_nothing_is_written(folder, verify):
 
 
 def rewrite_lines(path, change):
-    rows = change(read_json_lines(path))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, change(read_json_lines(path)))
 
 
 def drop_metrics(folder):
