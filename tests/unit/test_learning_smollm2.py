@@ -107,8 +107,6 @@ def test_a_result_is_read_from_the_run(bench, tmp_path, monkeypatch):
     [
         (["--steps", "0"], "--steps 0: give 1 or more"),
         (["--groups", "3"], "--groups 3: give 2 or more that divide --responses 32"),
-        (["--estimators", "ebpoo"], "--estimators ebpoo: .*Did you mean ebpo"),
-        (["--table"], "there is no result"),
     ],
 )
 def test_mistakes_are_named(bench, tmp_path, argv, expected):
