@@ -265,7 +265,7 @@ def test_a_secret_is_never_stored_whatever_its_flag_is_shortened_to(command, fla
 def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(command, capsys, tmp_path):
     import ray
 
-    write_json(tmp_path / "names.json", {"ebpo/shrinkage": "S"})
+    write_json(tmp_path / "names.json", [{"name": "own/x", "title": "X"}])
     logs = ["--logger.metrics", "names.json", "--logger.no_eval_answers", "--logger.no_policy_metrics"]
     train_ppo_ray.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run"])
     out = capsys.readouterr().out
