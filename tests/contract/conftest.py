@@ -191,6 +191,29 @@ def make_maker():
 
 
 @pytest.fixture
+def upstreams_advantages(rollout_args, make_maker, original_class):
+    """Upstream's own experiences for rewards (M, G), masks and KL (M·G, A): one micro-batch for each part of the indices."""
+    from openrlhf.trainer.ppo_utils.experience import Experience
+
+    def run(name, rewards, mask, kl, parts, kl_coef=0.0, clip_range=None):
+        args = rollout_args(name, G=rewards.shape[1], **{"reward.clip_range": clip_range})
+        experiences = [
+            Experience(
+                index=part.tolist(),
+                rewards=rewards.reshape(-1)[part],
+                action_mask=mask[part],
+                kl=kl[part],
+                response_length=mask[part].sum(-1),
+                truncated=torch.zeros(len(part)),
+            )
+            for part in parts
+        ]
+        return make_maker(original_class, args, kl_coef).compute_advantages_and_returns(experiences)
+
+    return run
+
+
+@pytest.fixture
 def patched_class():
     from openrlhf.trainer.ppo_utils import experience_maker
 

@@ -1,12 +1,11 @@
 """Two ranks save with OpenRLHF's strategy and DeepSpeed, resume with other settings, and export a model with tied weights.
 
-python tests/contract/ranks_that_resume.py FOLDER
+python tests/contract/ranks_that_resume.py MODEL OUTPUT PORT RANK
 """
 
 import copy
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,9 +123,11 @@ def export(made: DeepspeedStrategy, model: Path, output: Path) -> None:
         torch.save(logits, output / "logits.pt")
 
 
-def rank(number: int, folder: Path, port: int) -> None:
-    where = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in where.items()})
+def main(tied: Path, output: Path, port: str, number: str) -> None:
+    """Save, resume and export at each stage beside OUTPUT, which gets {stage: what was found}."""
+    folder, outcomes = output.parent, {}
+    where = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update(where)
     wrote, of_all = [], checkpoint.of_all_ranks
     checkpoint.of_all_ranks = lambda files: [wrote.extend(files), of_all(files)][1]
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
@@ -141,24 +142,12 @@ def rank(number: int, folder: Path, port: int) -> None:
         slept = buffers_after(made, engine, folder / "slept") if stage == 3 else None
         engine, schedule = prepared(made, model, OTHER, "linear", 9.0)
         made.load_ckpt(engine, str(folder / str(stage)))
-        found = {"stage": stage, "rank": number, "wrote": wrote, "saved": saved, "loaded": numbers(engine, schedule)}
-        found["buffers"] = slept
-        export(made, folder / "tied", folder / f"exported-{stage}")
-        (folder / f"{stage}-{number}.json").write_text(json.dumps(found))
-
-
-def main(folder: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    child = os.fork()
-    if not child:
-        rank(1, folder, port)
-        os._exit(0)
-    rank(0, folder, port)
-    assert os.waitpid(child, 0)[1] == 0
+        found = {"wrote": [*wrote], "saved": saved, "loaded": numbers(engine, schedule), "buffers": slept}
+        outcomes[stage] = found
+        export(made, tied, folder / f"exported-{stage}")
+    output.write_text(json.dumps(outcomes))
     os._exit(0)  # gloo's threads now and then end an interpreter's own end with SIGABRT
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -257,13 +257,6 @@ def test_a_state_of_upstreams_loader_is_taken(build, num_workers):
     assert len(list(upstreams)) == ROWS - 2 * BATCH
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_where_an_earlier_version_went_on_with_the_next_episode_there_is_no_loader_state(build, mode):
-    states = {"episode": 1, "total_consumed_prompts": ROWS, "data_loader_state_dict": {}}
-    rest, _ = train(mode, build(), pickle.dumps(states))
-    assert by_episode(rest) == [[], wanted({})[1]]
-
-
 def test_a_smaller_data_set_is_refused_where_a_row_that_is_gone_was_in_flight(build):
     _, saved = train("async", build(**KINDS["a whole episode at a time"]), steps=1)
     state = pickle.loads(saved[0])["data_loader_state_dict"]

@@ -15,27 +15,15 @@ TOKENS = 12
 
 
 @pytest.fixture
-def upstreams(rollout_args, make_maker, original_class):
+def upstreams(upstreams_advantages):
     """Advantages (M, G) that the real method gives to rewards (M, G) and masks (M·G, A), in two micro-batches."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
 
     def run(name, rewards, mask, clip_range):
-        args = rollout_args(name, G=rewards.shape[1], **{"reward.clip_range": clip_range or (-10, 10)})
-        order = torch.randperm(rewards.numel(), generator=torch.Generator().manual_seed(1))
-        experiences = [
-            Experience(
-                index=part.tolist(),
-                rewards=rewards.reshape(-1)[part],
-                action_mask=mask[part],
-                kl=torch.zeros(len(part), TOKENS),
-                response_length=mask[part].sum(-1),
-                truncated=torch.zeros(len(part)),
-            )
-            for part in order.tensor_split(2)
-        ]
-        made = make_maker(original_class, args).compute_advantages_and_returns(experiences)
+        parts = torch.randperm(rewards.numel(), generator=torch.Generator().manual_seed(1)).tensor_split(2)
+        kl = torch.zeros(mask.shape)
+        made = upstreams_advantages(name, rewards, mask, kl, parts, clip_range=clip_range or (-10, 10))
         values = torch.empty(rewards.numel())
-        for part, experience in zip(order.tensor_split(2), made, strict=True):
+        for part, experience in zip(parts, made, strict=True):
             values[part] = experience.advantages[range(len(part)), experience.action_mask.long().argmax(-1)]
         return values.reshape(rewards.shape).double().numpy()
 

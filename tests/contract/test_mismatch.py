@@ -165,12 +165,12 @@ def test_what_openrlhf_asks_for_stays():
     assert ask(actor(), 5, logprobs=1) == [1] * 5
 
 
-def test_with_a_temperature_the_engine_must_be_made_for_it():
+def test_a_temperature_other_than_one_needs_processed_logprobs():
     assert ask(actor(), temperature=0.7) == [None]
     assert ask(actor(logprobs_mode=PROCESSED), temperature=0.7) == [0]
 
 
-def test_an_executor_of_somebody_elses_is_not_asked():
+def test_a_custom_executor_is_skipped():
     assert ask(actor(executor=object())) == [None]
 
 

@@ -102,7 +102,7 @@ def arguments(sections):
                 "critic.num_nodes": 1,
                 "critic.num_gpus_per_node": 3,
                 "reward.num_nodes": 1,
-                "reward.num_gpus_per_node": 3,
+                "reward.num_gpus_per_node": 3 if places["colocate_critic_reward"] else 2,  # or upstream refuses
                 "reward.remote_url": None if on["reward"] else ["reward.py"],
                 "vllm.num_engines": 4,
                 "vllm.tensor_parallel_size": 2,

@@ -68,15 +68,6 @@ def test_a_resumed_shuffle_goes_on_in_its_order(loader, num_workers):
     assert drawn(iter(after)) == whole[8:]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_resuming_goes_on_at_the_next_prompt(loader, num_workers):
-    before = loader("as_is", num_workers)
-    assert drawn(iter(before), 8) == [str(i) for i in range(8)]
-    after = loader("as_is", num_workers)
-    after.load_state_dict(trained(before))
-    assert drawn(iter(after)) == [str(i) for i in range(8, ROWS)]
-
-
 @pytest.mark.parametrize("order", ["as_is", "shuffle"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_episode_that_ended_with_a_batch_that_is_not_full_is_not_repeated(loader, order, num_workers):
@@ -91,17 +82,6 @@ def test_an_episode_that_ended_with_a_batch_that_is_not_full_is_not_repeated(loa
     after.load_state_dict(state)
     assert drawn(iter(after)) == []  # and upstream goes on with the next episode
     assert drawn(iter(after)) == next_episode and len(next_episode) == ROWS
-
-
-def test_in_the_middle_of_an_episode_torchdatas_state_is_right(loader):
-    before = loader("as_is")
-    iterator = iter(before)
-    for _ in range(5):  # 5 batches of 4: all prompts are drawn, and the end has not been seen
-        drawn(iterator, 4)
-    after = loader("as_is")
-    after.load_state_dict(trained(before))
-    assert drawn(iter(after)) == []
-    assert len(drawn(iter(after))) == ROWS
 
 
 def test_clusters_are_text_or_nothing(loader):

@@ -1,22 +1,18 @@
 """What DeepSpeed restores of the optimizer, what every rank lists, and what is exported: two ranks, ZeRO 0, 2 and 3."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors import safe_open
+from two_ranks import outcomes_of
 
-from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.training.offload_buffers import SUFFIX, without_offload_buffers
 from openrlhf_ebpo.training.tied_weights import tied_copies
 
-SCRIPT = Path(__file__).with_name("ranks_that_resume.py")
 STAGES = (0, 2, 3)
 
 
@@ -24,12 +20,8 @@ STAGES = (0, 2, 3)
 def resumed(tmp_path_factory):
     """(stage, rank) -> what it saved, loaded and wrote; and the folder."""
     folder = tmp_path_factory.mktemp("resumed")
-    tiny_model.build(folder / "tied", ["abcdefghijklmnopqrstuvw\n"], hidden_size=32, intermediate_size=64)
-    done = subprocess.run(
-        [sys.executable, SCRIPT, folder], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder, {(s, r): json.loads((folder / f"{s}-{r}.json").read_text()) for s in STAGES for r in (0, 1)}
+    found = outcomes_of(Path(__file__).with_name("ranks_that_resume.py"), folder)
+    return folder, {(stage, rank): found[rank][str(stage)] for stage in STAGES for rank in (0, 1)}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -105,8 +97,8 @@ def test_tied_weights_are_exported_once_and_say_the_same_when_loaded(resumed, st
     from transformers import AutoModelForCausalLM
 
     exported = resumed[0] / f"exported-{stage}"
-    assert weights_in(exported) == weights_in(resumed[0] / "tied") and "lm_head.weight" not in weights_in(exported)
-    model, first = (AutoModelForCausalLM.from_pretrained(place) for place in (exported, resumed[0] / "tied"))
+    assert weights_in(exported) == weights_in(resumed[0] / "model") and "lm_head.weight" not in weights_in(exported)
+    model, first = (AutoModelForCausalLM.from_pretrained(place) for place in (exported, resumed[0] / "model"))
     assert model.lm_head.weight is model.model.embed_tokens.weight
     trained = torch.load(exported / "logits.pt").float()
     said, said_before = (each(torch.arange(12).reshape(2, 6)).logits.float() for each in (model, first))
@@ -133,7 +125,7 @@ def test_an_adapter_merged_by_upstreams_command_has_the_tied_weight_once(resumed
     from transformers import AutoModelForCausalLM
 
     folder = resumed[0]
-    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "tied"), LoraConfig(r=2))
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "model"), LoraConfig(r=2))
     adapted.save_pretrained(folder / "adapter")
-    apply_lora(str(folder / "tied"), str(folder / "adapter"), str(folder / "merged"), False, "bf16")
-    assert weights_in(folder / "merged") == weights_in(folder / "tied")
+    apply_lora(str(folder / "model"), str(folder / "adapter"), str(folder / "merged"), False, "bf16")
+    assert weights_in(folder / "merged") == weights_in(folder / "model")

@@ -72,18 +72,13 @@ def test_the_row_says_where_why_and_until_when(seam):
 
 
 @ROWS
-def test_the_replacement_exists(seam):
-    module, _, name = seam.replacement.partition(":")
-    assert callable(getattr(importlib.import_module(module), name))
-
-
-@ROWS
 def test_the_name_is_replaced_and_says_by_which_row(seam):
     found = target(seam)
     assert seam.replacement in found._ebpo_seams
     found = getattr(found, "actor_class", found)  # of OnThisNode
     module, _, name = seam.replacement.partition(":")
     replacement = getattr(importlib.import_module(module), name)
+    assert callable(replacement)
     if inspect.isclass(replacement):
         metadata = getattr(found, "__ray_metadata__", None)
         classes = metadata.modified_class.__mro__ if metadata else found.__mro__
@@ -321,18 +316,6 @@ def test_without_install_nothing_is_replaced():
         "assert agent.SingleTurnAgentExecutor.__bases__ == (agent.AgentExecutorBase,)\n"
         "assert 'Guard' not in agent.SingleTurnAgentExecutor.__name__\n"
         "assert not any('openrlhf_ebpo' in type(finder).__module__ for finder in sys.meta_path)\n"
-    )
-
-
-def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_torch():
-    python(
-        "import sys\n"
-        "import openrlhf_ebpo.estimator.registry\n"
-        "assert not {'numpy', 'torch'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.run.run_log, openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.estimator.config\n"
-        "assert not {'torch', 'ray', 'openrlhf'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint\n"
-        "assert not {'ray', 'openrlhf', 'vllm', 'deepspeed'} & set(sys.modules)\n"
     )
 
 

@@ -71,6 +71,14 @@ def test_every_command_is_tried_here():
     assert set(COMMANDS) - {("doctor",), ("space",)} == set(MISTAKES)  # those two end with argparse's status
 
 
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_commands_help_is_text_and_status_0(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words, "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and text.startswith("usage: ") and len(text.splitlines()) > 5 and "%(" not in text
+
+
 @pytest.mark.parametrize("words", sorted(set(COMMANDS) - {("explain",)}), ids=" ".join)  # to which a flag is a word
 def test_a_flag_that_no_command_has_is_a_line_and_status_2(words, capsys):
     with pytest.raises(SystemExit, match="2"):
@@ -150,7 +158,7 @@ def test_no_command_at_all_shows_the_help(capsys):
         ),
     ],
 )
-def test_what_was_foreseen_is_said_in_words(error, text):
+def test_expected_errors_have_no_traceback(error, text):
     def run():
         raise error
 

@@ -102,14 +102,9 @@ def judged(gold: str, response: str) -> bool:
     [(ONLY_MATH, True, False), (ONLY_DAPO, False, True), (BOTH_RIGHT, True, True), (BOTH_WRONG, False, False)],
     ids=["only math", "only dapo", "both right", "both wrong"],
 )
-def test_probes(grader, probes, by_math, by_dapo):
+def test_math_and_dapo_differ_on_these(grader, probes, by_math, by_dapo):
     found = [(gold, text[-60:], grader.grade(gold, text).correct, judged(gold, text)) for gold, text in probes]
     assert [each for each in found if each[2:] != (by_math, by_dapo)] == []
-
-
-def test_there_are_enough_probes():
-    assert len({*ONLY_MATH, *ONLY_DAPO}) >= 50
-    assert len({*BOTH_RIGHT, *BOTH_WRONG}) >= 44
 
 
 @pytest.mark.parametrize(

@@ -98,17 +98,8 @@ def test_all_kinds_whose_own_answer_does_not_pass_are_refused_by_name(tmp_path, 
     ("argv", "found"),
     [
         (["chainsum"], "Did you mean chain_sum?"),
-        (['chain_sum:{"terms": 3}'], "Its settings are min_terms, max_terms"),
-        (['chain_sum:{"size": 0}'], "size must be a whole number from 1 to 1,000,000"),
-        (['chain_sum:{"size": true}'], "size must be a whole number from 1 to 1,000,000"),
-        (['chain_sum:{"seed": -1}'], "seed must be a whole number from 0 to "),
-        (["chain_sum:5"], "settings are a JSON object, as in 'chain_sum:{"),
-        (["CHAIN_SUM"], "Did you mean chain_sum?"),
-        ([""], "'' names no kind of tasks; write NAME"),
         (["chain_sum", "--seed", "-5"], "--seed is -5; give a whole number from 0 on"),
         (["chain_sum", "--validation", "1" + "0" * 20], "at most 1,000,000 tasks can be held out"),
-        (['chain_sum:{"size": 1' + "0" * 20 + "}"], "size must be a whole number from 1 to 1,000,000"),
-        (['chain_sum:{"max_terms": 4.5}'], "the setting max_terms, 4.5: Input should be a valid integer"),
         ([], "name a kind of tasks"),
         (["chain_sum", "--template", "dapo"], "--template 'dapo': write own, answer, chat, or a text"),
         (["chain_sum", "--system", "s"], "--system goes with --template chat"),
@@ -149,23 +140,19 @@ def test_what_is_lost_is_made_again(tmp_path, capsys):
     assert "done already" not in capsys.readouterr().out and beside.read_text() == held
 
 
-def test_force_without_validation_leaves_a_foreign_file_alone(tmp_path):
-    (tmp_path / "a.validation.jsonl").write_text("mine")
-    command.main([SMALL, "--output", str(tmp_path / "a.jsonl"), "--force"])
-    command.main([SMALL, "--output", str(tmp_path / "a.jsonl"), "--force"])
-    assert (tmp_path / "a.validation.jsonl").read_text() == "mine"
-
-
 def test_a_task_that_cannot_be_saved_is_left_out(tmp_path):
     rows = written(tmp_path / "a.jsonl", 'gsm_symbolic:{"size": 40, "seed": 777}')
     (facts,) = json.loads((tmp_path / "a.jsonl.report.json").read_text())["kinds"]
     assert len(rows) == 40 and facts["failed"] > 0
 
 
-def test_a_validation_file_of_another_origin_is_not_replaced(tmp_path, capsys):
+def test_a_validation_file_of_another_origin_is_not_replaced(tmp_path):
     (tmp_path / "a.validation.jsonl").write_text("mine")
     message = refused(command.main, SMALL, "--validation", "2", "--output", str(tmp_path / "a.jsonl"))
-    assert "a.validation.jsonl is there" in message and (tmp_path / "a.validation.jsonl").read_text() == "mine"
+    assert "a.validation.jsonl is there" in message
+    for _ in range(2):
+        command.main([SMALL, "--output", str(tmp_path / "a.jsonl"), "--force"])
+    assert (tmp_path / "a.validation.jsonl").read_text() == "mine"
 
 
 def test_chat_messages(tmp_path):

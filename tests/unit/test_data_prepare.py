@@ -225,7 +225,7 @@ def test_a_folder_with_a_card_is_read_like_a_data_set_of_the_hub(tmp_path):
     assert len(report(output)["files"]) == 2
 
 
-def test_half_a_character_is_dropped(tmp_path):
+def test_a_lone_surrogate_is_dropped(tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text(
         '{"prompt": "a\\ud800", "answer": "1"}\n{"prompt": "b", "answer": "1\\ud800"}\n{"prompt": "c", "answer": 1}\n'

@@ -255,11 +255,3 @@ def test_bad_input_is_told_before_anything_starts(tmp_path, rows, flags, message
 def test_the_input_is_never_the_output(tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"question": "x"}])
     assert "is the input" in refused(main, "topics", "--input", source, "--output", source, "--force")
-
-
-def test_help_teaches(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["topics", "--help"])
-    out = capsys.readouterr().out
-    assert caught.value.code == 0
-    assert "--umap 5 --seed 42 --sort" in out and "--cluster_column NAME" in out and "%(" not in out

@@ -36,8 +36,3 @@ def test_the_identity_knows_what_the_moments_depend_on(change):
 
 def test_the_identity_ignores_how_the_prior_was_started():
     assert ebpo(reset_prior=True).identity() == ebpo().identity()
-
-
-def test_a_paper_prior_stored_before_there_were_other_parts_still_fits():
-    older = ("history", "order", "within_variance", "between_variance", "prior", "normalise")
-    assert ebpo().identity()["variant"] == {part: PRESETS["paper"][part] for part in older}

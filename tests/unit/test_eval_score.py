@@ -344,11 +344,3 @@ def test_a_pair_without_rules_has_the_rules_of_its_gold():
     assert read_pair({"gold": ["1", "2"], "response": "x"}).rules.is_multiple_answer
     assert read_pair({"gold": 27.0, "response": None}).gold == "27"
     assert read_pair({"gold": 27.0, "response": None}).response == ""
-
-
-def test_help_teaches(capsys):
-    with pytest.raises(SystemExit):
-        score.main(["--help"])
-    text = capsys.readouterr().out
-    for word in ("example:", "olympiadbench", "timeout", "Repeat the command", "tolerance", "\\boxed{0.5}"):
-        assert word in text

@@ -18,7 +18,7 @@ def test_a_failed_sample_gets_the_mean_of_what_the_others_logged():
     assert [sample.info["judge"].item() for sample in samples] == [4.0, 2.0, 3.0]
 
 
-def test_what_no_sample_knows_becomes_zero():
+def test_metrics_absent_in_all_samples_are_zero():
     samples = [SimpleNamespace(info={"judge": torch.tensor([math.nan])}), SimpleNamespace(info={})]
     complete_info(samples)
     assert [sample.info["judge"].item() for sample in samples] == [0.0, 0.0]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import wait_until
+from patience import wait_until, wait_until_gone
 
 import gpu_check as check
 import overhead
@@ -103,7 +103,7 @@ def test_the_modes_have_what_is_to_be_proven(tmp_path):
     assert flags["async"]["train.async_enable"] and flags["lora"]["ds.lora.rank"]
 
 
-def test_a_flag_that_is_none_is_left_out_and_true_stands_alone():
+def test_none_omits_a_flag_and_true_gives_it_without_a_value():
     assert training.command({"a": True, "b": None, "c": 0})[3:] == ["--a", "--c", "0"]
 
 
@@ -217,15 +217,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatc
         each.run(HANGS)
     child = int(each.log.read_text().splitlines()[-1])
     assert each.commands[0]["status"] == -15
-    wait_until(lambda: not is_alive(child), 10)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+    wait_until_gone([child])
 
 
 def test_the_end_of_a_log_comes_without_control_characters_and_secrets(tmp_path):

@@ -2,11 +2,10 @@
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
-from patience import seconds
+from patience import wait_until
 
 from openrlhf_ebpo.run import heartbeat
 from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, Heart, read_beat
@@ -52,9 +51,7 @@ def test_the_seconds_of_all_phases_are_the_time_that_went_by_each_counted_once(t
 
 def test_it_is_written_in_the_background(tmp_path):
     Heart(tmp_path).beat("training", step=2)
-    until = time.monotonic() + seconds(20)
-    while read_beat(tmp_path) is None and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: read_beat(tmp_path), 20)
     assert read_beat(tmp_path).step == 2
 
 

@@ -76,18 +76,12 @@ def accepted(answers):
 @pytest.mark.parametrize("order", ["shuffle", "difficulty"])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_passes_the_dry_run_with_the_papers_settings(model, order, accepted, place):
+    """unit/test_launch_tracks.py has the flags that all models share."""
     args = accepted(model, "ebpo", order)
-    assert args["rollout"]["batch_size"] == 512
-    assert args["train"]["batch_size"] == 128 * 4
-    assert (args["rollout"]["temperature"], args["rollout"]["top_p"], args["eval"]["temperature"]) == (1, 1, 1)
-    assert (args["rollout"]["max_new_tokens"], args["data"]["max_len"]) == (8192, 12288)
-    assert args["actor"]["adam"]["lr"] == 1e-6 and args["actor"]["lr_scheduler"] == "constant"
-    assert args["actor"]["loss_agg_mode"] == "token-mean"
     assert args["actor"]["num_nodes"] * args["actor"]["num_gpus_per_node"] == 32
     assert args["vllm"]["num_engines"] * args["vllm"]["tensor_parallel_size"] == 32
     assert args["data"]["apply_chat_template"] == (model != "llama3_1_8b")
     assert args["eval"]["dataset"] == str(place / "data" / "validation.parquet")
-    assert args["eval"]["n_samples_per_prompt"] == 16
     assert args["ckpt"]["save_hf"] and args["ckpt"]["load_enable"]
     assert args["reward"]["remote_url"][0].endswith("math.py")
     data = "train" if order == "shuffle" else f"difficulty_order_{model}"

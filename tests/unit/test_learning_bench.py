@@ -288,3 +288,16 @@ def test_pairs_of_batches_give_signal_without_noise(bench):
     )
     assert np.exp(bench.gradients.log_ratio(gradients, "other")) == pytest.approx(4, rel=0.1)
     assert bench.gradients.cosine(gradients, "other") == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("script", ["learning_real", "learning_smollm2"])
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--estimators", "ebpoo"], "--estimators ebpoo: .*Did you mean ebpo"),
+        (["--table"], "there is no result"),
+    ],
+)
+def test_mistakes_are_named_by_both_scripts_of_real_models(script, tmp_path, argv, expected):
+    with pytest.raises(SystemExit, match=expected):
+        importlib.import_module(script).main(["--output", str(tmp_path), *argv])

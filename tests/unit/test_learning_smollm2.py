@@ -132,8 +132,6 @@ def test_the_start_is_evaluated_once_with_a_step_at_learning_rate_zero(bench, tm
     [
         (["--steps", "0"], "--steps 0: give 1 or more"),
         (["--groups", "3"], "--groups 3: give 2 or more that divide --responses 32"),
-        (["--estimators", "ebpoo"], "--estimators ebpoo: .*Did you mean ebpo"),
-        (["--table"], "there is no result"),
     ],
 )
 def test_mistakes_are_named(bench, tmp_path, argv, expected):

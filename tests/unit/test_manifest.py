@@ -40,22 +40,6 @@ def test_it_lists_what_is_loaded_with_sizes_and_checksums(checkpoint):
     assert read(checkpoint).settings == {"train.seed": 1} and read(checkpoint.parent) is None
 
 
-def lose(path):
-    path.unlink()
-
-
-def halve(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def lengthen(path):
-    path.write_bytes(path.read_bytes() + b"x")
-
-
 def zero(path):
     path.write_bytes(bytes(path.stat().st_size // 2) + path.read_bytes()[path.stat().st_size // 2 :])
     os.utime(path, ns=(2, 2))
@@ -68,21 +52,16 @@ def flip(path):
     os.utime(path, ns=(1, 1))  # the clock of files is coarse
 
 
-def be_a_folder(path):
-    path.unlink()
-    path.mkdir()
+SIZES = {
+    "lost": (lambda path: path.unlink(), "is missing"),
+    "halved": (lambda path: os.truncate(path, 50_000), "has 50000 bytes, and 100000 were saved"),
+    "emptied": (lambda path: os.truncate(path, 0), "has 0 bytes"),
+    "lengthened": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "has 100001 bytes"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
+}
 
 
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (lose, "is missing"),
-        (halve, "has 50000 bytes, and 100000 were saved"),
-        (empty, "has 0 bytes"),
-        (lengthen, "has 100001 bytes"),
-        (be_a_folder, "is not a file"),
-    ],
-)
+@pytest.mark.parametrize(("harm", "said"), SIZES.values(), ids=SIZES)
 def test_what_sizes_tell_is_always_found(checkpoint, harm, said):
     harm(checkpoint / SHARDS[1])
     assert damage(checkpoint) == damage(checkpoint, contents=True) and damage(checkpoint).startswith(SHARDS[1])

@@ -99,7 +99,7 @@ def test_a_megabyte_of_anything_is_read_and_graded(grader, text):
         (r"\(x\)", "x"),
     ],
 )
-def test_one_spelling(text, cleaned):
+def test_different_spellings_of_one_answer(text, cleaned):
     assert clean(text) == cleaned
 
 

@@ -49,7 +49,7 @@ def file_of(path: Path, header: dict | bytes, data: bytes = b"") -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def test_a_complete_model_has_no_problems_and_neither_has_what_lies_below_or_is_never_loaded(model):
+def test_a_complete_model_has_no_problems_and_subfolders_and_unused_files_are_ignored(model):
     assert problems(model) == []
     for name in ("run", ".cache", "global_step10"):
         (model / name).mkdir()

@@ -48,7 +48,7 @@ def test_the_prior_of_one_estimator_is_refused_by_another(example):
         stored.unpack(ebpo, stored.pack(example, example.initial()))
 
 
-def test_a_damaged_state_of_ones_own_is_refused_without_a_line_of_code(example):
+def test_a_custom_estimators_damaged_state_is_refused_by_default(example):
     damaged = {**stored.pack(example, example.initial()), "sum": 1.0}
     with pytest.raises(PriorMismatch, match=r"damaged.*'sum'"):
         stored.unpack(example, damaged)
@@ -107,7 +107,7 @@ def test_what_openrlhf_computes_in_training_can_be_computed_from_rollouts_but_fo
     assert not registry.computed_here("nonsense from a run file")
 
 
-def test_titles_are_the_fields_and_of_ones_own_the_class():
+def test_titles_of_ours_and_of_custom_estimators():
     assert registry.title("group_norm") == "GRPO"
     assert registry.title("reinforce_baseline") == "REINFORCE++-baseline"
     assert registry.title("my_package.my_module:Mine") == "Mine"

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from model_server import arguments
+from replay_runs import train
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "openrlhf_ebpo"
@@ -211,3 +213,33 @@ def test_the_base_install_is_enough_to_read_runs_and_for_commands_to_begin():
     assert done.returncode == 0, done.stderr
     refused = subprocess.run([sys.executable, "-c", ONLY_BASE, "torch"], capture_output=True, text=True)
     assert "torch is not in the base install" in refused.stderr
+
+
+STACK = {"torch", "ray", "vllm", "openrlhf"}
+LOADS = {  # code -> modules that it must not load; sys.argv[1] is a run, the rest the flags of an evaluation
+    "import openrlhf_ebpo.estimator.registry": {"numpy", "torch"},
+    "from openrlhf_ebpo.run import run_log; from openrlhf_ebpo.estimator import advantage, config": STACK,
+    "import openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint": {*STACK, "deepspeed"} - {"torch"},
+    "from openrlhf_ebpo.cli import main; main(['replay', sys.argv[1]])": STACK,
+    "from openrlhf_ebpo.eval import run; run.main(sys.argv[2:])": {*STACK, "transformers"},
+    "from openrlhf_ebpo.eval import paper, tasks, in_training": {
+        *(STACK | {"transformers", "sympy", "math_verify", "datasets", "aiohttp"})
+    },
+    """from openrlhf_ebpo.space import app, main, runs, server, workspace
+app.build(workspace.Workspace(runs.Runs([])))""": {*STACK, "transformers", "matplotlib"},
+    """from openrlhf_ebpo.space import links
+from openrlhf_ebpo.space.pages import samples, understand
+understand.render(links.clean({}))""": STACK,
+    f"sys.path.append({str(ROOT / 'research')!r}); import figures": {"torch", "scipy", "matplotlib", "ray"},
+}
+
+
+@pytest.mark.parametrize(("code", "heavy"), LOADS.items(), ids=lambda value: value if isinstance(value, str) else "")
+def test_what_runs_without_the_stack_loads_none_of_it(code, heavy, serve, tmp_path):
+    train(tmp_path / "run", to=1)
+    argv = [str(tmp_path / "run"), *arguments(tmp_path, serve())]
+    code = f"import sys\n{code}\nprint('loaded', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.rpartition("loaded ")[2].split()
+    assert "openrlhf_ebpo" in loaded and not heavy & {*loaded}

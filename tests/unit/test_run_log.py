@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from openrlhf_ebpo.files import read_json_lines, write_json
+from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.run import run_log
 from openrlhf_ebpo.run.run_log import (
     RunDirectoryError,
@@ -37,15 +37,6 @@ ARGS = {
 def claim(run_dir, resume=False, args=ARGS, argv=("--x",)):
     seams = ["upstream.Name: OurName"]
     return open_run(run_dir, name="r", argv=list(argv), args=args, resume=resume, seams=seams)
-
-
-def test_a_run_of_an_older_version_without_a_list_of_replacements_is_read_and_goes_on(tmp_path):
-    claim(tmp_path)
-    run = read_run(tmp_path)
-    del run["seams"]
-    write_json(tmp_path / "run.json", run)
-    assert "seams" not in read_run(tmp_path)
-    assert claim(tmp_path, resume=True)["seams"] == ["upstream.Name: OurName"]
 
 
 def everything(directory) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -442,27 +440,6 @@ def test_a_hub_that_fails_leaves_both_readings_of_a_name(monkeypatch):
 
 
 # the start
-
-
-def test_the_app_needs_neither_torch_nor_vllm_nor_ray():
-    code = (
-        "import sys\n"
-        "from openrlhf_ebpo.space.main import parse; from openrlhf_ebpo.space.app import build; from openrlhf_ebpo.space import server\n"
-        "from openrlhf_ebpo.space.runs import Runs; from openrlhf_ebpo.space.workspace import Workspace\n"
-        "build(Workspace(Runs([])))\n"
-        "print([m for m in ('torch', 'vllm', 'ray', 'openrlhf', 'transformers', 'matplotlib') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("[]")
-
-
-def test_the_command_teaches(capsys):
-    from openrlhf_ebpo.cli import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(["space", "--help"])
-    said = capsys.readouterr().out
-    assert ended.value.code == 0 and "--runs" in said and "EBPO_SPACE_HF_TOKEN" in said
 
 
 def test_a_file_as_a_run_is_an_error_at_the_start(tmp_path, capsys):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import wait_until
 
 from openrlhf_ebpo.command import PAUSED
 from openrlhf_ebpo.run.heartbeat import END_FILE
@@ -24,13 +25,6 @@ from openrlhf_ebpo.supervisor.watch import ONE_SIGNAL_SECONDS
 
 COMMAND = str(Path(__file__).with_name("supervised_command.py"))
 SECONDS = 40
-
-
-def wait_until(condition) -> None:
-    until = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def find(pid: int) -> psutil.Process | None:
@@ -310,7 +304,7 @@ def restarts(monkeypatch):
     monkeypatch.setenv(PAUSE, "0.1")
 
 
-def test_a_failure_that_is_nobodys_is_repaired_by_a_restart(start, restarts):
+def test_an_unexplained_failure_is_restarted(start, restarts):
     command = start("fails_once").ready()
     assert "restart 1 of 2 (--train.max_restarts) in 0 s, from step 0" in command.ends()
     (restart,) = command.run["restarts"]
@@ -319,7 +313,7 @@ def test_a_failure_that_is_nobodys_is_repaired_by_a_restart(start, restarts):
     assert len(command.run["resumed"]) == 1
 
 
-def test_restarts_come_to_an_end(start, restarts):
+def test_there_are_at_most_max_restarts_restarts(start, restarts):
     command = start("fails").ready()
     err = command.ends()
     assert [f"restart {number} of 2" in err for number in (1, 2, 3)] == [True, True, False]

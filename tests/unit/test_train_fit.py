@@ -176,7 +176,7 @@ def test_chats_without_a_chat_template_are_refused(args, tmp_path):
     assert model_fit.training_warnings(args(rows, apply_chat_template=True, add_bos=True)) == []
 
 
-def test_a_begin_token_that_there_is_not_is_refused(args, tmp_path):
+def test_add_bos_without_a_bos_token_is_refused(args, tmp_path):
     save(tmp_path / "model", begins=False, begin=None)
     with pytest.raises(UsageError, match="has no begin token"):
         model_fit.training_warnings(args(add_bos=True))
@@ -286,7 +286,7 @@ def test_sample_flags_that_make_no_sense(sample, dry_run):
         train_checks.check_dry_run_flags(SimpleNamespace(sample=sample, dry_run=dry_run, assume_cuda=None))
 
 
-def test_who_waits_with_patience_says_for_what_and_not_for_ever(monkeypatch, capsys):
+def test_waiting_is_announced_and_bounded(monkeypatch, capsys):
     clock = iter([0.0, 60.0, 90.0])
     ray = SimpleNamespace(wait=lambda refs, timeout: ([], refs))
     monkeypatch.setitem(sys.modules, "ray", ray)

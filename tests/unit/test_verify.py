@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 
 SHARD = "mp_rank_00_model_states.pt"
+SAVED_2 = Path("ckpt/_actor/global_step2")
 
 
 @pytest.fixture(scope="module")
@@ -92,26 +94,24 @@ def rewrite_lines(path, change):
     write_rows(path, change(read_json_lines(path)))
 
 
-def drop_metrics(folder):
-    rewrite_lines(folder / "run" / "metrics.jsonl", lambda rows: [row for row in rows if row["step"] != 3])
+def harm(folder, path, change):
+    """Give the file the bytes of `change(bytes)`; None deletes it."""
+    path = folder / path
+    if change is None:
+        path.unlink()
+    else:
+        path.write_bytes(change(path.read_bytes()))
 
 
-def double_metrics(folder):
-    rewrite_lines(folder / "run" / "metrics.jsonl", lambda rows: [*rows, {**rows[1], "reward": 1}])
+def lines(change):
+    """A change of the rows of a JSON-lines file."""
+    return lambda data: b"".join(
+        json.dumps(row).encode() + b"\n" for row in change([*map(json.loads, data.splitlines())])
+    )
 
 
-def break_metrics(folder):
-    path = folder / "run" / "metrics.jsonl"
-    path.write_text('{"step": 1, "rew\n' + path.read_text())
-
-
-def drop_rollouts(folder):
-    rollouts_path(folder / "run", 3).unlink()
-
-
-def halve_rollouts(folder):
-    path = rollouts_path(folder / "run", 3)
-    path.write_bytes(path.read_bytes()[:-100])
+def another_prior(data):
+    return json.dumps({**json.loads(data), "batches": 77}).encode()
 
 
 def drop_rows(folder):
@@ -128,81 +128,50 @@ def change_an_advantage(folder):
     pq.write_table(table.set_column(place, "advantage", [column]), path)
 
 
-def lose_prior(folder):
-    (folder / "run" / PRIOR).unlink()
-
-
-def another_prior(folder):
-    path = folder / "run" / PRIOR
-    write_json(path, {**json.loads(path.read_text()), "batches": 77})
-
-
-def break_prior(folder):
-    (folder / "run" / PRIOR).write_text("{")
-
-
-def another_prior_in_a_checkpoint(folder):
-    path = folder / "ckpt" / "_actor" / "global_step2" / PRIOR
-    write_json(path, {**json.loads(path.read_text()), "batches": 77})
-
-
 def another_prior_saved(folder):
-    another_prior_in_a_checkpoint(folder)
-    checkpoint = folder / "ckpt" / "_actor" / "global_step2"
+    checkpoint = folder / SAVED_2
+    harm(folder, SAVED_2 / PRIOR, another_prior)
     manifest.complete(checkpoint, prior=json.loads((checkpoint / PRIOR).read_text()))
 
 
-def flip_a_byte(folder):
-    path = folder / "ckpt" / "_actor" / "global_step2" / SHARD
-    path.write_bytes(b"y" + path.read_bytes()[1:])
-
-
-def lose_a_shard(folder):
-    (folder / "ckpt" / "_actor" / "global_step5" / SHARD).unlink()
-
-
-def break_an_export(folder):
-    path = folder / "ckpt" / "global_step2_hf" / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def break_the_final_model(folder):
-    (folder / "model" / "model.safetensors").write_bytes(b"")
-
-
-def forget_a_checkpoint(folder):
-    rewrite_lines(folder / "run" / "checkpoints.jsonl", lambda rows: rows[:1])
-
-
-def break_the_list(folder):
-    (folder / "run" / "checkpoints.jsonl").write_text("{\n{}\n")
+METRICS, CHECKPOINTS, STEP_3 = "run/metrics.jsonl", "run/checkpoints.jsonl", rollouts_path(Path("run"), 3)
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harmed", "said"),
     [
-        (drop_metrics, "metrics.jsonl: step 3 is missing"),
-        (double_metrics, "metrics.jsonl: step 2 is there more than once"),
-        (break_metrics, "metrics.jsonl: line 1 is not a row of a step"),
-        (drop_rollouts, "rollouts: step 3 is missing"),
-        (halve_rollouts, "step-000003.parquet is not a rollout file, or is damaged"),
+        ((METRICS, lines(lambda rows: [row for row in rows if row["step"] != 3])), "metrics.jsonl: step 3 is missing"),
+        (
+            (METRICS, lines(lambda rows: [*rows, {**rows[1], "reward": 1}])),
+            "metrics.jsonl: step 2 is there more than once",
+        ),
+        ((METRICS, lambda data: b'{"step": 1, "rew\n' + data), "metrics.jsonl: line 1 is not a row of a step"),
+        ((STEP_3, None), "rollouts: step 3 is missing"),
+        ((STEP_3, lambda data: data[:-100]), "step-000003.parquet is not a rollout file, or is damaged"),
         (drop_rows, "are not groups of 4 responses"),
         (change_an_advantage, "not as logged: 1 of 115 responses differ, first in step 2"),
-        (lose_prior, "prior.json is missing"),
-        (another_prior, "prior.json is not the state after step 5"),
-        (break_prior, "prior.json cannot be read"),
-        (another_prior_in_a_checkpoint, "_actor/global_step2: prior.json is not the one that was saved"),
+        ((f"run/{PRIOR}", None), "prior.json is missing"),
+        ((f"run/{PRIOR}", another_prior), "prior.json is not the state after step 5"),
+        ((f"run/{PRIOR}", lambda data: b"{"), "prior.json cannot be read"),
+        ((SAVED_2 / PRIOR, another_prior), "_actor/global_step2: prior.json is not the one that was saved"),
         (another_prior_saved, "_actor/global_step2: prior.json is not the state that the rollouts lead to"),
-        (flip_a_byte, f"_actor/global_step2: {SHARD} has other contents than were saved"),
-        (lose_a_shard, f"_actor/global_step5: {SHARD} is missing"),
-        (break_an_export, "global_step2_hf: model.safetensors"),
-        (break_the_final_model, "model: model.safetensors"),
-        (forget_a_checkpoint, "global_step5 is complete and was not in checkpoints.jsonl; a resume lists it"),
-        (break_the_list, "checkpoints.jsonl is damaged"),
+        (
+            (SAVED_2 / SHARD, lambda data: b"y" + data[1:]),
+            f"_actor/global_step2: {SHARD} has other contents than were saved",
+        ),
+        ((SAVED_2.with_name("global_step5") / SHARD, None), f"_actor/global_step5: {SHARD} is missing"),
+        (("ckpt/global_step2_hf/model.safetensors", lambda data: data[:-1]), "global_step2_hf: model.safetensors"),
+        (("model/model.safetensors", lambda data: b""), "model: model.safetensors"),
+        (
+            (CHECKPOINTS, lines(lambda rows: rows[:1])),
+            "global_step5 is complete and was not in checkpoints.jsonl; a resume lists it",
+        ),
+        ((CHECKPOINTS, lambda data: b"{\n{}\n"), "checkpoints.jsonl is damaged"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_wrong_is_named_and_nothing_is_written(folder, verify, harm, said):
-    harm(folder)
+def test_what_is_wrong_is_named_and_nothing_is_written(folder, verify, harmed, said):
+    harmed(folder) if callable(harmed) else harm(folder, *harmed)
     before = content(folder)
     status, output = verify(folder / "run")
     assert status == 1 and said in output.replace(f"{folder}/run/rollouts/", "")

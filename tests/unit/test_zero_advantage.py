@@ -49,7 +49,7 @@ def test_which_steps_have_only_zero_advantages(batch, nothing):
         ([[0, 0], [1, 1]], {}, "in every group all responses earned the same"),
     ],
 )
-def test_why(rewards, metrics, words):
+def test_reasons_for_zero_advantage(rewards, metrics, words):
     assert reason(result(rewards), metrics, passes=1.0) == words
 
 
