@@ -57,4 +57,4 @@ def test_a_pin_counts_under_the_pythons_of_its_marker(tmp_path):
 
 def test_something_else_than_the_database_is_refused(tmp_path):
     done = audit(tmp_path, ROOT / "requirements" / "cpu.txt")
-    assert done.returncode == 1 and "no checkout of the advisory database" in done.stderr
+    assert done.returncode == 1 and "not a checkout of the advisory database" in done.stderr

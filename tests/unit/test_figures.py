@@ -93,7 +93,7 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path):
         "import sys; sys.path += sys.argv[2:]\nfrom pathlib import Path\nfrom test_figures import Square, measured\n"
         "measured.measure([Square(sys.argv[1], dies_at=2)], range(4), Path(sys.argv[1]))"
     )
-    argv = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent), str(RESEARCH)]
+    argv = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent), str(ROOT / "tests"), str(RESEARCH)]
     assert subprocess.run(argv, capture_output=True).returncode == -signal.SIGKILL
     with open(tmp_path / measured.FILE, "a") as file:
         file.write('{"job": {"kind": "Squ')  # a line that the kill has torn
