@@ -1,6 +1,7 @@
 """Training order: by topic, in blocks, by difficulty, at random."""
 
 import argparse
+import functools
 from itertools import groupby
 
 import numpy as np
@@ -10,7 +11,7 @@ from properties import given, settings, st
 
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data import order
-from openrlhf_ebpo.data.table import read_table, write_table
+from openrlhf_ebpo.data.table import read_table, with_column, write_table
 from openrlhf_ebpo.errors import UsageError
 
 rows = st.lists(st.tuples(st.sampled_from(["algebra", "geometry", "counting"]), st.integers(0, 16)), max_size=60)
@@ -85,8 +86,8 @@ def prepared(tmp_path):
     return path
 
 
-def run(path, *flags):
-    output = path.with_name("ordered.parquet")
+def run(path, *flags, suffix="parquet"):
+    output = path.with_name(f"ordered.{suffix}")
     main(["order", "--input", str(path), "--output", str(output), *map(str, flags)])
     return output
 
@@ -101,16 +102,20 @@ def test_the_command_keeps_rows_and_columns_and_says_how_to_train(prepared, caps
     assert "--data.order as_is --data.cluster_key cluster --rollout.batch_size 8" in printed
 
 
-def test_the_same_command_again_changes_nothing_and_another_is_refused(prepared, capsys):
-    output = run(prepared, "--by", "topic")
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_the_same_command_again_changes_nothing_and_another_is_refused(prepared, capsys, suffix):
+    table = read_table(prepared)
+    write_table(with_column(table, "pass_count", [1] * table.num_rows, pa.int32()), prepared)
+    order_again = functools.partial(run, prepared, suffix=suffix)
+    output = order_again("--by", "topic")
     before = output.read_bytes(), output.stat().st_mtime_ns
-    run(prepared, "--by", "topic")
+    order_again("--by", "topic")
     assert (output.read_bytes(), output.stat().st_mtime_ns) == before
     assert "is there already" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="holds something else: name another file, or replace it with --force"):
-        run(prepared, "--by", "shuffle")
+        order_again("--by", "shuffle")
     assert output.read_bytes() == before[0]
-    run(prepared, "--by", "shuffle", "--force")
+    order_again("--by", "shuffle", "--force")
     assert output.read_bytes() != before[0]
 
 
