@@ -10,7 +10,7 @@ import math
 import sys
 
 from openrlhf_ebpo.command import error_exit
-from openrlhf_ebpo.data.table import READ_SUFFIXES, count_rows
+from openrlhf_ebpo.data.table import SUFFIXES, count_rows
 
 
 def steps_a_pass(prompts: int, batch: int, group: int, train_batch: int) -> int:
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     numbers = [int(word) for word in words[:4] if word.isdecimal()]
     if 0 in numbers or len(numbers) < 4:  # the training says which flag that is
         return
-    if "," not in file and file.endswith(READ_SUFFIXES):  # others are not known before the training reads them
+    if "," not in file and file.endswith(SUFFIXES):  # others, such as a .json list, are not known before the training
         print(sentence(count_rows(file, "--data.prompt_dataset"), *numbers, filtered="filtered" in words))
 
 

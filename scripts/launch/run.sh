@@ -121,7 +121,8 @@ check_data() { # FLAG FILE, unless the user's flags name another
     [ -f "$2" ] || fail "$2 is missing ($1). Make it with:"$'\n'"$(how_to_make "$2" | sed 's/^/  /;s/  *$//')"
 }
 
-count_rows() { # of a data file; prints nothing if it is missing or not ours
+count_rows() { # of a data file; prints nothing if it is missing or not ours, such as a .json list
+    [[ $1 != *.json ]] || return 0
     python -c 'import sys; from openrlhf_ebpo.data.table import count_rows; print(count_rows(sys.argv[1]))' "$1" 2>/dev/null || true
 }
 
