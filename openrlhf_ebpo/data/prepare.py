@@ -143,10 +143,11 @@ def with_progress(files: list[Path], columns: Columns) -> Iterator[list[tuple]]:
 
 
 def number_or_share(text: str) -> int | float:
-    value = float(text) if "." in text or "e" in text else int(text)
-    if value < 0 or (isinstance(value, float) and value >= 1):
-        raise argparse.ArgumentTypeError(f"{text}: a whole number of questions, or a share below 1 such as 0.02")
-    return value
+    with contextlib.suppress(ValueError):
+        value = float(text) if "." in text or "e" in text else int(text)
+        if value >= 0 and (isinstance(value, int) or value < 1):
+            return value
+    raise argparse.ArgumentTypeError(f"{text}: a whole number of questions, or a share below 1 such as 0.02")
 
 
 def finished(output: Path, settings: dict) -> dict | None:
