@@ -38,7 +38,7 @@ def make(spec: str, name: str, settings: dict, index: int) -> dict:
     try:
         reply = maker().call((name, settings, index), MAKE_SECONDS)
     except (Lost, StartError) as error:
-        reply = {"error": f"it {error}"}
+        reply = {"error": f"its process {error}"}
     if "entry" in reply:
         return gym.decode(reply["entry"])["entry"]
     if "unsaved" in reply:

@@ -125,9 +125,8 @@ class Pool:
             reply = self._processes.call(call, self.seconds * WALL_PER_CPU)
         except StartError as error:
             raise GraderError(
-                f"a process that grades with {self.grader} did not start:{error} (its own message is in this process's "
-                "log). Is what it needs installed? For mathematics: pip install 'openrlhf_ebpo[math]', for reasoning-gym: "
-                "pip install reasoning-gym"
+                f"a grading process did not start: {self.grader} {error} (its own message is in this process's log). Is what it "
+                "needs installed? For mathematics: pip install 'openrlhf_ebpo[math]', for reasoning-gym: pip install reasoning-gym"
             ) from None
         except Lost as lost:
             raise Died("timeout" if lost.timed_out else "crash", str(lost)) from None

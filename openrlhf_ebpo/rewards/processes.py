@@ -190,12 +190,12 @@ class _Worker:
         try:
             self._connection.send_bytes(pickle.dumps(self._settings))
             if not self._connection.poll(START_SECONDS):
-                raise StartError(f" was not imported within {START_SECONDS:g} s")
+                raise StartError(f"was not imported within {START_SECONDS:g} s")
             first = json.loads(self._connection.recv_bytes(2 * MAX_REPLY_BYTES))
         except (EOFError, OSError, ValueError):
-            raise StartError(f", while it was imported, {self._ended()}") from None
+            raise StartError(f"{self._ended()} while it was imported") from None
         if "error" in first:
-            raise StartError(f" fails when imported: {first['error']}")
+            raise StartError(f"fails when imported: {first['error']}")
         self.on_gpu = first["on_gpu"]
 
     def ask(self, arguments: tuple, seconds: float) -> dict:

@@ -123,7 +123,7 @@ class RewardFile(RewardSource):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         except StartError as error:
-            raise NoReplyError(f"{self._path}{error}") from None
+            raise NoReplyError(f"{self._path} {error}") from None
         except Lost as lost:
             raise NoReplyError(f"reward_func {lost}") from None
 

@@ -172,7 +172,7 @@ def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
     for file in BUILT_IN["reward.remote_url"].values():
         assert callable(SingleTurnAgentExecutor(str(REWARDS / file)).reward_func)
     (tmp_path / "reward.py").write_text("import os\nos._exit(3)\n")
-    with pytest.raises(RewardError, match=r"reward.py, while it was imported, ended its process \(exit code 3\)"):
+    with pytest.raises(RewardError, match=r"reward.py ended its process \(exit code 3\) while it was imported"):
         run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), ["good"])
 
 

@@ -247,7 +247,7 @@ def test_nothing_outlives_a_killed_rollout_actor_not_even_in_the_middle_of_a_cal
             "reward.py fails when imported: ModuleNotFoundError: No module named 'no_such_module'",
         ),
         ("import sys; sys.exit(4)", "reward.py fails when imported: SystemExit: 4"),
-        ("import os; os._exit(4)", "reward.py, while it was imported, ended its process (exit code 4)"),
+        ("import os; os._exit(4)", "reward.py ended its process (exit code 4) while it was imported"),
         ("reward = 1", "reward.py fails when imported: reward_func is not callable, or not there"),
         ("reward_func = 1", "reward.py fails when imported: reward_func is not callable, or not there"),
     ],
