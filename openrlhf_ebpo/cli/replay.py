@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     estimator = ran.build(args.estimator, given)
     starts = ran.starts(estimator, given.get("init_prior"))
     print(heading(ran, estimator), flush=True)
-    found = {each.logged.step: Difference.of(each) for each in replay(estimator, ran.steps(), starts)}
+    found = {each.step: Difference.of(each, result) for each, result in replay(estimator, ran.steps(), starts)}
     if not ran.is_of(estimator):
         print(format_table(found))
     print(ran.verdict(estimator, found))

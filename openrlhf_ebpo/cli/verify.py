@@ -194,12 +194,12 @@ def check_advantages(checked: Checked, report: Report) -> None:
     ran, found, twice = checked.ran, {}, []
     try:
         estimator = ran.build()
-        for each in replay(estimator, ran.steps(), ran.starts(estimator)):
-            step, names = each.logged.step, each.logged.batch.prompt_ids
-            found[step] = Difference.of(each)
+        for each, result in replay(estimator, ran.steps(), ran.starts(estimator)):
+            step, names = each.step, each.batch.prompt_ids
+            found[step] = Difference.of(each, result)
             twice += [step] * (len({*names}) < len(names))
             if registry.computed_here(estimator.name):
-                checked.states[step] = stored.pack(estimator, each.state)
+                checked.states[step] = stored.pack(estimator, result.state)
         report.found("advantages", ran.verdict(estimator, found))
         if twice:
             report.note(f"{format_steps(twice)}: a prompt comes twice in the batch (is it twice in the data?)")

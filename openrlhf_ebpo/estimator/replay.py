@@ -34,16 +34,6 @@ class Logged:
     advantages: PerResponse
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """baselines, advantages: (M, G) of the estimator that is replayed; state: its own after this step."""
-
-    logged: Logged
-    baselines: PerResponse
-    advantages: PerResponse
-    state: Any
-
-
 def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str) -> Logged:
     """From columns of a rollout file, one value per response, groups of `size` next to each other.
 
@@ -86,8 +76,11 @@ def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
     return [step for previous, step in pairs if step != previous + 1 and step not in starts]
 
 
-def replay(estimator: Estimator, steps: Iterable[Logged], starts: Mapping[int, Any]) -> Iterator[Replayed]:
-    """Every step from the state after the one before; `starts`: step -> state before it, where it is another one.
+def replay(
+    estimator: Estimator, steps: Iterable[Logged], starts: Mapping[int, Any]
+) -> Iterator[tuple[Logged, Estimate]]:
+    """Yield every step with its estimate, from the state after the step before; `starts`: step -> state before it, where it is
+    another one.
 
     Raises:
         ReplayError: the estimator cannot work with a step; the message names its file.
@@ -96,7 +89,7 @@ def replay(estimator: Estimator, steps: Iterable[Logged], starts: Mapping[int, A
     for each in steps:
         result = stepped(estimator, each.batch, starts.get(each.step, state), each.source)
         state = result.state
-        yield Replayed(each, np.broadcast_to(result.baselines, each.advantages.shape), result.advantages, state)
+        yield each, result
 
 
 def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Estimate:
@@ -124,10 +117,10 @@ class Difference:
     unequal: np.ndarray
 
     @classmethod
-    def of(cls, step: Replayed) -> Difference:
-        valid, logged = step.logged.batch.valid, step.logged
-        was, now, baselines = logged.advantages[valid], step.advantages[valid], logged.baselines[valid]
-        other_baseline = np.isfinite(baselines) & (baselines != step.baselines[valid])
+    def of(cls, logged: Logged, found: Estimate) -> Difference:
+        valid = logged.batch.valid
+        was, now, baselines = logged.advantages[valid], found.advantages[valid], logged.baselines[valid]
+        other_baseline = np.isfinite(baselines) & (baselines != np.broadcast_to(found.baselines, valid.shape)[valid])
         return cls(was, now, (was != now) | other_baseline)
 
     @classmethod

@@ -205,9 +205,10 @@ def test_another_estimator_gives_what_it_would_have_given(tmp_path, replay):
     for ran, name, other in (("a", "score_weighted", "b"), ("b", "ebpo", "a")):
         logged_run = LoggedRun.read(tmp_path / ran)
         estimator = logged_run.build(name)
-        for each in replayed_steps(estimator, logged_run.steps(), logged_run.starts(estimator)):
-            logged = read_rollouts(tmp_path / other, each.logged.step)
-            for column, values in (("advantage", each.advantages), ("baseline", each.baselines)):
+        for each, found in replayed_steps(estimator, logged_run.steps(), logged_run.starts(estimator)):
+            logged = read_rollouts(tmp_path / other, each.step)
+            baselines = np.broadcast_to(found.baselines, found.advantages.shape)
+            for column, values in (("advantage", found.advantages), ("baseline", baselines)):
                 assert pa.array(np.ravel(values), from_pandas=True).to_pylist() == logged[column].to_pylist()
 
 
