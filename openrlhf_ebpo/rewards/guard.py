@@ -188,14 +188,16 @@ class LimitedRolloutActor:
         return len(_asked_at), None if oldest is None else time.monotonic() - oldest
 
 
+def limits_of(reward) -> Limits:
+    return Limits(reward.timeout, reward.memory, reward.workers)
+
+
 class GuardedSamplesGenerator:
     """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into an error otherwise."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        reward = self.args.reward
-        limits = Limits(reward.timeout, reward.memory, reward.workers)
-        self._limited = [engine.limit_rewards.remote(limits) for engine in self.vllm_engines]
+        self._limited = [engine.limit_rewards.remote(limits_of(self.args.reward)) for engine in self.vllm_engines]
 
     def _generate_vllm(self, *args, **kwargs):
         import ray
