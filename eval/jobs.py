@@ -156,7 +156,7 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool 
     for job in jobs:
         old = aside / job.directory.relative_to(results)
         if force and job.directory.exists():
-            old.parent.mkdir(parents=True)
+            old.parent.mkdir(parents=True, exist_ok=True)
             job.directory.rename(old)
         if job.finished and has_another_scorer(job):
             with storing(job.directory):
