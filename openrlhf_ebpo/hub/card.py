@@ -51,9 +51,8 @@ SETTINGS = (  # label, name of the flag
 # of the run's command, what training on from the Hub replaces, and where the run itself came from and went
 NOT_AGAIN = (
     "actor.model_name_or_path",
-    "pretrain",
     "ckpt.load_enable",
-    "load_checkpoint",
+    "ckpt.load_step",
     "algo.advantage.ebpo.init_prior",
     "algo.advantage.ebpo.reset_prior",
     "force",
