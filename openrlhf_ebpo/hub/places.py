@@ -137,8 +137,7 @@ def check_same_run(api, repo: str, here: dict, repo_type: str = "model") -> str 
     """
     commit, names = head_of(api, repo, repo_type)
     if "run.json" in names:
-        there = json.loads(read_file(api, repo, repo_type, commit, "run.json"))
-        there = there if isinstance(there, dict) else {}
+        there = _parse(read_file(api, repo, repo_type, commit, "run.json"))
         if any(there.get(key) != here.get(key) for key in ("started", "model", "dataset")):  # the same in a resumed run
             raise HubError(
                 f"{repo} holds another run ({there.get('name')}, started {there.get('started')}), which would be "
@@ -154,6 +153,15 @@ def check_same_run(api, repo: str, here: dict, repo_type: str = "model") -> str 
             permanent=True,
         )
     return commit
+
+
+def _parse(text: bytes) -> dict:
+    """A run.json from anywhere; {} if it is not one."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _lacks_rights(account: dict, repo: str) -> str | None:
