@@ -14,8 +14,8 @@ from openrlhf_ebpo.checks.model_check import CAUSAL_LM
 from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.run.checkpoints import saved
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run
+from openrlhf_ebpo.run.checkpoints import final_model, saved
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
 from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.seams.model_folder import problems as folder_problems
 from openrlhf_ebpo.seams.remote_code import trusted
@@ -51,7 +51,8 @@ def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:
         raise UsageError(f"--checkpoints: {error}") from error
     if run is None:
         raise UsageError(f"--checkpoints {run_dir}: there is no run.json; name the run directory of a training")
-    found = _final(run, Path(run_dir)) | _listed(Path(run_dir))
+    final = final_model(Path(run_dir))
+    found = ({final[0]: str(final[1])} if final else {}) | _listed(Path(run_dir))
     if not found:
         raise UsageError(
             f"--checkpoints {run_dir}: no model of this run is there; training exports one with every checkpoint if it "
@@ -69,14 +70,6 @@ def _listed(run_dir: Path) -> dict[int, str]:
             why = f"{each.recorded} is not there any more" if each.model else "it was saved without --ckpt.save_hf"
             logger.warning("the checkpoint of step %s is left out: %s", each.step, why)
     return found
-
-
-def _final(run: dict, run_dir: Path) -> dict[int, str]:
-    """Return the model at the end of a complete run."""
-    folder = Path(dig(run, "args", "ckpt", "output_dir") or run_dir / "none")
-    steps = [row["step"] for row in read_metrics(run_dir)]
-    there = any((folder / name).is_file() for name in ("config.json", ADAPTER))
-    return {max(steps): str(folder)} if run.get("status") == "complete" and steps and there else {}
 
 
 def is_adapter(path: str) -> bool:

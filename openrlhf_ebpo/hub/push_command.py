@@ -35,8 +35,8 @@ from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_target, drain
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
 from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api
-from openrlhf_ebpo.run.checkpoints import beside, saved
-from openrlhf_ebpo.run.run_log import read_metrics, read_run
+from openrlhf_ebpo.run.checkpoints import final_model, saved
+from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
 
 
@@ -183,7 +183,7 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
         elif each.model:
             gone.append(f"step {each.step} was saved in {each.recorded}, which is gone")
     if final := final_model(run_dir):
-        found.setdefault(*final)
+        found.setdefault(final[0], (final[1], None))
     wanted = max(found, default=None) if step is None else step
     if wanted not in found:
         there = ", ".join(map(str, sorted(found))) or "none: " + (
@@ -191,17 +191,6 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
         )
         raise UsageError(f"{run_dir}: no saved model{'' if step is None else f' of step {step}'}; saved steps: {there}")
     return wanted, *found[wanted]
-
-
-def final_model(run_dir: Path) -> tuple[int, tuple[Path, None]] | None:
-    """(step, (model, None)) of --ckpt.output_dir once a training is complete."""
-    run = read_run(run_dir)
-    recorded = run["args"].get("ckpt", {}).get("output_dir")
-    folder = beside(run_dir, recorded) if recorded else run_dir.parent
-    steps = [row["step"] for row in read_metrics(run_dir)]
-    if run["status"] != "complete" or not steps or not any(folder.glob("*.safetensors")):
-        return None
-    return max(steps), (folder, None)
 
 
 def nothing_to_do(run_dir: Path) -> list[str]:
