@@ -157,7 +157,7 @@ def pull(
 
 def revision_of(text: str) -> str | None:
     """A revision as people write it: a number is a step, nothing the newest."""
-    return (step_tag(int(text)) if text.isdigit() and len(text) < 40 else text) or None
+    return (step_tag(int(text)) if text.isdecimal() and len(text) < 40 else text) or None
 
 
 def check_folder(folder: Path, repo: str) -> None:

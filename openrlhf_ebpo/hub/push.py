@@ -198,7 +198,7 @@ def newest_step(api, repo: str, last: float) -> int:
         if not commit_of(api, repo, "model", "main"):
             return -1
         tags = [ref.name.removeprefix("step-") for ref in api.list_repo_refs(repo).tags]
-    return max((step for step in map(int, filter(str.isdigit, tags)) if step <= last), default=-1)
+    return max((step for step in map(int, filter(str.isdecimal, tags)) if step <= last), default=-1)
 
 
 def last_step(run_dir: Path) -> float:

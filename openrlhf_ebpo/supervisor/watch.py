@@ -297,7 +297,7 @@ class Watch:
             return "interrupted", f"ended by {signal.Signals(self.asked).name} before a restart"
         ours, theirs = Pipe()
         try:
-            driver = subprocess.Popen(
+            self.popen = subprocess.Popen(  # kept: a Popen that goes reaps its process, which wait_for_driver does
                 [sys.executable, *self.again],
                 env=self.restarts.environment(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
@@ -309,5 +309,5 @@ class Watch:
             return "failed", error
         theirs.close()
         self.channel.close()
-        self._begin(ours, driver.pid)
+        self._begin(ours, self.popen.pid)
         return None, None
