@@ -120,6 +120,8 @@ def check(args: argparse.Namespace) -> None:
         UsageError: flags that contradict each other.
     """
     check_suffix(args.output, "--output")
+    if Path(args.output).resolve() == Path(args.input).resolve():  # rows that are dropped would be lost
+        raise UsageError(f"--output {args.output} is the input: give it another name")
     if args.block is not None and (args.by != "topic" or args.block < 1):
         raise UsageError(f"--block {args.block}: a positive number of rows, with --by topic")
     low, high = args.min_pass_rate, args.max_pass_rate
