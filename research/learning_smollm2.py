@@ -2,7 +2,8 @@
 
 Every training of a seed begins with the same model, is given the same prompts in the same order, and samples as many responses.
 Before the first step of all and after the last of each training the held-out tasks are sampled SAMPLES times each: pass@1 in the
-table's `mean`, then pass@k. Intervals are over seeds. The model comes from PyPI (docs/start.md); without a network, put its folder at `model` in --output.
+table's `mean`, then pass@k. Intervals are over seeds. The model comes from PyPI (docs/start.md); without a network, put its folder
+at `model` in --output.
 
     python research/learning_smollm2.py --output runs/smollm2              two cores, hours: 20 trainings; repeat to resume
     python research/learning_smollm2.py --minutes 120 --output runs/smollm2             as many of them as fit
@@ -128,7 +129,7 @@ class SmolLM2(Job):
 
     def start(self, work: Path) -> dict:
         """Success of the model before training, by the same evaluation after a step at learning rate 0."""
-        kept = work / "start.json"
+        kept = work / f"start-{self.task}.json"
         if not kept.exists():
             once = replace(self, estimator="group_norm", steps=1)
             found = once.result(once.train(work, 0, "start", {"actor.adam.lr": 0}))

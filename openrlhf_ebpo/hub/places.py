@@ -156,7 +156,7 @@ def check_same_run(api, repo: str, here: dict, repo_type: str = "model") -> str 
 
 
 def _parse(text: bytes) -> dict:
-    """A run.json from anywhere; {} if it is not one."""
+    """Return a run.json from the Hub as a dictionary; {} if it is not one."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

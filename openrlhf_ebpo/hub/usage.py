@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +43,17 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str) -> Usage:
         public_text(template),
         chat_template,
         system and public_text(system),
-        rollout.get("temperature", 1.0),
-        rollout.get("top_p", 1.0),
-        rollout.get("max_new_tokens") or 1024,
+        number(rollout.get("temperature"), 1.0),
+        number(rollout.get("top_p"), 1.0),
+        int(number(rollout.get("max_new_tokens"), 1024)),
         known,
         bos,
     )
+
+
+def number(value: object, default: float) -> float:
+    """Return `value` if it is a finite number, else `default`: run.json is untrusted, and this becomes code."""
+    return value if type(value) in (int, float) and math.isfinite(value) else default
 
 
 def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:

@@ -162,6 +162,13 @@ def test_mistakes_are_named(prepared, flags, message):
     assert not prepared.with_name("ordered.parquet").exists()
 
 
+def test_the_input_is_never_the_output(prepared):
+    before = prepared.read_bytes()
+    with pytest.raises(SystemExit, match="is the input"):
+        main(["order", "--input", str(prepared), "--output", str(prepared), "--by", "topic", "--force"])
+    assert prepared.read_bytes() == before
+
+
 def test_a_missing_column_says_which_command_makes_it(tmp_path):
     path = tmp_path / "train.jsonl"
     write_table(pa.table({"id": ["a"]}), path)

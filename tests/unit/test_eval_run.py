@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -363,6 +364,13 @@ def test_the_model_at_the_end_of_a_complete_run_is_one_of_its_steps(run_dir, tmp
     assert models.of_run(run_dir)[-1].path == str(tmp_path / "final")
 
 
+def test_a_copied_run_has_its_own_final_model(run_dir, tmp_path):
+    args = {"ckpt": {"output_dir": str(tmp_path / "final")}, "logger": {"run_dir": str(run_dir)}}
+    write_rows(run_dir / "run.json", [{"schema": 1, "status": "complete", "model": "org/base", "args": args}])
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert models.of_run(tmp_path / "copy" / "run")[-1].path == str(tmp_path / "copy" / "final")
+
+
 def test_a_run_without_exported_models_says_what_training_needs(run_dir):
     write_rows(run_dir / "checkpoints.jsonl", [{"step": 2, "model": None}])
     with pytest.raises(UsageError, match=r"--ckpt\.save_hf"):
@@ -383,6 +391,8 @@ def test_all_steps_of_a_run_in_one_go_and_only_the_new_ones_again(run_dir, folde
     (run_dir / "checkpoints.jsonl").write_text(rows + json.dumps({"step": 9, "model": new}) + "\n")
     run.main(argv)
     assert len(asked) == 9 and {each.step for each in results.find_results(run_dir)} == {2, 8, 9}
+    run.main([*argv, "--force"])
+    assert len(asked) == 18 and len([*(run_dir / "eval" / "superseded").rglob("summary.json")]) == 3
 
 
 # LoRA

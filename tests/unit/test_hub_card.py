@@ -136,7 +136,8 @@ def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_
         "--hub.resume_from",
         "owner/first@10",
         "--hub.trust_pickle",
-        "--hub.branch_per_step",
+        "--ckpt.load_step",
+        "20",
         "--algo.advantage.ebpo.init_prior",
         "prior.json",
         "--algo.advantage.ebpo.reset_prior",
@@ -189,6 +190,18 @@ def test_results_of_the_step_with_intervals_a_table_and_a_row_each_protocol(tmp_
     assert row["metrics"][0]["args"]["samples_per_question"] == 4
     assert [metric["type"] for metric in rows["greedy (beef)"]["metrics"]] == ["pass@1", "maj@1"]
     assert len(ModelCard(text).data.eval_results) == 5
+
+
+@pytest.mark.parametrize("value", ["0) or __import__('os').system('id'", "1", True, float("nan"), [1], {}, None])
+def test_only_numbers_of_a_run_become_code(tmp_path, value):
+    args = {"rollout": {"temperature": value, "top_p": value, "max_new_tokens": value}}
+    shown = usage.of_run(write_run(tmp_path), args, REPO, "step-000003")
+    for snippet in (usage.transformers_snippet(shown), usage.vllm_snippet(shown)):
+        compile(snippet, "card", "exec")
+        assert "temperature=1.0, top_p=1.0" in snippet and "tokens=1024" in snippet
+    args = {"rollout": {"temperature": 0.5, "top_p": 1, "max_new_tokens": 8}}
+    shown = usage.of_run(tmp_path / "run", args, REPO, "step-000003")
+    assert (shown.temperature, shown.top_p, shown.max_new_tokens) == (0.5, 1, 8)
 
 
 def test_hostile_text_changes_neither_metadata_nor_structure(tmp_path):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import hub_runs
 import pytest
+from hub_repos import File
 from hub_runs import REPO, queue
 
 from openrlhf_ebpo.errors import UsageError
@@ -108,6 +109,10 @@ def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pus
     assert "which exists and is private" in training_flags.check_access(flags("--hub.repo", REPO, **own))[0]
     with pytest.raises(UsageError, match="another run"):
         training_flags.check_access(flags("--hub.repo", REPO, **own, force=True))
+    for name, text in {"words": b"not JSON", "deep": b"[" * 100_000, "list": b"[]"}.items():
+        hub.create(f"owner/{name}").commit("main", {"run.json": File(text, False)}, "m")
+        with pytest.raises(UsageError, match="holds another run"):
+            training_flags.check_access(flags("--hub.repo", f"owner/{name}", **own))
 
 
 def test_what_stays_private_although_it_was_to_be_public_is_said(hub, use_hub):
