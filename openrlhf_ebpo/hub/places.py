@@ -45,8 +45,8 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
         UsageError: `text` is not a repo, or one of another kind; a token pasted in its place is not echoed.
     """
     require_client()
-    from huggingface_hub.errors import HfUriError, HFValidationError
-    from huggingface_hub.utils import parse_hf_uri, validate_repo_id
+    from huggingface_hub.errors import HfUriError
+    from huggingface_hub.utils import parse_hf_uri
 
     if redacted_text(text) != text:
         raise UsageError(
@@ -63,12 +63,6 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
         raise UsageError(
             f"{flag} {text}: {NAMES[kind]} is asked for ({example}), and this is {NAMES.get(found.type, found.type)}"
         )
-    try:
-        validate_repo_id(found.id)
-    except HFValidationError as error:
-        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address ({error})") from None
-    if found.id.count("/") != 1 or not found.id.isprintable():
-        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address")
     revision = found.revision
     if revision is not None and (
         not REVISION.fullmatch(revision) or ".." in revision or len(revision) > MAX_REVISION_CHARS
