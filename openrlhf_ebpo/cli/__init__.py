@@ -25,7 +25,7 @@ COMMANDS = {
     ),
     "verify": Command("openrlhf_ebpo.cli.verify", "check a run: rows, advantages, prior, checkpoints, models"),
     "space": Command(
-        "openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"
+        "openrlhf_ebpo.space.main", "look at runs in a browser: dynamics, samples, evaluation, the estimator"
     ),
 }
 

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "eval": {"checks", "data", "generation", "rewards", "run", "seams"},
     "space": {"estimator", "eval", "run"},
     "quickstart": {"estimator", "eval", "rewards", "run", "seams"},
-    "cli": {"checks", "estimator", "generation", "hub", "rewards", "run", "seams", "space", "supervisor", "training"},
+    "cli": {"checks", "estimator", "generation", "hub", "rewards", "run", "seams", "supervisor", "training"},
 }
 PACKAGES_OF = {  # beside the standard library, where that is a promise
     **{name: set() for name in BASE},
