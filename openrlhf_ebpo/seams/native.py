@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 # Of the system, not of any wheel. vLLM's kernels for the CPU need it, and vLLM only warns where it is missing.
 CPU_LIBRARIES = ("libnuma.so.1",)
@@ -76,37 +73,16 @@ def loud_kernels(original):
     then dies of whatever kernel it calls first.
 
     Raises (when called):
-        ImportError: the loader's first message, and what to install.
+        ImportError: the kernels are not there; says what to install if a library of the system is missing.
     """
-    failures: list[str] = []  # vLLM warns once only; a second call must fail too
 
     @functools.wraps(original)
     def import_kernels(*_):
-        with _warnings_of(logging.getLogger(original.__module__)) as warnings:
-            original()
-        failures.extend(warnings)
-        if failures:
-            raise ImportError(f"vLLM's kernels do not load: {with_remedy(failures[0])}")
+        import torch
+
+        original()
+        if not hasattr(torch.ops._C, "init_cpu_memory_env"):
+            causes = map(with_remedy, missing_libraries())
+            raise ImportError(f"vLLM's kernels do not load: {next(causes, 'its warning above says why')}")
 
     return import_kernels
-
-
-@contextlib.contextmanager
-def _warnings_of(logger: logging.Logger) -> Iterator[list[str]]:
-    """Collect what it says of failing imports, whatever level the user has set."""
-    messages: list[str] = []
-
-    def collect(record: logging.LogRecord) -> bool:
-        failed = str(record.msg).startswith("Failed to import from vllm.")
-        if failed:
-            messages.append(str(record.args[0]))
-        return not failed
-
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    logger.addFilter(collect)
-    try:
-        yield messages
-    finally:
-        logger.setLevel(level)
-        logger.removeFilter(collect)

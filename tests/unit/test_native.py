@@ -50,4 +50,4 @@ for _ in range(2):  # vLLM warns once
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if "kernels do not load" in line]
-    assert len(lines) == 2 and "vLLM's kernels do not load: import of vllm._C" in lines[0], done.stdout + done.stderr
+    assert len(lines) == 2, done.stdout + done.stderr
