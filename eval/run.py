@@ -56,7 +56,7 @@ from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
-from openrlhf_ebpo.eval.tasks import OWN, Task, order
+from openrlhf_ebpo.eval.tasks import OWN, Task
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import GenerationError
@@ -271,7 +271,7 @@ def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
 def table(found: Sequence[Result]) -> str:
     """Return the scores of this command, as text."""
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
-    for result in sorted(found, key=lambda each: (order(each.task), each.step)):
+    for result in sorted(found, key=lambda each: (each.task, each.step)):
         metrics = result.metrics
         majority = majorities(metrics)[-1]
         rows.append(

@@ -16,7 +16,6 @@ from openrlhf_ebpo.run.score_text import reported as reported_text
 from . import effort
 from .intervals import Estimate, of_average
 from .resampling import compare
-from .tasks import ordered
 
 AVERAGE = "average"
 MAX_NOTES = 5  # on a task
@@ -34,11 +33,11 @@ class Column:
 
 
 def tasks_of(columns: Iterable[Column]) -> list[str]:
-    return ordered(task for column in columns for task in column.results)
+    return sorted({task for column in columns for task in column.results})
 
 
 def common_tasks(columns: Sequence[Column]) -> list[str]:
-    return ordered(set.intersection(*[set(column.results) for column in columns]))
+    return sorted(set.intersection(*[set(column.results) for column in columns]))
 
 
 def by_task(columns: Sequence[Column]) -> list[tuple[str, list[str], list[dict]]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-from collections.abc import Iterable
 from importlib import import_module
 
 from openrlhf_ebpo.errors import UsageError
@@ -50,32 +49,14 @@ __all__ = [
     "listed_choices",
     "load",
     "named_choices",
-    "order",
-    "ordered",
     "split_specs",
 ]
 
-FILES = (  # in the order that every list and table has them
-    "aime24",
-    "aime25",
-    "amc23",
-    "math500",
-    "olympiadbench",
-    "gpqa_diamond",
-)
+FILES = ("aime24", "aime25", "amc23", "gpqa_diamond", "math500", "olympiadbench")
 BENCHMARKS: dict[str, Benchmark] = {
     task.name: task for task in (import_module(f".{file}", __name__).TASK for file in FILES)
 }
 FILE = "file:"
-
-
-def order(task: str) -> tuple[int, str]:
-    """Sorts tasks: the benchmarks first, others by name."""
-    return (list(BENCHMARKS).index(task) if task in BENCHMARKS else len(BENCHMARKS), task)
-
-
-def ordered(tasks: Iterable[str]) -> list[str]:
-    return sorted(set(tasks), key=order)
 
 
 def described() -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from openrlhf_ebpo.eval.tasks import order as by_task
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
@@ -98,7 +97,7 @@ def _rows(result: Result) -> list[dict]:
 
 
 def ordered(rows: Iterable[dict]) -> list[dict]:
-    return sorted(rows, key=lambda row: (*protocol_of(row), by_task(row["task"]), row["step"], order(row["metric"])))
+    return sorted(rows, key=lambda row: (*protocol_of(row), row["task"], row["step"], order(row["metric"])))
 
 
 def protocol_of(row: Mapping) -> tuple[str, str]:

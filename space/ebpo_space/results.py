@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.run.results import TRAINING, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
@@ -112,7 +111,7 @@ def find(run: Run) -> tuple[list[Result], list[str]]:
             result := attempt(lambda path=path: _result(run, path), None, problems, f"{place}/summary.json")
         ) is not None:
             results.append(result)
-    tasks = ordered(result.task for result in results)
+    tasks = sorted({result.task for result in results})
     return sorted(results, key=lambda r: (r.protocol, tasks.index(r.task), r.step)), problems
 
 

@@ -252,7 +252,10 @@ def test_files_of_ones_own(tmp_path, kind):
 
 
 BAD = {
-    "unknown": ("aime2024", r"no such task. Did you mean aime24\? There are aime24, aime25, amc23, math500, olympiadb"),
+    "unknown": (
+        "aime2024",
+        r"no such task. Did you mean aime24\? There are aime24, aime25, amc23, gpqa_diamond, math500, olympiadb",
+    ),
     "unknown place": ("aime24=somewhere", "neither a .* nor a known copy on the Hub .*Maxwell-Jia/AIME_2024"),
     "no place": ("aime24=", "--tasks aime24=: a file, or a data set"),
     "no file": ("file:nothing.jsonl", "--tasks nothing.jsonl: no such file"),

@@ -9,7 +9,6 @@ import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
-from openrlhf_ebpo.eval.tasks import ordered
 
 from .. import results
 from ..errors import RunError
@@ -72,7 +71,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         view["protocol"] if view["protocol"] in protocols else results.largest_protocol([result for _, result in found])
     )
     shown = [(number, result) for number, result in found if result.protocol == protocol]
-    tasks = ordered(result.task for _, result in shown)
+    tasks = sorted({result.task for _, result in shown})
     across, every = results.columns(shown, view["columns"]), results.checkpoints(shown)
     reported = _reported(view["paper"], problems)
     made = Scores.of(shown, across, tasks, reported, opened, problems)
