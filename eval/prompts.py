@@ -9,16 +9,13 @@ writes, the bare question.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openrlhf_ebpo.data.clean import prompt_text
-from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
-from openrlhf_ebpo.data.source import lookup
-from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION
+from openrlhf_ebpo.data.training_prompts import read_instruction
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import saved
 from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
@@ -28,7 +25,6 @@ from .tasks import Question, Task
 if TYPE_CHECKING:
     from openrlhf_ebpo.generation.rendering import Prompt
 
-QUESTION = "{question}"
 TRAINING = "training"
 TEMPLATES = {
     "raw": QUESTION,
@@ -37,8 +33,6 @@ TEMPLATES = {
     "released": DAPO_TEMPLATE.partition(QUESTION)[0] + QUESTION,  # the authors' script leaves the closing line away
 }
 ROLES = ("user", "assistant")
-SAMPLED = 200  # training rows that the instruction is read from
-AGREE = 0.9  # share of them that have to have the same one
 HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_template or --no-chat_template"
 
 
@@ -172,7 +166,10 @@ def training_form(run_dir: str | Path) -> PromptForm:
         UsageError: no run is there, or its data set does not tell its instruction.
     """
     data = _data_of(run_dir)
-    template, system = _instruction(str(data["prompt_dataset"]), data.get("input_key") or "prompt", run_dir)
+    try:
+        template, system = read_instruction(data)
+    except UsageError as error:
+        raise UsageError(f"--run_dir {run_dir}: {error}: say {HELP}") from error
     return PromptForm(
         template,
         bool(data.get("apply_chat_template")),
@@ -196,44 +193,6 @@ def _data_of(run_dir: str | Path) -> dict:
     if run is None:
         raise UsageError(f"--run_dir {run_dir}: there is no run.json")
     return dig(run, "args", "data") or {}
-
-
-def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, str | None]:
-    """Return (template, system message) of the data set's prompts."""
-    path = Path(dataset)
-    if path.suffix.lower() not in READ_SUFFIXES or not path.is_file():
-        raise UsageError(
-            f"--run_dir {run_dir}: the instruction of its training prompts is in its data set, {dataset}, which is not "
-            f"there as a {'/'.join(READ_SUFFIXES)} file: say {HELP}"
-        )
-    batches = read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED)
-    return instruction_of(next(batches, []), column, str(path))
-
-
-def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:
-    """Return (template, system message) that rows of training prompts share. Where they have no column `question`, only
-    an instruction like DAPO's can be told from the question; prompts without it are taken for bare questions.
-
-    Raises:
-        UsageError: they do not share one.
-    """
-    found = Counter(_row_instruction(row, column) for row in rows)
-    instruction, count = found.most_common(1)[0] if found else (None, 0)
-    if instruction is None or count < AGREE * found.total():
-        raise UsageError(f"{place}: its prompts (column {column!r}) do not have one instruction in common: say {HELP}")
-    return instruction
-
-
-def _row_instruction(row: dict, column: str) -> tuple[str, str | None] | None:
-    prompt = lookup(row, column)
-    text = prompt_text(prompt)
-    if not text:
-        return None
-    question = row.get("question")
-    before, found, after = text.partition(question if isinstance(question, str) and question else bare_question(text))
-    messages = prompt if isinstance(prompt, list) else []
-    system = next((message["content"] for message in messages if message.get("role") == "system"), None)
-    return (before + QUESTION + after, system) if found else None
 
 
 def run_of(model: str) -> Path | None:

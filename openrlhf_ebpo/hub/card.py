@@ -76,7 +76,7 @@ def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
     own = [row for row in rows if row["step"] == step]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, step)
-    shown = usage.of_run(run_dir, run.get("args", {}), repo, step_tag(step))
+    shown = usage.of_run(run.get("args", {}), repo, step_tag(step))
     make = functools.partial(
         render,
         "model_card.md",

@@ -6,13 +6,12 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
+from openrlhf_ebpo.data.questions import QUESTION
+from openrlhf_ebpo.data.training_prompts import read_instruction
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval.prompts import training_form
 from openrlhf_ebpo.hub.public import public_text
 
-QUESTION = "{question}"  # in a template, the question
 EXAMPLE = "What is 12 * 13?"
 
 
@@ -33,15 +32,15 @@ class Usage:
     bos: bool = False
 
 
-def of_run(run_dir: Path, args: dict, repo: str, revision: str) -> Usage:
+def of_run(args: dict, repo: str, revision: str) -> Usage:
     data = args.get("data", {})
-    template, chat_template, system, known = prompt_of(run_dir, data)
+    template, system, known = prompt_of(data)
     rollout, bos = args.get("rollout", {}), bool(data.get("add_bos"))
     return Usage(
         repo,
         revision,
         public_text(template),
-        chat_template,
+        bool(data.get("apply_chat_template")),
         system and public_text(system),
         number(rollout.get("temperature"), 1.0),
         number(rollout.get("top_p"), 1.0),
@@ -56,18 +55,16 @@ def number(value: object, default: float) -> float:
     return value if type(value) in (int, float) and math.isfinite(value) else default
 
 
-def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:
-    """(template, chat template, system message, known) of the training prompts. known: True if the training data, which
-    has the instruction, is here."""
-    known = True
+def prompt_of(data: dict) -> tuple[str, str | None, bool]:
+    """Return (template, system message, known) of the training prompts. known: True if the training data, which has the
+    instruction, is here."""
     try:
-        form = training_form(run_dir)
-        template, chat, system = form.template, form.chat_template, form.system
-    except UsageError:
-        template, chat, system, known = QUESTION, bool(data.get("apply_chat_template")), None, False
-    if data.get("input_template") and not chat:
+        (template, system), known = read_instruction(data), True
+    except (UsageError, KeyError):
+        template, system, known = QUESTION, None, False
+    if data.get("input_template") and not data.get("apply_chat_template"):
         template = data["input_template"].replace("{}", template)
-    return template, chat, system, known
+    return template, system, known
 
 
 def transformers_snippet(usage: Usage) -> str:

@@ -7,7 +7,10 @@ import urllib.request
 
 import pytest
 
-STARTED_BY = {"space/app.py": {}, "openrlhf-ebpo space": {"by": ("-c", "from openrlhf_ebpo.cli import main; main()", "space")}}
+STARTED_BY = {
+    "space/app.py": {},
+    "openrlhf-ebpo space": {"by": ("-c", "from openrlhf_ebpo.cli import main; main()", "space")},
+}
 OFFERED = {
     *(
         "/",

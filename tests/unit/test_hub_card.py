@@ -193,14 +193,14 @@ def test_results_of_the_step_with_intervals_a_table_and_a_row_each_protocol(tmp_
 
 
 @pytest.mark.parametrize("value", ["0) or __import__('os').system('id'", "1", True, float("nan"), [1], {}, None])
-def test_only_numbers_of_a_run_become_code(tmp_path, value):
+def test_only_numbers_of_a_run_become_code(value):
     args = {"rollout": {"temperature": value, "top_p": value, "max_new_tokens": value}}
-    shown = usage.of_run(write_run(tmp_path), args, REPO, "step-000003")
+    shown = usage.of_run(args, REPO, "step-000003")
     for snippet in (usage.transformers_snippet(shown), usage.vllm_snippet(shown)):
         compile(snippet, "card", "exec")
         assert "temperature=1.0, top_p=1.0" in snippet and "tokens=1024" in snippet
     args = {"rollout": {"temperature": 0.5, "top_p": 1, "max_new_tokens": 8}}
-    shown = usage.of_run(tmp_path / "run", args, REPO, "step-000003")
+    shown = usage.of_run(args, REPO, "step-000003")
     assert (shown.temperature, shown.top_p, shown.max_new_tokens) == (0.5, 1, 8)
 
 
@@ -333,9 +333,7 @@ def test_the_snippet_puts_a_chat_template_around_the_prompt(tmp_path):
 
 @pytest.mark.parametrize("rendered", ["<bos>Solve", "Solve"])
 def test_the_snippet_puts_the_begin_token_of_training_there_once(rendered, tmp_path):
-    shown = usage.of_run(
-        write_run(tmp_path, args=arguments(tmp_path, add_bos=True)), {"data": {"add_bos": True}}, REPO, "main"
-    )
+    shown = usage.of_run(arguments(tmp_path, add_bos=True), REPO, "main")
     lines = usage.transformers_snippet(shown)
     namespace = {"tokenizer": SimpleNamespace(bos_token="<bos>"), "prompt": rendered}
     exec(next(line for line in lines.splitlines() if "bos_token" in line), namespace)

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "rewards": {"estimator", "seams"},
     "seams": set(),
     "generation": {"rewards", "seams"},
-    "hub": {"estimator", "eval", "run", "seams"},
+    "hub": {"data", "estimator", "run", "seams"},
     "checks": {"generation", "rewards", "seams"},
     "training": {"estimator", "eval", "hub", "rewards", "run", "seams"},
     "data": {"checks", "generation", "rewards", "run", "seams"},

@@ -1,0 +1,58 @@
+"""Read the instruction that the prompts of a training have in common, from its data set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from openrlhf_ebpo.data.clean import prompt_text
+from openrlhf_ebpo.data.questions import QUESTION, bare_question
+from openrlhf_ebpo.data.source import lookup
+from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
+from openrlhf_ebpo.errors import UsageError
+
+SAMPLED = 200  # rows that the instruction is read from
+AGREE = 0.9  # share of them that have to have the same one
+
+
+def read_instruction(data: Mapping) -> tuple[str, str | None]:
+    """Return (template, system message) of a run's training prompts. data: its flags --data.…
+
+    Raises:
+        UsageError: its data set is not there, or its prompts do not share an instruction.
+    """
+    path = Path(str(data["prompt_dataset"]))
+    if path.suffix.lower() not in READ_SUFFIXES or not path.is_file():
+        raise UsageError(
+            f"the instruction of its training prompts is in its data set, {path}, which is not there as a "
+            f"{'/'.join(READ_SUFFIXES)} file"
+        )
+    batches = read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED)
+    return instruction_of(next(batches, []), data.get("input_key") or "prompt", str(path))
+
+
+def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:
+    """Return (template, system message) that rows of training prompts share. Where they have no column `question`, only
+    an instruction like DAPO's can be told from the question; prompts without it are taken for bare questions.
+
+    Raises:
+        UsageError: they do not share one.
+    """
+    found = Counter(_row_instruction(row, column) for row in rows)
+    instruction, count = found.most_common(1)[0] if found else (None, 0)
+    if instruction is None or count < AGREE * found.total():
+        raise UsageError(f"{place}: its prompts (column {column!r}) do not have one instruction in common")
+    return instruction
+
+
+def _row_instruction(row: dict, column: str) -> tuple[str, str | None] | None:
+    prompt = lookup(row, column)
+    text = prompt_text(prompt)
+    if not text:
+        return None
+    question = row.get("question")
+    before, found, after = text.partition(question if isinstance(question, str) and question else bare_question(text))
+    messages = prompt if isinstance(prompt, list) else []
+    system = next((message["content"] for message in messages if message.get("role") == "system"), None)
+    return (before + QUESTION + after, system) if found else None
