@@ -21,7 +21,7 @@ DRIVERS_VERSION = "OPENRLHF_EBPO_DRIVERS_VERSION"
 
 
 def check_release(seams: tuple[Seam, ...]) -> None:
-    """Run `check_unchanged`, before anything else in a command; return a warning about an untested release."""
+    """Run `check_unchanged`, before anything else in a command, and print a warning about an untested release."""
     check_unchanged(seams)
     if warning := untested():
         print(f"warning: {warning}", file=sys.stderr, flush=True)
@@ -99,33 +99,26 @@ def source_fingerprint(module: str, name: str) -> str | None:
     if not path.is_file():
         return None
     try:
-        node, lines = parsed(path.read_text(encoding="utf-8"))  # whatever the locale says
+        source = path.read_text(encoding="utf-8")  # whatever the locale says
+        node = parsed(source)
     except SyntaxError:
         return "no Python"  # fits no row
     for part in name.split("."):
         node = next((n for n in getattr(node, "body", ()) if getattr(n, "name", None) == part), None)
         if node is None:
             return None
-    return hashlib.sha256(text_of(node, lines)).hexdigest()[:12]
+    return hashlib.sha256(ast.get_source_segment(source, node).encode()).hexdigest()[:12]
 
 
 def imports(module: str, name: str) -> bool:
     """Return True if the module's first level imports this name from another one."""
     path = module_path(module)
-    nodes = parsed(path.read_text(encoding="utf-8"))[0].body if path.is_file() else ()
+    nodes = parsed(path.read_text(encoding="utf-8")).body if path.is_file() else ()
     found = (alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names)
     return any(name == (alias.asname or alias.name) for alias in found)
 
 
 @functools.lru_cache
-def parsed(source: str) -> tuple[ast.Module, list[bytes]]:
-    """Several rows are of one module, and parsing it takes longer than everything else that is done with them."""
-    return ast.parse(source), source.encode().split(b"\n")
-
-
-def text_of(node: ast.AST, lines: list[bytes]) -> bytes:
-    """`ast.get_source_segment`, which would split the whole source again."""
-    found = lines[node.lineno - 1 : node.end_lineno]
-    found[-1] = found[-1][: node.end_col_offset]
-    found[0] = found[0][node.col_offset :]
-    return b"\n".join(found)
+def parsed(source: str) -> ast.Module:
+    """Parse a module's source once: several rows are of one module."""
+    return ast.parse(source)

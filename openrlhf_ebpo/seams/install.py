@@ -46,9 +46,8 @@ def install() -> None:
         cpu.prepare_process()
     else:
         vllm_without_flashinfer()
-    for module in {seam.module for seam in seams}:
-        rows = [seam for seam in seams if seam.module == module]
-        wrapt.register_post_import_hook(functools.partial(_apply_rows, rows), module)
+    for seam in seams:  # hooks of one module are called in this order
+        wrapt.register_post_import_hook(functools.partial(apply, seam), seam.module)
     logger.debug("seams: %s", "; ".join(seam.label for seam in seams))
     install.done = True
 
@@ -69,11 +68,6 @@ def all_seams() -> tuple[Seam, ...]:
     from openrlhf_ebpo.seams.cpu import rows
 
     return SEAMS + rows.SEAMS
-
-
-def _apply_rows(rows: list[Seam], module) -> None:
-    for seam in rows:
-        apply(seam, module)
 
 
 def apply(seam: Seam, module) -> None:
