@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import itertools
 import json
 import shutil
@@ -267,14 +266,16 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
 
     truncated = grid("finish_reason") == "length"
+    said = endpoint_questions.notes(job.records.values(), protocol)
+    notes = [*job.task.notes, *said, *failed_scores(job.task, rows)]
     return {
         "model": job.model.path,
         "step": job.model.step,
-        "task": job.task.record([*job.task.notes, *notes(job, protocol, rows)]),
+        "task": job.task.record(notes),
         "protocol": protocol.record(),
         "prompt": {**prompt_settings(form), "source": form.source},
         "metrics": summarise(grid("correct").astype(bool), grid("class"), grid("length"), truncated),
-        "versions": {**versions(), **_scorer_version()},
+        "versions": versions(),
         "seeds": sorted({row["seed"] for row in rows}),
         "counts": {
             "excluded_golds": len(job.task.skipped),
@@ -285,11 +286,6 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
         "cost": {"gpu_hours": effort.gpu_hours(passes)},
         "settings": job.settings,
     }
-
-
-def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
-    """Return notes on the responses for a reader of the scores."""
-    return [*endpoint_questions.notes(job.records.values(), protocol), *failed_scores(job.task, rows)]
 
 
 def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
@@ -304,10 +300,3 @@ def passes_of(jobs: Sequence[Job]) -> list[dict]:
     """Return the passes that generated the jobs' responses, the one under way among them."""
     stamps = [record["pass"] for job in jobs for record in job.records.values() if "pass" in record]
     return effort.merged([*stamps, *(job.effort.now() for job in jobs if job.effort)])
-
-
-def _scorer_version() -> dict[str, str]:
-    try:
-        return {"math-verify": importlib.metadata.version("math-verify")}
-    except importlib.metadata.PackageNotFoundError:
-        return {}

@@ -179,7 +179,7 @@ def answers(columns: Sequence[Column]) -> str:
                 "mean length": f"{metrics['mean_length']:,.0f}",
                 "no answer %": percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
                 "grading errors": counts.get("errors", 0),
-                "rows left out": counts.get("excluded_golds", 0) + counts.get("refused", 0),
+                "rows left out": counts.get("excluded_golds", 0),
             }
         )
     return table_of(rows, text=2)

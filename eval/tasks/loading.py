@@ -67,4 +67,4 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
 
 def _from_hub(copy: HubSet, benchmark: Benchmark, named: str) -> Rows:
     names = (*benchmark.question, *benchmark.answer)
-    return hub_rows(copy, [*names, *(name.capitalize() for name in names), *benchmark.columns], named, benchmark.name)
+    return hub_rows(copy, [*names, *(name.capitalize() for name in names), *benchmark.columns], named)

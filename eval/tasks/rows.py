@@ -62,9 +62,9 @@ def own_rows(data: Sequence[dict], named: str) -> Rows:
     return Rows(list(dict.fromkeys(name for row in data for name in row)), data, f"{named}@{digest}", named)
 
 
-def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows:
+def hub_rows(hub: HubSet, columns: Sequence[str], named: str) -> Rows:
     """Those of `columns` that the data set has; others may be images. Downloaded once, then read from the cache of
-    `datasets`, also without a network. named: what --tasks calls the benchmark of this name.
+    `datasets`, also without a network. named: what --tasks calls the benchmark.
 
     Raises:
         UsageError: `datasets` is not installed, or the Hub cannot be reached; says how to give a local file.

