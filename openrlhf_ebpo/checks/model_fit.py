@@ -191,7 +191,6 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("prompts").add_argument(
         "--data.add_bos",
         action="store_true",
-        default=False,
         help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), unless it begins with it: OpenRLHF "
         "tokenizes prompts without special tokens. --dry_run warns if the model needs it",
     )

@@ -288,15 +288,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ckpt.load_step",
         type=int,
-        default=None,
         metavar="N",
         help="resume from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
         "(docs/runs.md). For one time: take it out of the command before you repeat it",
     )
     group.add_argument(
         "--logger.run_dir",
-        type=str,
-        default=None,
         metavar="DIR",
         help="directory in which the run is recorded (default: <ckpt.output_dir>/run)",
     )
@@ -306,20 +303,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--logger.keep_rollouts",
         type=int,
-        default=None,
         metavar="N",
         help="keep only the newest N of these steps, and remove older ones while training (default: keep all)",
     )
     group.add_argument(
         "--logger.no_policy_metrics",
         action="store_true",
-        default=False,
         help="do not measure policy/entropy and policy/kl_per_step, which take extra forward passes in every step",
     )
     group.add_argument(
         "--logger.metrics",
-        type=str,
-        default=None,
         metavar="FILE",
         help="JSON with title, unit and meaning of metrics that your own code logs, for the Space and the cards "
         "(docs/runs.md)",

@@ -31,7 +31,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         f"{FLAG}.preset",
-        type=str,
         default="paper",
         choices=sorted(PRESETS),
         help="sets all parts below that are not given. paper; release = the authors' released code; revision = the paper's later "
@@ -39,11 +38,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "not the paper's; first or equal in all measured regimes but two (docs/results.md)",
     )
     for part, choices in PARTS.items():
-        group.add_argument(f"{FLAG}.{part}", type=str, default=None, choices=list(choices), help=HELP[part])
+        group.add_argument(f"{FLAG}.{part}", choices=list(choices), help=HELP[part])
     group.add_argument(
         f"{FLAG}.half_life",
         type=float,
-        default=None,
         metavar="PROMPTS",
         help=f"with {FLAG}.history half_life: number of prompts after which the weight of a group has halved",
     )
@@ -56,13 +54,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         f"{FLAG}.reset_prior",
         action="store_true",
-        default=False,
         help="when resuming, ignore the checkpoint's prior (at every resume with this flag)",
     )
     group.add_argument(
         f"{FLAG}.init_prior",
-        type=str,
-        default=None,
         metavar="PATH",
         help="start from this prior.json if no checkpoint is loaded (for example with --ckpt.disable_ds, which cannot resume), "
         "or the checkpoint has none",

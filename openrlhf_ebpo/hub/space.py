@@ -50,13 +50,7 @@ if __name__ == "__main__":
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("repo", metavar="OWNER/NAME", help="the Space; created if it does not exist")
-    parser.add_argument(
-        "--runs",
-        nargs="+",
-        required=True,
-        metavar="OWNER/NAME",
-        help="data set repos of hub push-run",
-    )
+    parser.add_argument("--runs", nargs="+", required=True, metavar="OWNER/NAME", help="data set repos of hub push-run")
     parser.add_argument("--public", action="store_true", help="a Space that is made can be seen by everybody")
     parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
 

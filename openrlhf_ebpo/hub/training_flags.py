@@ -29,13 +29,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for `openrlhf-ebpo hub "
         "push RUN_DIR`.",
     )
-    group.add_argument(
-        "--hub.repo",
-        type=str,
-        default=None,
-        metavar="OWNER/NAME",
-        help="push to this model repo, also given by its address",
-    )
+    group.add_argument("--hub.repo", metavar="OWNER/NAME", help="push to this model repo, also given by its address")
     group.add_argument(
         "--hub.private",
         type=_boolean,
@@ -51,7 +45,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hub.full_state",
         action="store_true",
-        default=False,
         help=f"push the optimizer's state too, into {FULL_STATE}/: pickles, several times the size of the model",
     )
     group.add_argument(
@@ -63,8 +56,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hub.resume_from",
-        type=str,
-        default=None,
         metavar="OWNER/NAME[@STEP]",
         help="start from weights and prior of a pushed step (a number, a tag, a branch; the newest if not given), which are "
         "pulled into <ckpt.path>/hub, by a dry run too; takes the place of --actor.model_name_or_path. With "
@@ -73,7 +64,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hub.trust_pickle",
         action="store_true",
-        default=False,
         help="with --hub.resume_from of a run with --hub.full_state: continue with the optimizer's state and step count. "
         "These are pickles: they can run any code of whoever pushed them. --actor.model_name_or_path then names the "
         "reference policy",

@@ -31,7 +31,6 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
     add(
         f"--{prefix}timeout",
         type=float,
-        default=None,
         metavar="SECONDS",
         help="limit for one call of reward_func, of an agent's reset or step, or of a reward server with all its tries; a "
         f"longer one is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged rewards limit themselves",
@@ -47,7 +46,6 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
     add(
         f"--{prefix}workers",
         type=int,
-        default=None,
         metavar="N",
         help="most processes in which each engine calls reward_func, one call at a time in each. Each imports the file and has its "
         "own module state. Default: cores + 4, at most 32; 1 for files that load a model onto a GPU",

@@ -23,7 +23,7 @@ class RemoteCodeError(ValueError):
 
 def add_flag(parser) -> None:
     """To a command that loads models; parser: also a group of one."""
-    parser.add_argument(FLAG, action="store_true", default=False, help=HELP)
+    parser.add_argument(FLAG, action="store_true", help=HELP)
 
 
 def trust(args: argparse.Namespace) -> None:

@@ -44,8 +44,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("evaluation during training", "with --eval.dataset and --eval.steps").add_argument
     add(
         FLAG,
-        type=str,
-        default=None,
         metavar="A,B,…",
         help="further metrics than OpenRLHF's pass@1 and pass@n: pass@K or maj@K, such as maj@16,pass@8, with K up to "
         f"--eval.n_samples_per_prompt; maj@K needs one of the rewards {', '.join(READINGS)}. {BEST} accepts each",
@@ -53,7 +51,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--logger.no_eval_answers",
         action="store_true",
-        default=False,
         help="do not keep the answers of evaluations during training in the run directory (eval/training/)",
     )
 

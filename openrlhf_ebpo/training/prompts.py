@@ -27,7 +27,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data order", "see `openrlhf-ebpo data order`")
     group.add_argument(
         "--data.order",
-        type=str,
         default="shuffle",
         choices=["shuffle", "as_is"],
         help="shuffle: a random order from --train.seed; as_is: the rows of --data.prompt_dataset in their order, "
@@ -35,8 +34,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--data.cluster_key",
-        type=str,
-        default=None,
         metavar="COLUMN",
         help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}', if "
         "the data set has it",
