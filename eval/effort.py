@@ -13,8 +13,6 @@ from time import monotonic
 
 from openrlhf_ebpo.run.results import SERVER
 
-HOUR = 3600
-
 
 @dataclass
 class Pass:
@@ -60,7 +58,7 @@ def gpu_hours(passes: Sequence[Mapping]) -> float | None:
     gpus = [each.get("gpus") for each in passes]
     if not passes or None in gpus:
         return None
-    return sum(n * each["seconds"] for n, each in zip(gpus, passes, strict=True)) / HOUR
+    return sum(n * each["seconds"] for n, each in zip(gpus, passes, strict=True)) / 3600
 
 
 def tokens(records: Iterable[Mapping]) -> dict:

@@ -24,14 +24,14 @@ def powers(n: int) -> list[int]:
     return [1 << i for i in range((n - 1).bit_length())] + [n]
 
 
-def per_question(correct: np.ndarray, classes: np.ndarray | None, maj_k: int = MAJ_K) -> dict[str, np.ndarray]:
-    """Return (Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = maj_k, or n where n is less;
+def per_question(correct: np.ndarray, classes: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return (Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = MAJ_K, or n where n is less;
     no vote where the classes are not known."""
     n = correct.shape[1]
     values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
     if classes is None:
         return values
-    maj_k = min(maj_k, n)
+    maj_k = min(MAJ_K, n)
     return values | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
 
 
@@ -45,9 +45,7 @@ def asked_for(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[s
     }
 
 
-def summarise(
-    correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarray, truncated: np.ndarray, maj_k: int = MAJ_K
-) -> dict:
+def summarise(correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarray, truncated: np.ndarray) -> dict:
     """Return all metrics of one task, as JSON values.
 
     Args:
@@ -60,7 +58,7 @@ def summarise(
         pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer. Neither maj@k nor
         no_answer where the classes are not known.
     """
-    scores = {name: scored(name, values) for name, values in per_question(correct, classes, maj_k).items()}
+    scores = {name: scored(name, values) for name, values in per_question(correct, classes).items()}
     scores["pass@1"] |= across(correct)
     return {
         "questions": correct.shape[0],

@@ -18,7 +18,7 @@ EXACT_QUESTIONS = 14  # up to here all 2^Q sign flips are tried
 TOLERANCE = 1e-12
 
 
-def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], n: Sequence[int], seed: int = 0) -> dict:
+def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], n: Sequence[int]) -> dict:
     """Compare two models on the same questions: one array (Q,) per task, shares right of n responses.
 
     Returns:
@@ -29,22 +29,22 @@ def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], n: Sequence[int], 
     tasks = list(zip(a, b, n, strict=True))
     shares = np.concatenate([(after - before) / (len(after) * len(tasks)) for before, after, _ in tasks])
     found = of_average([Estimate(y.mean() - x.mean(), *of_difference(x, y, count)) for x, y, count in tasks])
-    return {"difference": found.value, "interval": [found.low, found.high], "p": sign_flip_p(shares, seed)}
+    return {"difference": found.value, "interval": [found.low, found.high], "p": sign_flip_p(shares)}
 
 
-def sign_flip_p(shares: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
+def sign_flip_p(shares: np.ndarray) -> float:
     """Return two-sided p-value that the sum of `shares` (Q,) is 0 when every share has either sign with probability ½.
 
-    Exact for up to 14 shares that are not 0, else from `draws` random flips, the observed one counted among them.
+    Exact for up to 14 shares that are not 0, else from DRAWS random flips, the observed one counted among them.
     """
     shares = shares[shares != 0]
     observed = abs(shares.sum()) - TOLERANCE
     if len(shares) <= EXACT_QUESTIONS:
         flips = np.arange(2 ** len(shares))[:, None] >> np.arange(len(shares)) & 1
         return float((np.abs((2 * flips - 1) @ shares) >= observed).mean())
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     extreme = 0
-    for start in range(0, draws, BLOCK):
-        signs = 2.0 * rng.integers(0, 2, (min(BLOCK, draws - start), len(shares)), dtype=np.int8) - 1
+    for start in range(0, DRAWS, BLOCK):
+        signs = 2.0 * rng.integers(0, 2, (min(BLOCK, DRAWS - start), len(shares)), dtype=np.int8) - 1
         extreme += int((np.abs(signs @ shares) >= observed).sum())
-    return (extreme + 1) / (draws + 1)
+    return (extreme + 1) / (DRAWS + 1)

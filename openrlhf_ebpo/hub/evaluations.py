@@ -45,7 +45,6 @@ COLUMNS = {  # name -> type, meaning
 }
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 MEANING = meanings({name: meaning for name, (_, meaning) in COLUMNS.items()})
-TASK_TYPE = "text-generation"
 
 
 def of_run(run_dir: Path) -> list[Result]:
@@ -180,7 +179,7 @@ def _eval_result(row: Mapping):
     if row.get("run_low") is not None:
         arguments["run_interval_95"] = [_percent(row["run_low"]), _percent(row["run_high"])]
     return EvalResult(
-        task_type=TASK_TYPE,
+        task_type="text-generation",
         task_name="Text generation",
         dataset_type=known or slug(row["task"]),
         dataset_name=row["task"],

@@ -55,7 +55,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer",
         "PPOTrainer",
-        "openrlhf_ebpo.training.trainer:sync_trainer",
+        "openrlhf_ebpo.training.trainer:ebpo_trainer",
         where="driver",
         why="carries the prior into client_states and the run directory through fit, saving and evaluation; and runs "
         "on the driver's node, where the run directory is",
@@ -72,7 +72,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "TrainingActor",
-        "openrlhf_ebpo.training.trainer:async_trainer",
+        "openrlhf_ebpo.training.trainer:ebpo_trainer",
         where="PPOTrainerAsync's process",
         why="as PPOTrainer: in async mode it is this actor that trains, saves and logs",
         until="upstream has trainer callbacks",

@@ -17,9 +17,6 @@ from openrlhf_ebpo.rewards.answers import READINGS, packaged
 
 FLAG, BEST = "--eval.metrics", "--ckpt.best_metric_key"
 NAME = re.compile(r"(pass|maj)@([1-9]\d{0,5})", re.ASCII)
-NO_SCORE = re.compile(
-    r"_(response_length_mean|truncated_rate|num_samples)\Z"
-)  # of an evaluation, where more is not better
 NO_BEST = "none"
 DEFAULT_SOURCE = "default"  # upstream's name for rows without a column `datasource`
 SOURCE_COLUMN = "datasource"
@@ -119,12 +116,8 @@ def _best_problems(asked: Iterable[EvalMetric], values: dict) -> list[str]:
     if ends and key.startswith("eval_") and (sources is None or key[len("eval_") : -len(ends)] in sources):
         return []
     names = [f"eval_{source}{each.suffix}" for source in sorted(sources or ["<data source>"])[:5] for each in known]
-    if NO_SCORE.search(key):
-        return [
-            f"{BEST} {key}: upstream saves the checkpoint with the highest, and that would be no best one: name a score"
-        ]
     return [
-        f"{BEST} {key}: no evaluation will have it. There are {', '.join(map(str, known))}, by their full names "
+        f"{BEST} {key}: not a score of the evaluations. There are {', '.join(map(str, known))}, by their full names "
         f"{', '.join(names)}; {FLAG} adds others, {NO_BEST} saves no best checkpoint"
     ]
 

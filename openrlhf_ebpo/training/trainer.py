@@ -201,8 +201,5 @@ def on_this_node(original):
     return OnThisNode(original)
 
 
-def sync_trainer(original):
+def ebpo_trainer(original):
     return OnThisNode(subclass(original, EBPOTrainer))
-
-
-async_trainer = sync_trainer

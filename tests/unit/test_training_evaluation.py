@@ -111,8 +111,7 @@ def rewards_path(name: str):
             {"eval.metrics": "pass@2", "eval.steps": -1},
             "--eval.metrics: nothing is evaluated .* --eval.dataset and --eval.steps",
         ),
-        ({"ckpt.best_metric_key": "eval_truncated_rate"}, "eval_truncated_rate: upstream saves the .* highest"),
-        ({"ckpt.best_metric_key": "eval_default_response_length_mean"}, "that would be no best one: name a score"),
+        ({"ckpt.best_metric_key": "eval_default_response_length_mean"}, "mean: not a score of the evaluations"),
         ({"eval.metrics": "pass@2", "eval.dataset": None}, "--eval.metrics: nothing is evaluated during training"),
         (
             {"eval.metrics": "pass@2,maj@2", "reward.remote_url": "mine/math.py"},
@@ -120,7 +119,7 @@ def rewards_path(name: str):
         ),
         (
             {"ckpt.best_metric_key": "maj@16"},
-            "--ckpt.best_metric_key maj@16: no evaluation will have it.*pass@1, pass@16, by",
+            "--ckpt.best_metric_key maj@16: not a score of the evaluations.*pass@1, pass@16, by",
         ),
         (
             {"ckpt.best_metric_key": "eval_math_pass1"},

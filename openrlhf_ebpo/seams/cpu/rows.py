@@ -22,19 +22,11 @@ SEAMS = (
             name,
             "openrlhf_ebpo.seams.cpu.device:nothing_to_do",
             where="all",
-            why="raises without a driver; there is nothing to select or to wait for",
+            why="raises without a driver; there is nothing to select, to wait for, or to hand to NCCL",
             until="upstream asks torch.accelerator",
             link=ACCELERATOR,
         )
-        for name in ("set_device", "synchronize")
-    ),
-    Seam(
-        "torch.cuda",
-        "current_stream",
-        "openrlhf_ebpo.seams.cpu.device:nothing_to_do",
-        where="policy actors",
-        why="raises without a driver; the weight sync hands it to NCCL",
-        until="upstream asks torch.accelerator",
+        for name in ("set_device", "synchronize", "current_stream")
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
