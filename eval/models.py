@@ -15,7 +15,7 @@ from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.run.checkpoints import final_model, saved
-from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.run.run_log import read_known_run
 from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.seams.model_folder import problems as folder_problems
 from openrlhf_ebpo.seams.remote_code import trusted
@@ -43,14 +43,9 @@ def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:
     and the model at the end of training. Checkpoints that are not there as models are left out with a warning.
 
     Raises:
-        UsageError: no run is there, or no model of it.
+        RunDirectoryError: no run is there. UsageError: no model of it.
     """
-    try:
-        run = read_run(run_dir)
-    except RunDirectoryError as error:
-        raise UsageError(f"--checkpoints: {error}") from error
-    if run is None:
-        raise UsageError(f"--checkpoints {run_dir}: there is no run.json; name the run directory of a training")
+    run = read_known_run(run_dir, "--checkpoints ")
     final = final_model(Path(run_dir))
     found = ({final[0]: str(final[1])} if final else {}) | _listed(Path(run_dir))
     if not found:

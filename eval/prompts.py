@@ -18,7 +18,7 @@ from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION
 from openrlhf_ebpo.data.training_prompts import read_instruction
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import saved
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
+from openrlhf_ebpo.run.run_log import dig, read_known_run, read_run
 
 from .tasks import Question, Task
 
@@ -181,18 +181,8 @@ def training_form(run_dir: str | Path) -> PromptForm:
 
 
 def _data_of(run_dir: str | Path) -> dict:
-    """Return the flags --data.… of a run.
-
-    Raises:
-        UsageError: no run is there.
-    """
-    try:
-        run = read_run(run_dir)
-    except RunDirectoryError as error:
-        raise UsageError(str(error)) from error
-    if run is None:
-        raise UsageError(f"--run_dir {run_dir}: there is no run.json")
-    return dig(run, "args", "data") or {}
+    """Return the flags --data.… of a run; raises RunDirectoryError: no run is there."""
+    return dig(read_known_run(run_dir, "--run_dir "), "args", "data") or {}
 
 
 def run_of(model: str) -> Path | None:

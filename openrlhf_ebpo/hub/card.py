@@ -12,7 +12,6 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import setting
@@ -24,7 +23,7 @@ from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run import catalogue
 from openrlhf_ebpo.run.results import SERVER
-from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -101,18 +100,12 @@ def read(run_dir: Path) -> dict:
     """run.json of a run directory.
 
     Raises:
-        UsageError: it is missing or damaged, or a record is a link out of the run.
+        RunDirectoryError: it is missing or damaged. UsageError: a record is a link out of the run.
     """
     for name in RECORDS:
         if os.path.lexists(run_dir / name):
             local_file(run_dir / name, run_dir)
-    try:
-        run = read_run(run_dir)
-    except RunDirectoryError as error:
-        raise UsageError(str(error)) from error
-    if run is None:
-        raise UsageError(f"{run_dir} holds no run.json; name the run directory of a training (--logger.run_dir)")
-    return run
+    return read_known_run(run_dir)
 
 
 def reward_curve(run_dir: Path, last_step: int) -> bytes | None:

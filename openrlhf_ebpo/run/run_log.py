@@ -186,6 +186,19 @@ def read_run(run_dir: str | Path) -> dict | None:
     return run
 
 
+def read_known_run(run_dir: str | Path, flag: str = "") -> dict:
+    """Read run.json of a run that must be there. flag: that named it.
+
+    Raises:
+        RunDirectoryError: it is missing or damaged.
+    """
+    if (run := read_run(run_dir)) is None:
+        raise RunDirectoryError(
+            f"{flag}{run_dir} holds no run.json: name the run directory of a training (--logger.run_dir)"
+        )
+    return run
+
+
 def dig(values: Any, *path: str) -> Any:
     """A nested value of run.json, which may come from anywhere; None if a dictionary on the way lacks it, or is something
     else."""

@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.data.training_prompts import instruction_of
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import flags, protocols, released
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_bos, with_kwargs
@@ -299,7 +299,7 @@ def test_a_training_set_that_is_gone_is_named(tmp_path):
     run = write_run(tmp_path / "run", tmp_path / "train.parquet")
     with pytest.raises(UsageError, match=r"train\.parquet, which is not there .*--template dapo"):
         training_form(run)
-    with pytest.raises(UsageError, match=r"--run_dir .*: there is no run\.json"):
+    with pytest.raises(ReportedError, match=r"--run_dir .* holds no run\.json"):
         training_form(tmp_path)
 
 

@@ -23,6 +23,7 @@ from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.run import results
+from openrlhf_ebpo.run.run_log import RunDirectoryError
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
 RESPONSES = {
@@ -375,7 +376,7 @@ def test_a_run_without_exported_models_says_what_training_needs(run_dir):
     write_rows(run_dir / "checkpoints.jsonl", [{"step": 2, "model": None}])
     with pytest.raises(UsageError, match=r"--ckpt\.save_hf"):
         models.of_run(run_dir)
-    with pytest.raises(UsageError, match=r"no run\.json"):
+    with pytest.raises(RunDirectoryError, match=r"no run\.json"):
         models.of_run(run_dir / "eval")
 
 

@@ -21,7 +21,7 @@ from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
 from openrlhf_ebpo.hub import columns, evaluations, run_data
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.results import SAMPLES
-from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.run.run_writer import drop_before, roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
@@ -225,7 +225,7 @@ def test_hostile_prompts_and_paths_in_errors(tmp_path, hub, push):
 
 
 def test_what_is_wrong_is_said(tmp_path, hub, push):
-    with pytest.raises(run_data.UsageError, match=r"no run\.json"):
+    with pytest.raises(RunDirectoryError, match=r"no run\.json"):
         push(tmp_path)
     run_dir = write_run(tmp_path)
     with pytest.raises(run_data.UsageError, match="owner/name"):
