@@ -20,6 +20,8 @@ from .jobs import Job
 from .prompts import PromptForm
 from .protocols import THINK, THINK_END, Protocol, begun_thinking
 
+SAMPLING = ("temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop")  # fields of Protocol and Sampling
+
 
 def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
     """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
@@ -80,7 +82,7 @@ def _from_engines(
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
         with _bar(jobs) as bar:
             for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
-                sampling = sampling_of(protocol, n)
+                sampling = Sampling(n, **{name: getattr(protocol, name) for name in SAMPLING})
                 todo = [prompt for _, prompt in group]
                 for prompt, samples in engines.generate(actors, todo, sampling, settings):
                     if error := next((sample.error for sample in samples if sample.error), None):
@@ -123,11 +125,6 @@ def fit_lines(asked: dict, model: str, form: PromptForm, protocol: Protocol, set
     room = settings.max_len - protocol.max_new_tokens
     how = Asked([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
     return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
-
-
-def sampling_of(protocol: Protocol, n: int) -> Sampling:
-    names = ("temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop")
-    return Sampling(n, **{name: getattr(protocol, name) for name in names})
 
 
 def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), opened: str = "") -> dict:

@@ -243,7 +243,11 @@ def summary(grades: list[dict]) -> str:
     """Return what came out, and which rows could not be scored."""
     errors = Counter(grade["error"] for grade in grades if grade["error"] in ("timeout", "crash"))
     failed = Counter(grade["error"] for grade in grades if (grade["error"] or "").startswith(FAILED))
-    unusable = [(number, grade["error"]) for number, grade in enumerate(grades, 1) if is_unusable(grade)]
+    unusable = [
+        (number, grade["error"])
+        for number, grade in enumerate(grades, 1)
+        if (grade["error"] or "").startswith((NO_GOLD, NO_ROW))
+    ]
     scored, correct = len(grades) - len(unusable), sum(grade["correct"] for grade in grades)
     silent = sum(grade["extracted"] is None and not grade["error"] for grade in grades)
     share = f" ({correct / scored:.1%})" if scored else ""
@@ -257,10 +261,6 @@ def summary(grades: list[dict]) -> str:
         lines += [f"  row {number}: {error}" for number, error in unusable[:MAX_NAMED]]
         lines += [f"  … and {len(unusable) - MAX_NAMED:,} more"] if len(unusable) > MAX_NAMED else []
     return "\n".join(lines)
-
-
-def is_unusable(grade: dict) -> bool:
-    return grade["error"] is not None and grade["error"].startswith((NO_GOLD, NO_ROW))
 
 
 main = command(

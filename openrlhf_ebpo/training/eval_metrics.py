@@ -128,7 +128,7 @@ def data_sources(dataset: str) -> Collection[str] | None:
     for name in dataset.split(","):
         try:
             found |= _sources_of(Path(name))
-        except (OSError, ValueError, KeyError, TypeError):  # another kind of file, or not on this machine
+        except (OSError, ValueError, AttributeError):  # another kind of file, or not on this machine
             return None
     return found
 
@@ -144,13 +144,7 @@ def _sources_of(path: Path) -> set[str]:
     if path.suffix != ".jsonl":
         raise ValueError(f"{path} is loaded by datasets")
     with open(path, encoding="utf-8") as file:
-        return {_source_of(json.loads(line)) for line in file if line.strip()}
-
-
-def _source_of(row) -> str:
-    if not isinstance(row, dict):
-        raise TypeError("no row with columns")
-    return str(row.get(SOURCE_COLUMN, DEFAULT_SOURCE))
+        return {str(json.loads(line).get(SOURCE_COLUMN, DEFAULT_SOURCE)) for line in file if line.strip()}
 
 
 def in_short(name: str, key: str) -> bool:

@@ -70,6 +70,8 @@ class PolicyMetrics:
     @torch.no_grad()
     def _step_kl(self) -> torch.Tensor:
         """Sum of k3 and number of tokens, on a few evenly spaced ones of the step's own responses."""
+        from openrlhf.trainer.ppo_utils.experience import make_experience_batch
+
         total = torch.zeros(2, dtype=torch.float64)
         items = self.replay_buffer.items
         # the micro-batch size of training; --train.dynamic_batch_enable sets it to 1, as one response always
@@ -81,7 +83,7 @@ class PolicyMetrics:
         self.actor.eval()
         for batch in torch.linspace(0, len(items) - 1, count).long().split(size) if count else ():
             chosen = [items[place] for place in batch.tolist()]
-            experience = _batch(chosen, self.args.ds.packing_samples).to_device(device)
+            experience = make_experience_batch(chosen, self.args.ds.packing_samples).to_device(device)
             after = self.actor(experience.sequences, experience.action_mask, experience.attention_mask)
             mask = experience.action_mask
             kl = (k3(experience.action_log_probs, after) * mask).sum()
@@ -99,12 +101,6 @@ def kl_responses(responses: int, micro_batch_size: int) -> int:
     """Return the number of a rank's responses on which policy/kl_per_step is estimated."""
     wanted = max(int(responses * KL_SHARE), KL_RESPONSES)
     return min(wanted, KL_MICRO_BATCHES * micro_batch_size, responses)
-
-
-def _batch(items, packing_samples: bool):
-    from openrlhf.trainer.ppo_utils.experience import make_experience_batch
-
-    return make_experience_batch(items, packing_samples)
 
 
 class EmptyMicroBatches:
