@@ -283,22 +283,17 @@ SEAMS = (
         until="upstream merges adapters at the weight sync",
         link="https://github.com/OpenRLHF/OpenRLHF/issues/1349",
     ),
-    Seam(
-        "openrlhf.trainer.ray.ppo_actor",
-        "ActorPPOTrainer",
-        "openrlhf_ebpo.training.accumulation:AccumulatingPolicy",
-        where="policy actors, with --train.dynamic_batch_enable",
-        why="upstream tells DeepSpeed of one micro-batch an optimizer step, so every backward pass counts as the last: ZeRO 1 and 2 "
-        "keep the gradient of the last micro-batch alone",
-        until="upstream sets DeepSpeed's accumulation boundary",
-    ),
-    Seam(
-        "openrlhf.trainer.ray.ppo_critic",
-        "CriticPPOTrainer",
-        "openrlhf_ebpo.training.accumulation:AccumulatingCritic",
-        where="critic actors, with --train.dynamic_batch_enable",
-        why="as ActorPPOTrainer",
-        until="as ActorPPOTrainer",
+    *(
+        Seam(
+            f"openrlhf.trainer.ray.ppo_{role}",
+            f"{role.capitalize()}PPOTrainer",
+            f"openrlhf_ebpo.training.accumulation:{mixin}",
+            where="policy and critic actors, with --train.dynamic_batch_enable",
+            why="upstream tells DeepSpeed of one micro-batch an optimizer step, so every backward pass counts as the last: ZeRO 1 "
+            "and 2 keep the gradient of the last micro-batch alone",
+            until="upstream sets DeepSpeed's accumulation boundary",
+        )
+        for role, mixin in (("actor", "AccumulatingPolicy"), ("critic", "AccumulatingCritic"))
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
@@ -309,46 +304,32 @@ SEAMS = (
         "model, and the other ranks wait in a barrier that NCCL's watchdog aborts without a cause",
         until="upstream waits for its engines before it makes the weight-sync group",
     ),
-    Seam(
-        "openrlhf.trainer.ray.ppo_actor",
-        "ActorPPOTrainer",
-        "openrlhf_ebpo.training.health:HealthyPolicy",
-        where="policy actors",
-        why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or takes it, and "
-        "the weights go to the engines and over good checkpoints",
-        until="upstream checks its steps and weights",
+    *(
+        Seam(
+            module,
+            name,
+            f"openrlhf_ebpo.training.health:{mixin}",
+            where=where,
+            why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or takes it, and "
+            "the weights go to the engines and over good checkpoints",
+            until="upstream checks its steps and weights",
+        )
+        for module, name, mixin, where in (
+            ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer", "HealthyPolicy", "policy actors"),
+            ("openrlhf.trainer.ray.ppo_critic", "CriticPPOTrainer", "HealthyCritic", "critic actors"),
+            ("openrlhf.trainer.sft_trainer", "SFTTrainer", "HealthyWarmStart", "train_sft"),
+        )
     ),
-    Seam(
-        "openrlhf.trainer.ray.ppo_critic",
-        "CriticPPOTrainer",
-        "openrlhf_ebpo.training.health:HealthyCritic",
-        where="critic actors",
-        why="as ActorPPOTrainer",
-        until="as ActorPPOTrainer",
-    ),
-    Seam(
-        "openrlhf.trainer.sft_trainer",
-        "SFTTrainer",
-        "openrlhf_ebpo.training.health:HealthyWarmStart",
-        where="train_sft",
-        why="as ActorPPOTrainer",
-        until="as ActorPPOTrainer",
-    ),
-    Seam(
-        "openrlhf.utils.loss_utils",
-        "get_loss_batch_info",
-        "openrlhf_ebpo.training.policy_metrics:clamp_loss_normalisers",
-        where="policy actors, with --train.dynamic_batch_enable",
-        why="an optimizer step whose samples are all excluded divides 0 by 0, and the NaN reaches the weights",
-        until="upstream clamps the token count",
-    ),
-    Seam(
-        "openrlhf.utils.loss_utils",
-        "_optimizer_step_loss_norm",
-        "openrlhf_ebpo.training.policy_metrics:clamp_loss_normalisers",
-        where="policy actors, without it",
-        why="as get_loss_batch_info",
-        until="upstream clamps the token count",
+    *(
+        Seam(
+            "openrlhf.utils.loss_utils",
+            name,
+            "openrlhf_ebpo.training.policy_metrics:clamp_loss_normalisers",
+            where="policy actors; the first with --train.dynamic_batch_enable, the second without",
+            why="an optimizer step whose samples are all excluded divides 0 by 0, and the NaN reaches the weights",
+            until="upstream clamps the token count",
+        )
+        for name in ("get_loss_batch_info", "_optimizer_step_loss_norm")
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
