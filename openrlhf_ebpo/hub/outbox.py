@@ -31,6 +31,7 @@ from openrlhf_ebpo.files import try_lock, write_json
 from openrlhf_ebpo.hub.content import Content, sha256
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
+from openrlhf_ebpo.run.run_lock import read_holder
 from openrlhf_ebpo.run.run_log import timestamp
 from openrlhf_ebpo.seams import model_folder
 
@@ -297,13 +298,7 @@ def _locked(file, shared: bool = False) -> bool:
         ) from error
 
 
-def write_pid(lock) -> None:
-    """For people only: a full disk must not stop a push."""
-    with contextlib.suppress(OSError):
-        os.truncate(lock.fileno(), 0)
-        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
-
-
 def who_pushes(run_dir: str | Path) -> str:
     """Process id in the lock file."""
-    return (Path(run_dir) / "hub" / "lock").read_text().strip() or "unknown"
+    with open(Path(run_dir) / "hub" / "lock") as lock:
+        return str(read_holder(lock).get("pid", "unknown"))

@@ -36,6 +36,7 @@ from openrlhf_ebpo.hub.push import STALE, card, check_target, drain
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
 from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api
 from openrlhf_ebpo.run.checkpoints import final_model, saved
+from openrlhf_ebpo.run.run_lock import write_holder
 from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
 
@@ -127,7 +128,7 @@ def held_lock(run_dir: Path):
             f"process {outbox.who_pushes(run_dir)} is pushing this run at the moment (see {run_dir / 'hub.json'}): wait "
             "for it, or end it first"
         )
-    outbox.write_pid(lock)
+    write_holder(lock)
     return lock
 
 

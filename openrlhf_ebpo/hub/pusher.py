@@ -25,6 +25,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
 from openrlhf_ebpo.hub_client import hub_api, pause_after
+from openrlhf_ebpo.run.run_lock import is_alive, write_holder
 from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run, timestamp
 
 SLICE_SECONDS = 0.5
@@ -135,7 +136,7 @@ class Clock:
 
     def over(self) -> bool:
         """True once the training has ended: its driver is gone, or run.json says so."""
-        if self.ended is None and not (_is_alive(self.driver) and _runs(self.run_dir)):
+        if self.ended is None and not (self.driver and is_alive(self.driver) and _runs(self.run_dir)):
             self.ended = time.monotonic()
         return self.ended is not None
 
@@ -153,14 +154,6 @@ class Clock:
             if self.expired():
                 raise Expired
             time.sleep(min(SLICE_SECONDS, seconds))
-
-
-def _is_alive(process: psutil.Process | None) -> bool:
-    """False for a zombie too: in some containers no parent ever reaps it."""
-    try:
-        return bool(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _runs(run_dir: Path) -> bool:
@@ -198,7 +191,7 @@ def work(run_dir: Path, clock: Clock, lock=None, report: Callable[[str], None] =
     while not (lock := lock or outbox.take_lock(run_dir)):  # held by an earlier training's process or by `hub push`
         clock.sleep(POLL_SECONDS)
     with lock:
-        outbox.write_pid(lock)
+        write_holder(lock)
         drain(run_dir, hub_api(), report, attempts=float("inf"), over=clock.over, sleep=clock.sleep)
 
 

@@ -134,6 +134,14 @@ def _is_killed(holder: dict) -> bool:
         return False
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """False for a zombie, and for another process that has got the id."""
+    try:
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
+
+
 def write_holder(lock: IO, **more) -> None:
     """Write into the lock that this process holds it, with `more` to say."""
     _write(lock, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": timestamp(), **more}))

@@ -14,17 +14,11 @@ from pathlib import Path
 
 import psutil
 
+from openrlhf_ebpo.run.run_lock import is_alive
+
 GRACE_SECONDS = 2.0  # a worker of Ray ends by itself when its raylet is gone
 KILL_SECONDS = 5.0  # after SIGTERM, and after SIGKILL
 MAX_NAMES = 6
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """False for a zombie, and for another process that has got the id."""
-    try:
-        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.Error:
-        return False
 
 
 def list_session(leader: int, began_before: float = math.inf) -> list[psutil.Process]:

@@ -19,7 +19,7 @@ import torch
 
 from openrlhf_ebpo.errors import HealthError
 from openrlhf_ebpo.files import replacing, write_json
-from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.redact import redacted, redacted_text
 from openrlhf_ebpo.training.phases import MicroBatches
 
 AFTERWARDS = "policy/kl_per_step"  # takes forward passes with the new weights, which may be finite and yet of no use
@@ -86,7 +86,7 @@ class HealthyUpdates:
             "micro_batch": self._micro_batches,
             "responses": len(experience.sequences),
             "action_tokens": int(experience.action_mask.sum()),
-            "measured": {name: readable(value) for name, value in metrics.items()},
+            "measured": redacted(metrics),  # numbers that JSON does not know as text
         }
 
     def _raise_if_any(self, what: str, weights: list[str]) -> None:
@@ -179,11 +179,6 @@ def damaged_weights(module: torch.nn.Module) -> list[str]:
     ends = torch.stack([torch.stack(tensor.aminmax()).float() for _, tensor in held])
     good = ends.isfinite().all(-1).tolist()
     return [name for (name, _), ok in zip(held, good, strict=True) if not ok]
-
-
-def readable(value: float) -> float | str:
-    """A number that JSON knows, or "nan", "inf", "-inf"."""
-    return value if math.isfinite(value) else str(value)
 
 
 def described(report: list[dict]) -> str:

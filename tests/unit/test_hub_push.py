@@ -21,6 +21,7 @@ from openrlhf_ebpo.hub import outbox, pusher
 from openrlhf_ebpo.hub.push import attempt, drain, push_all
 from openrlhf_ebpo.hub.upload import publish
 from openrlhf_ebpo.hub_client import hub_api
+from openrlhf_ebpo.run.run_lock import write_holder
 
 
 @pytest.fixture
@@ -457,7 +458,7 @@ def test_a_run_that_was_moved_or_copied_pushes_the_models_beside_it(hub, use_hub
 def test_only_one_process_pushes(hub, use_hub, make_run):
     run_dir = make_run()
     with outbox.take_lock(run_dir) as lock:
-        outbox.write_pid(lock)
+        write_holder(lock)
         assert f"process {os.getpid()} is pushing this run" in refused(hub_cli.main, "push", run_dir, "--repo", REPO)
     assert outbox.items(run_dir) == []
 
