@@ -1,4 +1,4 @@
-"""Which models are evaluated: one, or all that a training run exported; LoRA adapters are merged on the way."""
+"""Find the models to evaluate: one, or all that a training run exported. LoRA adapters are merged."""
 
 from __future__ import annotations
 

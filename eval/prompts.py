@@ -1,4 +1,4 @@
-"""How a question becomes the prompt that a model reads.
+"""Turn a question into the prompt that a model reads.
 
 A model is asked as it was trained: in the instruction that its training prompts had, in the tokenizer's chat template
 if training used it, in --data.input_template if there was one. The run directory records the last two, and the training

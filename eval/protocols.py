@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.grading import extract_answer
-from openrlhf_ebpo.run.results import whole_name
+from openrlhf_ebpo.run.results import unlimited_name
 
 from . import released
 from .prompts import TEMPLATES, TRAINING, check_template
@@ -83,7 +83,7 @@ class Protocol:
 
     def samples(self, task: str) -> int:
         """Responses to each question of a task."""
-        return dict(self.n_by_task).get(whole_name(task), self.n)
+        return dict(self.n_by_task).get(unlimited_name(task), self.n)
 
     def settings(self) -> dict:
         """Return all settings but the name, as JSON has them; OPTIONAL ones where they are on."""

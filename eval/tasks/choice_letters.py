@@ -5,7 +5,7 @@ The first of these rules that reads something decides:
 | rule | reads | of several |
 | --- | --- | --- |
 | `boxed` | `\boxed{C}`, `\boxed{C) 42 km}` | the last box |
-| `said` | `Answer: C`, "the answer is C", "I choose C", "option C is correct", a text that ends in "so (C)." | the last |
+| `stated` | `Answer: C`, "the answer is C", "I choose C", "option C is correct", a text that ends in "so (C)." | the last |
 | `on_a_line` | the first or last line `C`, `C) 42 km`, unless it is one of a list of the choices | must agree |
 
 In doubt there is no answer: two letters (SECOND), a list of the choices, what is denied or supposed (DENIED), what does not end
@@ -75,7 +75,7 @@ WRONG = _pattern(r".*(?:\b(?:wrong|incorrect|false|eliminated|ruled out)\W*|[❌
 def letter(response: str, letters: str) -> str | None:
     """Return the letter that the first rule reads; None if there is none, or it is not one of these."""
     text = plain(response)
-    readings = (rule(given) for rule, given in ((boxed, response), (said, text), (on_a_line, text)))
+    readings = (rule(given) for rule, given in ((boxed, response), (stated, text), (on_a_line, text)))
     found = next((reading for reading in readings if reading is not None), None)
     return found if found and found in letters else None
 
@@ -91,7 +91,7 @@ def boxed(response: str) -> str | None:
     return _read(plain(box[:MAX_CHARACTERS]).strip()) if box else None
 
 
-def said(text: str) -> str | None:
+def stated(text: str) -> str | None:
     found = {}
     for form in (CUE, VERDICT):
         for match in form.finditer(text):

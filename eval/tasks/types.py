@@ -18,7 +18,7 @@ KINDS = (MATH, REASONING_GYM, OWN, CHOICE)
 
 @dataclass(frozen=True)
 class Rules:
-    """How the answers to one question are compared with its gold answer.
+    """Rules for comparing the answers to one question with its gold answer.
 
     kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for a benchmark's own,
         CHOICE where the answer is the letter of a choice.

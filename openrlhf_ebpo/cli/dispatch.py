@@ -1,4 +1,4 @@
-"""From a word of the command line to the module behind it: the same at each level of `openrlhf-ebpo`."""
+"""Find and run the module behind a word of the command line, at each level of `openrlhf-ebpo`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class LoggedRun:
 
     @classmethod
     def read(cls, folder: Path) -> LoggedRun:
-        """From run.json, which may come from anywhere.
+        """Read run.json, which may come from anywhere.
 
         Raises:
             RunDirectoryError: there is none, or it is not a training's.

@@ -172,7 +172,7 @@ def _check_count(given: Given) -> None:
 
 
 def _lengths(last: dict[str | None, Given]) -> tuple[list[str], list[str]]:
-    """Up to 0.9.7 prompt and response had a limit each; since then both share --data.max_len."""
+    """Translate the length flags: up to 0.9.7 prompt and response had a limit each; since then both share --data.max_len."""
     response_flags = ("--max_new_tokens", "--rollout.max_new_tokens")
     if "--prompt_max_len" in last or "--generate_max_len" in last:
         response = _length(last, "--generate_max_len", *response_flags)

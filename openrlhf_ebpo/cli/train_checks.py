@@ -14,7 +14,7 @@ from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.run import checkpoints, run_lock
-from openrlhf_ebpo.run.resume import Search, check_fresh, groups, newest_whole
+from openrlhf_ebpo.run.resume import Search, check_fresh, groups, newest_complete
 from openrlhf_ebpo.run.run_log import check_run_dir
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.supervisor import restarts
@@ -128,7 +128,7 @@ def checkpoint_to_resume(values: dict, contents: bool = False, force: bool = Fal
         CheckpointError: as `Search.check`, and if the run in the run directory has lost its checkpoints.
     """
     folders = groups(values["ckpt.path"], values["algo.advantage.estimator"])
-    found = newest_whole(folders, values["ckpt.load_step"], contents)
+    found = newest_complete(folders, values["ckpt.load_step"], contents)
     found.check()
     if found.tag is None and not force:
         checkpoints.check_none_lost(Path(values["logger.run_dir"]), folders[0])

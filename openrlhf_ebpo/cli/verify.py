@@ -81,13 +81,13 @@ class Checked:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Of metrics.jsonl."""
+        """Lines of metrics.jsonl."""
         path = self.ran.folder / "metrics.jsonl"
         return path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
 
     @cached_property
     def steps(self) -> list[int]:
-        """In metrics.jsonl, in its order, without those of evaluations."""
+        """Steps in metrics.jsonl, in its order, without the rows of evaluations."""
         rows = filter(None, map(parse_row, self.lines))
         return [row["step"] for row in rows if not all(k.startswith(EVALUATED) for k in row.keys() - {"step", "time"})]
 
@@ -259,7 +259,7 @@ def check_checkpoints(checked: Checked, report: Report) -> None:
     groups = resume.groups(checked.ckpt, checked.ran.estimator) if checked.ckpt else []
     tags = resume.tags_of(groups)
     size = sum(path.stat().st_size for g in groups for tag in tags for path in (g / tag).rglob("*") if path.is_file())
-    newest = resume.newest_whole(groups, contents=True).tag if groups else None
+    newest = resume.newest_complete(groups, contents=True).tag if groups else None
     more = f"; a resume starts from {newest}" if newest else ""
     report.found("checkpoints", f"{len(tags):,}, {size / 1e9:,.1f} GB{more}" if tags else "none")
     for folder, tag in itertools.product(groups, tags):

@@ -48,7 +48,7 @@ SETTINGS = (  # label, name of the flag
     ("seed", "train.seed"),
 )
 # of the run's command, what training on from the Hub replaces, and where the run itself came from and went
-NOT_AGAIN = (
+DROPPED_FLAGS = (
     "actor.model_name_or_path",
     "ckpt.load_enable",
     "ckpt.load_step",
@@ -173,7 +173,7 @@ def _training(run: dict, step: int) -> dict:
 
 def _resume(run: dict, shown: usage.Usage) -> dict:
     place = f"{shown.repo}@{shown.revision}"
-    argv = ["openrlhf-ebpo", "train", "--hub.resume_from", place, *_without(run["argv"], NOT_AGAIN)]
+    argv = ["openrlhf-ebpo", "train", "--hub.resume_from", place, *_without(run["argv"], DROPPED_FLAGS)]
     return {
         "command": fenced("bash", shlex.join(argv)),
         "kl_penalty": bool(setting(run, "algo.kl.init_coef")),

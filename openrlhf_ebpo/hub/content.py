@@ -164,7 +164,7 @@ def _sha256_of_file(file: LocalFile) -> str:
 
 
 def git_hash(content: Content) -> str:
-    """As git names a file."""
+    """Return the SHA-1 by which git names a file."""
     return _digest(content, hashlib.sha1(b"blob %d\0" % size(content)))
 
 

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     )
     print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {held}")
     if pulled.skipped:
-        print(f"left out, not of a safe type or not pushed with the others: {shown(pulled.skipped)}")
+        print(f"left out, not of a safe type or not pushed with the others: {escape_names(pulled.skipped)}")
     for line in next_step(pulled.folder):
         print(line)
 
@@ -130,7 +130,9 @@ def pull(
     commit, remote = retrying(lambda: look(api, repo, revision), report=report)
     wanted, skipped = choose_files(remote, trust_pickle)
     if not wanted:
-        raise HubError(f"{repo} holds nothing that can be pulled safely ({shown(skipped) or 'no files'})", None, True)
+        raise HubError(
+            f"{repo} holds nothing that can be pulled safely ({escape_names(skipped) or 'no files'})", None, True
+        )
     folder.mkdir(parents=True, exist_ok=True)
     record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
     remove_other_files(folder, commit, wanted)
@@ -227,8 +229,8 @@ def stays_inside(path: str) -> bool:
     return ".." not in path.split("/") and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
 
 
-def shown(paths: Iterable[str]) -> str:
-    """Untrusted names, escaped: no escape sequence reaches the terminal."""
+def escape_names(paths: Iterable[str]) -> str:
+    """Join untrusted names, so that no escape sequence reaches the terminal."""
     return ", ".join(path if path.isprintable() else repr(path) for path in paths)
 
 

@@ -48,7 +48,7 @@ def drain(
         try:
             error = push_all(run_dir, api, report)
         except OSError as caught:  # hub.json or the queue cannot be read
-            error = _in_words(caught, f"reading the queue of {run_dir}")
+            error = _as_hub_error(caught, f"reading the queue of {run_dir}")
             report(f"hub: {error}")
         if over() and not ended:
             failures, ended = 0, True  # the training has ended: no long pause is left
@@ -102,7 +102,7 @@ def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError 
         record(state="pushed", error=None, commit=published.commit, url=published.url)
         outbox.remove(item)
     except Exception as caught:
-        error = _in_words(caught, f"pushing step {item.step}")
+        error = _as_hub_error(caught, f"pushing step {item.step}")
         if not outbox.is_current(item):
             error = HubError(f"step {item.step} was saved again while it was being pushed; the new one is pushed next")
         record(state="failed", error=str(error))
@@ -123,7 +123,7 @@ def _record(run_dir: Path, item: Item, report: Report, **changes) -> None:
         report(f"hub: step {item.step} is {changes['state']}, which could not be written to hub.json: {error}")
 
 
-def _in_words(caught: Exception, doing: str) -> HubError:
+def _as_hub_error(caught: Exception, doing: str) -> HubError:
     if isinstance(caught, HubError):
         return caught
     if isinstance(caught, UsageError):

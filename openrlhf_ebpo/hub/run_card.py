@@ -94,7 +94,7 @@ def metadata(repo: str, tags: Sequence[str], configs: Sequence[dict]) -> Markdow
 
 
 def tables(files: Mapping[str, Content], run: Mapping) -> list[list[Markdown]]:
-    """Of each kind of table its name, the meaning of a row, and its columns explained."""
+    """List each kind of table: its name, the meaning of a row, and its columns explained."""
     found = []
 
     def add(name: str, row: str, paths: Iterable[str], meanings: Mapping[str, Markdown]) -> None:

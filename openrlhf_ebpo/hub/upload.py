@@ -242,7 +242,8 @@ def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str,
 
 
 def send(api, repo, repo_type, branch, head, files: Publishable, changed, stale, message) -> str:
-    """Commit `changed` on top of `head`; fails (412) after another push in between. Files leave this machine here only. The client hashes every file, and its hash must be that of the queued file.
+    """Commit `changed` on top of `head`; fails (412) after another push in between. Files leave this machine here only.
+    The client hashes every file, and its hash must be that of the queued file.
 
     Raises:
         TypeError: the files have not been through the filter. UsageError: a file is not as it was queued.

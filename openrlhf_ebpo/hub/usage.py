@@ -84,7 +84,7 @@ print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 
 
 def vllm_snippet(usage: Usage) -> str:
-    """Below a main guard: vLLM may start processes that import the script again."""
+    """Return the snippet for vLLM, below a main guard: vLLM may start processes that import the script again."""
     repo, revision = literal(usage.repo), literal(usage.revision)
     sampling = f"temperature={usage.temperature}, top_p={usage.top_p}, max_tokens={usage.max_new_tokens}"
     lines = [

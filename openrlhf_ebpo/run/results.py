@@ -72,7 +72,7 @@ class Result:
     @property
     def n(self) -> int:
         """Samples per question, as the protocol has them."""
-        return self.protocol.get("n_by_task", {}).get(whole_name(self.task), self.protocol["n"])
+        return self.protocol.get("n_by_task", {}).get(unlimited_name(self.task), self.protocol["n"])
 
     @property
     def metrics(self) -> dict:
@@ -96,7 +96,7 @@ class Samples:
     truncated: np.ndarray
 
 
-def whole_name(task: str) -> str:
+def unlimited_name(task: str) -> str:
     """The task whose first questions --limit asks: NAME of NAME-first20, and of NAME."""
     return LIMITED.sub("", task)
 

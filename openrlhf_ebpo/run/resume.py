@@ -97,7 +97,7 @@ class Search(NamedTuple):
 Problem = Callable[[Path], str | None]
 
 
-def newest_whole(
+def newest_complete(
     folders: Sequence[Path],
     step: int | None = None,
     contents: bool = False,
@@ -135,7 +135,7 @@ def named_by_latest(folder: Path) -> str:
 def latest_checkpoint(ckpt_path: str | Path, estimator: str) -> Path | None:
     """Folder of the policy's checkpoint that resuming loads, None if there is none."""
     folders = groups(ckpt_path, estimator)
-    tag = newest_whole(folders).tag
+    tag = newest_complete(folders).tag
     return folders[0] / tag if tag else None
 
 
@@ -147,7 +147,7 @@ def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
         CheckpointError: there are some.
     """
     folders = groups(ckpt_path, estimator)
-    found = newest_whole(folders)
+    found = newest_complete(folders)
     if newest := found.tag or (next(iter(found.skipped)) if found.lost else None):
         raise CheckpointError(
             f"{folders[0]} holds checkpoints of another run, the newest {newest}. Resume it with --ckpt.load_enable, name "

@@ -22,12 +22,12 @@ class RemoteCodeError(ValueError):
 
 
 def add_flag(parser) -> None:
-    """To a command that loads models; parser: also a group of one."""
+    """Add the flag to a command that loads models. parser: a parser or one of its groups."""
     parser.add_argument(FLAG, action="store_true", help=HELP)
 
 
 def trust(args: argparse.Namespace) -> None:
-    """From here on this process, and the Ray workers that it starts, do as the flag says."""
+    """Apply the flag to this process and to the Ray workers that it starts from now on."""
     trusted.answer = bool(args.trust_remote_code)
 
 
@@ -64,7 +64,7 @@ def decided_by_the_flag(original):
 
 
 def refused_without_the_flag(original):
-    """The one function in transformers that imports a model's code."""
+    """Wrap the one function in transformers that imports a model's code."""
 
     @functools.wraps(original)
     def get_class_in_module(class_name, module_path, **kwargs):

@@ -387,7 +387,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
         "DeepspeedStrategy.load_ckpt",
-        "openrlhf_ebpo.training.checkpoint:load_newest_whole",
+        "openrlhf_ebpo.training.checkpoint:load_newest_complete",
         where="policy and critic actors, train_sft",
         why="upstream goes by `latest` alone: without it a run begins at step 0 and rotates good checkpoints away, and "
         "with a damaged newest one it never tries the one before. DeepSpeed loads the host copies of moments onto the GPU",

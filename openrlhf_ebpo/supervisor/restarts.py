@@ -1,4 +1,4 @@
-"""The supervisor's flags, and whether, from where and when a training is restarted after a failure."""
+"""Flags of the supervisor, and the decision to restart a failed training: if, when, and from which checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.run.manifest import attempt_of
-from openrlhf_ebpo.run.resume import groups, newest_whole
+from openrlhf_ebpo.run.resume import groups, newest_complete
 
 STALL_MINUTES, STALL_LIMIT = "logger.stall_minutes", "train.stall_limit"
 MAX_RESTARTS = "train.max_restarts"
@@ -36,12 +36,12 @@ def find_start(ckpt_path: str, args: dict, attempts: Collection[str]) -> Start:
         attempts: what the checkpoints of this command's drivers are marked with.
     """
     folders = groups(ckpt_path, args["algo"]["advantage"]["estimator"])
-    newest = newest_whole(folders).tag
+    newest = newest_complete(folders).tag
     saved_by = newest and attempt_of(folders[0] / newest)
     if saved_by in attempts:
         return Start(newest, saved_by)
     step = args["ckpt"]["load_step"]
-    return Start(newest if step is None else newest_whole(folders, step).tag)
+    return Start(newest if step is None else newest_complete(folders, step).tag)
 
 
 def how_to_continue(
@@ -50,7 +50,7 @@ def how_to_continue(
     """Returns:
     True if a checkpoint can be resumed, and what to do.
     """
-    found = newest_whole(groups(ckpt_path, estimator))
+    found = newest_complete(groups(ckpt_path, estimator))
     if found.lost:
         return False, found.refusal()
     if found.tag is None:

@@ -12,7 +12,7 @@ class AccumulatingPolicy:
     """Mixin over ActorPPOTrainer."""
 
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
-        say_whether_last(self, self.actor.model, step)
+        set_accumulation_boundary(self, self.actor.model, step)
         return super().training_step(experience, kl_ctl, step, loss_batch_info)
 
 
@@ -20,11 +20,11 @@ class AccumulatingCritic:
     """Mixin over CriticPPOTrainer."""
 
     def training_step(self, experience, step, loss_batch_info=None):
-        say_whether_last(self, self.critic, step)
+        set_accumulation_boundary(self, self.critic, step)
         return super().training_step(experience, step, loss_batch_info)
 
 
-def say_whether_last(trainer, engine, step: int) -> None:
-    """engine: DeepSpeed's, which counts by itself where the number of micro-batches is always the same."""
+def set_accumulation_boundary(trainer, engine, step: int) -> None:
+    """Tell DeepSpeed's engine if this is the last micro-batch; it counts by itself if their number never changes."""
     if trainer.args.train.dynamic_batch_enable:
         engine.set_gradient_accumulation_boundary(bool(trainer.replay_buffer.dynamic_optimizer_step[step]))

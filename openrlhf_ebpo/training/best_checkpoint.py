@@ -11,7 +11,7 @@ from pathlib import Path
 from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.run.manifest import damage, step_of
 from openrlhf_ebpo.run.run_log import read_metrics
-from openrlhf_ebpo.training.eval_metrics import BEST, NO_BEST, in_short
+from openrlhf_ebpo.training.eval_metrics import BEST, NO_BEST, is_short_name
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class BestCheckpoint:
         if not step:
             return
         was = self.best_eval_metric_key
-        if was == NO_BEST or (asked and not in_short(asked, was)):
+        if was == NO_BEST or (asked and not is_short_name(asked, was)):
             self.best_eval_metric_key = asked
         if self.best_eval_metric_key != was:
             print(f"{BEST}: the best checkpoint is now chosen by {asked or 'pass@1'}, and was by {was}", flush=True)
@@ -45,7 +45,7 @@ class BestCheckpoint:
     def _detect_eval_metric_key(self, eval_metrics):
         """A short name stands for the metric of the first data source by name, as upstream's default does."""
         asked = self.best_eval_metric_key
-        self.best_eval_metric_key = min((key for key in eval_metrics if in_short(asked, key)), default=asked)
+        self.best_eval_metric_key = min((key for key in eval_metrics if is_short_name(asked, key)), default=asked)
         found = super()._detect_eval_metric_key(eval_metrics)
         if found is None and asked != NO_BEST:
             logger.warning(

@@ -109,7 +109,7 @@ def save_then_rotate(original):
         torch_dist_barrier_and_cuda_sync()
         with written_by(model) as paths, without_offload_buffers(model):
             model.save_checkpoint(save_dir, tag=tag, client_state=client_state, save_latest=False)
-        files = of_all_ranks(synced(directory, paths))
+        files = gather_from_all_ranks(synced(directory, paths))
         if self.is_rank_0():
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
             if prior:
@@ -155,7 +155,7 @@ def synced(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.Saved]:
     return files
 
 
-def of_all_ranks(files: dict[str, manifest.Saved]) -> dict[str, manifest.Saved]:
+def gather_from_all_ranks(files: dict[str, manifest.Saved]) -> dict[str, manifest.Saved]:
     """Gather every rank's files in every rank; no rank returns before all have called."""
     import torch.distributed
 
@@ -178,7 +178,7 @@ def groups_of(strategy, folder: Path) -> list[Path]:
     return resume.groups(folder.parent, strategy.args.algo.advantage.estimator)
 
 
-def load_newest_whole(original):
+def load_newest_complete(original):
     """Replacement of DeepspeedStrategy.load_ckpt: the newest complete checkpoint, whatever `latest` names.
 
     Raises:
@@ -188,7 +188,7 @@ def load_newest_whole(original):
     @functools.wraps(original)
     def load_ckpt(self, model, load_dir, tag=None, *args, **kwargs):
         if tag is None:
-            found = of_rank_0(self, lambda: checkpoint_to_load(self, Path(load_dir)))
+            found = broadcast_from_rank_0(self, lambda: checkpoint_to_load(self, Path(load_dir)))
             found.check()
             if found.tag is None:
                 self.print(f"Warning: no checkpoint is complete in {load_dir}: nothing is loaded")
@@ -218,7 +218,7 @@ def checkpoint_to_load(strategy, folder: Path) -> resume.Search:
             return resume.Search(tuple(folders), verified, {}, False)
         print(f"{verified}, which the driver found, is not complete here: searching {folders[0]}", flush=True)
     step = ckpt_setting(strategy.args, "load_step")
-    return resume.newest_whole(folders, step, contents=True, problem=unreadable_state)
+    return resume.newest_complete(folders, step, contents=True, problem=unreadable_state)
 
 
 def unreadable_state(checkpoint: Path) -> str | None:
@@ -236,7 +236,7 @@ def unreadable_state(checkpoint: Path) -> str | None:
     return f"its client state lacks {', '.join(missing)}" if missing else None
 
 
-def of_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:
+def broadcast_from_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:
     """Rank 0's decision, broadcast to all ranks: a shared file system may show each a different state."""
     import torch.distributed
 

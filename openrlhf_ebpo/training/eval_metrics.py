@@ -147,6 +147,6 @@ def _sources_of(path: Path) -> set[str]:
         return {str(json.loads(line).get(SOURCE_COLUMN, DEFAULT_SOURCE)) for line in file if line.strip()}
 
 
-def in_short(name: str, key: str) -> bool:
+def is_short_name(name: str, key: str) -> bool:
     """Return True if `name`, such as maj@16, stands for this key of an evaluation's metrics."""
     return bool(NAME.fullmatch(name)) and key.endswith(_metric(name).suffix)

@@ -108,7 +108,7 @@ def answered(data, samples: Sequence, n: int, args) -> list[Answered]:
 
 
 def _texts(group: Sequence, tokenizer) -> list[str]:
-    """As the rewards read them and rollouts show them, special tokens included."""
+    """Decode the responses as rewards read them and rollouts show them, special tokens included."""
     tokens = list(itertools.chain.from_iterable(map(response_tokens, group)))
     return tokenizer.batch_decode([each.tolist() for each in tokens], skip_special_tokens=False)
 
@@ -135,7 +135,7 @@ def _answered(
 
 
 def metrics(found: Sequence[Answered], asked: Iterable[EvalMetric]) -> dict[str, float]:
-    """Those that are asked for, of each data source, by upstream's kind of names."""
+    """Compute the requested metrics of each data source, under names like upstream's."""
     by_source: dict[str, list[Answered]] = {}
     for each in found:
         by_source.setdefault(each.source, []).append(each)

@@ -75,7 +75,7 @@ class PromptsInFlight:
         return batch
 
     def keep(self, waiting: Counter[str]) -> Counter[str]:
-        """Of all prompts drawn only these are in flight now: how often each prompt_id is. Returns those never drawn."""
+        """Keep only these drawn prompts in flight; returns those that were never drawn. waiting: how often each prompt_id waits."""
         waiting, kept = waiting.copy(), []
         for row in reversed(self._drawn):
             name = prompt_id(self.dataset.prompts[row], self.dataset.labels[row])

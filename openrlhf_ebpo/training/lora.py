@@ -134,8 +134,8 @@ def check(values: dict) -> list[str]:
 
 
 def adapter_as_safetensors(folder: str | Path) -> None:
-    """With ZeRO stage 3 or tensor parallelism upstream exports an adapter as a pickle, which nothing here loads or pushes
-    (seams/model_folder.py): write the same weights in safetensors, and take the pickle away."""
+    """Convert an exported adapter from a pickle, which upstream writes under ZeRO stage 3 or tensor parallelism and nothing here
+    loads or pushes (seams/model_folder.py), to safetensors."""
     pickle = Path(folder, "adapter_model.bin")
     if not pickle.is_file():
         return

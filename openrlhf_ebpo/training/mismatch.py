@@ -37,24 +37,24 @@ CENTRED_REMEDIES = (
 
 
 def rollout_log_probs(samples: list, args) -> list[torch.Tensor | None]:
-    """Of each sample (of one response), (A,), None where the engine has given none, or an agent as many as do not fit.
+    """Return the engine's log-probabilities of each sample, (A,); None if it gave none, or an agent gave the wrong number.
 
     Where OpenRLHF does not train with them they are taken out of the samples, for its batching takes no mixture.
     """
-    found = [fitting(sample) for sample in samples]
-    for sample in () if corrects(args.algo.advantage) else samples:
+    found = [matching_log_probs(sample) for sample in samples]
+    for sample in () if uses_importance_correction(args.algo.advantage) else samples:
         sample.rollout_log_probs = None
     return found
 
 
-def corrects(advantage) -> bool:
-    """Up to OpenRLHF 0.11.1 the flag was is_correction_enable."""
+def uses_importance_correction(advantage) -> bool:
+    """Return True if OpenRLHF trains with the rollout log-probabilities. Up to 0.11.1 the flag was is_correction_enable."""
     return getattr(advantage, "is_correction_level", "off") != "off" or getattr(
         advantage, "is_correction_enable", False
     )
 
 
-def fitting(sample) -> torch.Tensor | None:
+def matching_log_probs(sample) -> torch.Tensor | None:
     given = sample.rollout_log_probs
     return given[0] if given is not None and given.shape == sample.action_mask.shape else None
 
@@ -97,8 +97,8 @@ def effective_share(log_weights: torch.Tensor) -> float:
     return log_share.exp().item()
 
 
-class Watch:
-    """Tells when rollouts come from older weights than they should.
+class StalenessMonitor:
+    """Detects rollouts that come from older weights than they should.
 
     √KL grows about as the distance between two policies. That of engine and trainer should be what it was, plus, where rollouts
     are older than the trainer's weights by design, what the policy has moved in its latest `age` steps. What it was is a median of
@@ -120,7 +120,7 @@ class Watch:
             self.is_stale(row)
 
     def is_stale(self, step: Mapping[str, float]) -> bool | None:
-        """To be called for every step, in their order; None for one that was not measured."""
+        """Return True for a stale step, None for one that was not measured. Call it for every step, in order."""
         limit = self._limit()
         self._moves.append(distance(step.get(MOVED), math.inf))
         found = distance(step.get(K3), math.nan)

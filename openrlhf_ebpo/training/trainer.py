@@ -61,7 +61,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
         self.run_log.roll_back(step, continues)
         centred = maker.estimator is None or maker.estimator.centred
         before = read_metrics(run_dir)
-        self.watch = mismatch.Watch(mismatch.age_by_design(self.args), before, centred)
+        self.watch = mismatch.StalenessMonitor(mismatch.age_by_design(self.args), before, centred)
         if step:
             complete = functools.partial(problems, code=False)  # nothing is loaded
             new = checkpoints.find_unlisted(run_dir, ckpt_path, step, complete)

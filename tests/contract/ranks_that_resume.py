@@ -128,8 +128,8 @@ def main(tied: Path, output: Path, port: str, number: str) -> None:
     folder, outcomes = output.parent, {}
     where = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update(where)
-    wrote, of_all = [], checkpoint.of_all_ranks
-    checkpoint.of_all_ranks = lambda files: [wrote.extend(files), of_all(files)][1]
+    wrote, of_all = [], checkpoint.gather_from_all_ranks
+    checkpoint.gather_from_all_ranks = lambda files: [wrote.extend(files), of_all(files)][1]
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
     for stage in STAGES:
         made = strategy(stage)

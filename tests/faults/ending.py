@@ -19,7 +19,7 @@ def findings(run_dir: Path, ckpt_path: Path, steps_per_episode: int) -> dict:
     tables = [read_rollouts(run_dir, step) for step in rolled]
     skipped, doubled = prompts([table["prompt_id"].to_pylist() for table in tables], steps_per_episode)
     stored = json.loads((run_dir / "prior.json").read_text())
-    newest = resume.newest_whole([ckpt_path / "_actor"]).tag
+    newest = resume.newest_complete([ckpt_path / "_actor"]).tag
     return {
         "steps": len(rolled),
         "steps_in_order": logged == rolled == list(range(1, len(rolled) + 1)),

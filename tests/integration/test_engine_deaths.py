@@ -8,7 +8,7 @@ import pytest
 from forked_engines import FORKED
 
 from openrlhf_ebpo.run.heartbeat import REWARDS, read_beat
-from openrlhf_ebpo.run.resume import newest_whole
+from openrlhf_ebpo.run.resume import newest_complete
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
@@ -98,7 +98,7 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in
     assert "global_step1 is complete: repeat the command with --ckpt.load_enable" in output
     report = json.loads((folder / "report.json").read_text())
     assert report["step"] == 2 and report["ranks"][0]["measured"] and (folder / "rollouts.parquet").is_file()
-    assert newest_whole([checkpoints / "_actor"]).tag == "global_step1"
+    assert newest_complete([checkpoints / "_actor"]).tag == "global_step1"
     assert [row["step"] for row in read_metrics(run_dir)] == [1] and read_run(run_dir)["status"] == "failed"
 
     (stage / "huge_b").unlink()

@@ -8,7 +8,7 @@ import pytest
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.changes import find_changes, format_table, optimizer_settings, resume
-from openrlhf_ebpo.run.resume import groups, newest_whole
+from openrlhf_ebpo.run.resume import groups, newest_complete
 
 WAS = {
     "actor": {"adam": {"lr": 1e-6, "betas": [0.9, 0.95]}, "max_norm": 1.0, "lr_scheduler": "cosine"},
@@ -82,7 +82,7 @@ def command(tmp_path):
 
 
 def newest(args):
-    return newest_whole(groups(args.ckpt.path, "ebpo"))
+    return newest_complete(groups(args.ckpt.path, "ebpo"))
 
 
 def test_what_the_checkpoint_keeps_becomes_the_setting(command):

@@ -9,7 +9,7 @@ from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.resume import groups, newest_whole
+from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state, stored_prior
 from openrlhf_ebpo.training.rotation import SavedCheckpoint, checkpoints_to_delete
 
@@ -145,7 +145,7 @@ def checkpoint_folder(tmp_path, step: int, prior: str):
 
 
 def prior_in(ckpt_path):
-    return stored_prior(newest_whole(groups(ckpt_path, "ebpo"), contents=True))
+    return stored_prior(newest_complete(groups(ckpt_path, "ebpo"), contents=True))
 
 
 def test_the_stored_prior_is_that_of_the_newest_whole_checkpoint(tmp_path):

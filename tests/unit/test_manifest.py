@@ -9,7 +9,7 @@ import pytest
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.manifest import MANIFEST, attempt_of, begin, complete, damage, is_unfinished, list_files, read
-from openrlhf_ebpo.run.resume import newest_whole
+from openrlhf_ebpo.run.resume import newest_complete
 
 SHARDS = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt")
 
@@ -194,9 +194,9 @@ def test_a_flipped_byte_in_the_newest_makes_the_one_before_the_newest(checkpoint
     begin(newer)
     (newer / SHARDS[0]).write_bytes(b"x" * 100_000)
     complete(newer)
-    assert newest_whole([checkpoint.parent], contents=True).tag == "global_step8"
+    assert newest_complete([checkpoint.parent], contents=True).tag == "global_step8"
     flip(newer / SHARDS[0])
-    found = newest_whole([checkpoint.parent], contents=True)
+    found = newest_complete([checkpoint.parent], contents=True)
     assert found.tag == "global_step6" and "checksum" in found.warnings()[0]
 
 

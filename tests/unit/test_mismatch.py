@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ebpo.training.mismatch import K3, MOVED, RECENT, STALE, TOO_FAR, Watch, age_by_design, metrics, summary
+from openrlhf_ebpo.training.mismatch import (
+    K3,
+    MOVED,
+    RECENT,
+    STALE,
+    TOO_FAR,
+    StalenessMonitor,
+    age_by_design,
+    metrics,
+    summary,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -17,7 +27,7 @@ def steps(kls, moves=None) -> list[dict]:
 
 
 def flags(rows, age=0, before=()) -> list:
-    watch = Watch(age, before)
+    watch = StalenessMonitor(age, before)
     return [watch.is_stale(row) for row in rows]
 
 
@@ -134,7 +144,7 @@ def test_a_stale_step_is_never_what_is_usual():
 
 
 def test_lines_name_the_numbers_and_are_few():
-    watch = Watch(0)
+    watch = StalenessMonitor(0)
     lines = []
     for number, row in enumerate(steps([4e-4] + [1.2e-2] * 100), 1):
         row[STALE] = float(watch.is_stale(row))
@@ -145,8 +155,8 @@ def test_lines_name_the_numbers_and_are_few():
         "0.0004 in the steps before. Do the engines get the weights (docs/train.md)?"
     )
     assert len(said) == 7 and said[1].endswith("(2 such steps so far)")
-    assert Watch(0).line(1, {}) is None
-    assert "steps before" not in Watch(0).line(1, {K3: 0.2, STALE: 1.0})
+    assert StalenessMonitor(0).line(1, {}) is None
+    assert "steps before" not in StalenessMonitor(0).line(1, {K3: 0.2, STALE: 1.0})
 
 
 def test_the_end_of_a_run_counts_them():

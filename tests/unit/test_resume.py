@@ -11,7 +11,7 @@ from openrlhf_ebpo.run.resume import (
     check_fresh,
     groups,
     latest_checkpoint,
-    newest_whole,
+    newest_complete,
     set_later_aside,
 )
 
@@ -51,20 +51,20 @@ def test_whatever_latest_says_the_newest_is_taken(actor, latest):
     (actor / "latest").unlink()
     if latest is not None:
         (actor / "latest").write_bytes(latest.encode("latin-1"))
-    assert newest_whole([actor]).tag == "global_step10"
+    assert newest_complete([actor]).tag == "global_step10"
     assert latest_checkpoint(actor.parent, "ebpo") == actor / "global_step10"
 
 
 def test_no_checkpoint_is_no_loss(tmp_path):
     for folder in (tmp_path / "none", tmp_path):
-        found = newest_whole([folder])
+        found = newest_complete([folder])
         assert (found.tag, found.skipped, found.lost) == (None, {}, False)
         found.check()
 
 
 def test_a_halved_shard_makes_the_one_before_the_newest_and_is_named(actor):
     halve(actor / "global_step10" / MODEL)
-    found = newest_whole([actor])
+    found = newest_complete([actor])
     assert found.tag == "global_step2" and not found.lost
     (warning,) = found.warnings()
     assert "global_step10 is skipped" in warning and f"{MODEL} has" in warning and "were saved" in warning
@@ -72,7 +72,7 @@ def test_a_halved_shard_makes_the_one_before_the_newest_and_is_named(actor):
 
 def test_a_lost_shard_is_named(actor):
     (actor / "global_step10" / MODEL).unlink()
-    assert newest_whole([actor]).skipped == {"global_step10": f"{MODEL} is missing"}
+    assert newest_complete([actor]).skipped == {"global_step10": f"{MODEL} is missing"}
 
 
 def test_side_files_are_not_needed(actor):
@@ -85,7 +85,7 @@ def test_none_whole_refuses_and_says_what_to_do(actor):
     halve(actor / "global_step10" / MODEL)
     (actor / "global_step2" / MODEL).unlink()
     with pytest.raises(CheckpointError) as refused:
-        newest_whole([actor]).check()
+        newest_complete([actor]).check()
     for part in (str(actor), "global_step10: ", "global_step2: ", "Nothing was deleted", "--ckpt.path"):
         assert part in str(refused.value)
     assert latest_checkpoint(actor.parent, "ebpo") is None
@@ -94,14 +94,14 @@ def test_none_whole_refuses_and_says_what_to_do(actor):
 def test_folders_that_are_gone_though_latest_names_one_refuse(tmp_path):
     (tmp_path / "latest").write_text("global_step4")
     with pytest.raises(CheckpointError, match="global_step4: the folder is missing"):
-        newest_whole([tmp_path]).check()
+        newest_complete([tmp_path]).check()
 
 
 def test_a_first_save_that_was_interrupted_is_no_loss(tmp_path):
     (tmp_path / "global_step1").mkdir()  # killed before anything was written
     begin_checkpoint(tmp_path / "global_step2")
     shard(tmp_path / "global_step2" / MODEL)
-    found = newest_whole([tmp_path])
+    found = newest_complete([tmp_path])
     found.check()
     assert found.tag is None and found.skipped["global_step2"] == "its saving was interrupted"
 
@@ -111,18 +111,18 @@ def test_a_save_that_was_interrupted_between_two_ranks_is_skipped(actor):
     begin_checkpoint(actor / "global_step12")
     for name in (MODEL, "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
         shard(actor / "global_step12" / name)
-    assert newest_whole([actor]).tag == "global_step10"
+    assert newest_complete([actor]).tag == "global_step10"
 
 
 def test_a_tag_that_is_saved_again_does_not_replace_the_one_that_is_there(actor):
     """A resumed run has moved it aside, except from a disk that its trainer does not see; train_sft may begin again."""
     aside = begin_checkpoint(actor / "global_step10")
     assert aside.is_relative_to(actor.parent / "superseded") and damage(aside / "_actor" / "global_step10") is None
-    assert newest_whole([actor]).tag == "global_step2"
+    assert newest_complete([actor]).tag == "global_step2"
     assert begin_checkpoint(actor / "global_step10") is None  # once more, after a crash
     shard(actor / "global_step10" / MODEL)
     complete(actor / "global_step10")
-    assert newest_whole([actor]).tag == "global_step10"
+    assert newest_complete([actor]).tag == "global_step10"
 
 
 def test_what_a_damaged_folder_holds_is_not_written_over(actor, tmp_path):
@@ -138,9 +138,9 @@ def test_what_a_damaged_folder_holds_is_not_written_over(actor, tmp_path):
 
 def test_a_best_one_is_taken_where_it_was_saved_last(actor):
     save(actor, "best_global_step10")
-    assert newest_whole([actor]).tag == "best_global_step10"
+    assert newest_complete([actor]).tag == "best_global_step10"
     save(actor, "global_step12")
-    assert newest_whole([actor]).tag == "global_step12"
+    assert newest_complete([actor]).tag == "global_step12"
 
 
 def test_a_best_one_is_taken_where_it_is_the_newest_that_is_complete(tmp_path):
@@ -148,13 +148,13 @@ def test_a_best_one_is_taken_where_it_is_the_newest_that_is_complete(tmp_path):
     save(tmp_path, "best_global_step30")
     save(tmp_path, "global_step31")
     halve(tmp_path / "global_step31" / MODEL)
-    assert newest_whole([tmp_path]).tag == "best_global_step30"
+    assert newest_complete([tmp_path]).tag == "best_global_step30"
 
 
 def test_exports_and_other_folders_are_no_checkpoints(actor):
     for name in ("global_step99_hf", "hub", "global_stepx"):
         shard(actor / name / MODEL)
-    assert newest_whole([actor]).tag == "global_step10"
+    assert newest_complete([actor]).tag == "global_step10"
 
 
 # Policy and critic
@@ -165,17 +165,17 @@ def test_policy_and_critic_go_on_from_the_same_step(tmp_path):
     for folder in (actor, critic):
         for step in (2, 4):
             save(folder, f"global_step{step}")
-    assert newest_whole([actor, critic]).tag == "global_step4"
+    assert newest_complete([actor, critic]).tag == "global_step4"
     halve(critic / "global_step4" / MODEL)
-    found = newest_whole([actor, critic])
+    found = newest_complete([actor, critic])
     assert found.tag == "global_step2" and found.skipped["global_step4"].startswith("_critic: ")
-    assert groups(tmp_path, "ebpo") == [actor] and newest_whole([actor]).tag == "global_step4"
+    assert groups(tmp_path, "ebpo") == [actor] and newest_complete([actor]).tag == "global_step4"
 
 
 def test_a_policy_without_its_critic_refuses(tmp_path):
     save(tmp_path / "_actor", "global_step2")
     with pytest.raises(CheckpointError, match="global_step2: _critic: the folder is missing"):
-        newest_whole(groups(tmp_path, "gae")).check()
+        newest_complete(groups(tmp_path, "gae")).check()
 
 
 def test_policy_and_critic_of_two_starts_of_the_command_are_not_mixed(tmp_path):
@@ -185,7 +185,7 @@ def test_policy_and_critic_of_two_starts_of_the_command_are_not_mixed(tmp_path):
         save(folder, "global_step2", attempt="1")
         save(folder, "global_step4", attempt="1")
     save(folders[0], "global_step4", attempt="2")
-    found = newest_whole(folders, contents=True)
+    found = newest_complete(folders, contents=True)
     assert found.tag == "global_step2"
     assert found.skipped == {"global_step4": "policy and critic are not of the same save"}
 
@@ -195,15 +195,15 @@ def test_policy_and_critic_of_two_starts_of_the_command_are_not_mixed(tmp_path):
 
 def test_the_step_that_is_asked_for_is_taken_and_another_is_refused_with_those_there(actor):
     save(actor, "best_global_step6")
-    assert newest_whole([actor], 2).tag == "global_step2" and newest_whole([actor], 2).skipped == {}
-    assert newest_whole([actor], 6).tag == "best_global_step6"
+    assert newest_complete([actor], 2).tag == "global_step2" and newest_complete([actor], 2).skipped == {}
+    assert newest_complete([actor], 6).tag == "best_global_step6"
     with pytest.raises(CheckpointError, match=r"load_step 3: no complete .*steps that are there: 2, 6, 10$"):
-        newest_whole([actor], 3).check()
+        newest_complete([actor], 3).check()
     halve(actor / "global_step2" / MODEL)
     with pytest.raises(CheckpointError, match=r"load_step 2: .*; global_step2: .* were saved; steps .*: 6, 10$"):
-        newest_whole([actor], 2).check()
+        newest_complete([actor], 2).check()
     with pytest.raises(CheckpointError, match=r"load_step 2: .*no step is there"):
-        newest_whole([actor.parent / "none"], 2).check()
+        newest_complete([actor.parent / "none"], 2).check()
 
 
 def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
@@ -212,7 +212,7 @@ def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
         (actor.parent / f"{tag}_hf").mkdir()
     (actor / "latest").write_text("global_step10")
     aside = set_later_aside(actor.parent, 2)
-    assert newest_whole([actor]).skipped == {} and (aside / "_actor" / "latest").is_file()
+    assert newest_complete([actor]).skipped == {} and (aside / "_actor" / "latest").is_file()
     assert sorted(path.name for path in actor.iterdir() if path.is_dir()) == ["global_step2"]
     assert sorted(path.name for path in actor.parent.glob("*_hf")) == ["final_hf", "global_step2_hf"]
     moved = (
@@ -221,7 +221,7 @@ def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
     )
     assert moved[0][:2] == ["_actor/best_global_step9", "_actor/global_step10"]
     assert moved[1] == ["best_global_step9_hf", "global_step10_hf"]
-    assert newest_whole([actor]).tag == "global_step2" and set_later_aside(actor.parent, 2) is None
+    assert newest_complete([actor]).tag == "global_step2" and set_later_aside(actor.parent, 2) is None
     assert damage(aside / "_actor" / "global_step10") is None
 
 
@@ -247,11 +247,11 @@ def test_a_checkpoint_without_a_manifest_is_not_resumed_and_not_replaced(tmp_pat
     with pytest.raises(
         CheckpointError, match=r"global_step2: it has no manifest\.json: it was saved by OpenRLHF alone"
     ):
-        newest_whole([actor]).check()
+        newest_complete([actor]).check()
     with pytest.raises(CheckpointError, match=r"holds checkpoints of another run, the newest global_step2.*--force"):
         check_fresh(tmp_path, "ebpo")
     save(actor, "global_step1")
-    found = newest_whole([actor])
+    found = newest_complete([actor])
     assert found.tag == "global_step1" and "manifest" in found.skipped["global_step2"]
 
 
@@ -259,10 +259,10 @@ def test_a_checkpoint_without_a_manifest_is_not_resumed_and_not_replaced(tmp_pat
 
 
 def test_one_that_cannot_be_loaded_though_it_is_whole_makes_the_one_before_the_newest(actor):
-    found = newest_whole([actor], contents=True, problem=lambda path: "no" if path.name == "global_step10" else None)
+    found = newest_complete([actor], contents=True, problem=lambda path: "no" if path.name == "global_step10" else None)
     assert found.tag == "global_step2" and found.skipped == {"global_step10": "no"}
     with pytest.raises(CheckpointError, match=r"(?s)global_step10: no.*global_step2: no"):
-        newest_whole([actor], problem=lambda path: "no").check()
+        newest_complete([actor], problem=lambda path: "no").check()
 
 
 def test_a_run_that_begins_leaves_another_runs_checkpoints_alone(tmp_path):
