@@ -159,7 +159,7 @@ def advice(samples: Sequence[Sample], pass_reward: float, group: int) -> list[st
     saved = 1 - 1 / law.most_saved(p, kappa, group)
     return [
         f"{facts}; {reason}, and a better mean than the group's saves up to {saved:.0%} of the rollouts at G = {group}. Take `ebpo` "
-        "with --algo.advantage.ebpo.preset robust, which was the best or equal on both sides (docs/estimator.md)"
+        "with --algo.advantage.ebpo.preset robust, which led on our networks on both sides; watch pass@k (docs/estimator.md)"
     ]
 
 
