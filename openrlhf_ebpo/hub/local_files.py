@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -58,7 +57,7 @@ def local_file(path: str | Path, root: str | Path | None = None) -> LocalFile:
     """The file at `path`; links may lead to it within `root` (its folder if None).
 
     Raises:
-        UsageError: it, or a folder on the way, is a link out of `root`; or it is not a regular file.
+        UsageError: it, or a folder on the way, is a link out of `root`.
         FileNotFoundError: it does not exist.
     """
     path = Path(path)
@@ -70,8 +69,6 @@ def local_file(path: str | Path, root: str | Path | None = None) -> LocalFile:
             "or take the link away"
         )
     status = real.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise UsageError(f"{path} is not a regular file, and is not published: take it away")
     return LocalFile(real, status.st_size, status.st_mtime_ns)
 
 

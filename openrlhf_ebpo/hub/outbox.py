@@ -35,8 +35,7 @@ from openrlhf_ebpo.run.run_lock import read_holder
 from openrlhf_ebpo.run.run_log import timestamp
 from openrlhf_ebpo.seams import model_folder
 
-STATES = ("pushing", "pushed", "failed")
-FIELDS = {"step": int, "repo": str, "private": bool, "token": str}  # of push.json
+FIELDS = ("step", "repo", "private", "token")  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
 
 
@@ -87,14 +86,10 @@ def damaged(run_dir: str | Path) -> list[Path]:
 def _read(path: Path) -> Item | None:
     """None for a damaged snapshot, or one that has been removed meanwhile: other steps must not wait for it."""
     try:
-        if not (path / "push.json").is_file():  # a FIFO would make its reader wait
-            return None
-        wanted = json.loads((path / "push.json").read_text())
-        fields = {name: kind(wanted[name]) for name, kind in FIELDS.items()}
-        sizes = {str(name): int(size) for name, size in wanted["files"].items()}
-        hashes = {str(name): str(known) for name, known in wanted["sha256"].items()}
-        return Item(path, **fields, sizes=sizes, hashes=hashes, not_secret=tuple(map(str, wanted["not_secret"])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        stored = json.loads((path / "push.json").read_text())
+        fields = [stored[name] for name in FIELDS]
+        return Item(path, *fields, stored["files"], stored["sha256"], tuple(stored["not_secret"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -229,18 +224,9 @@ def read_state(run_dir: str | Path) -> dict:
     """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pushing | pushed | failed, "repo", "attempts",
     "error", "commit", "time"}}}; empty if it is missing or damaged, which must not stop a push."""
     try:
-        found = json.loads((Path(run_dir) / "hub.json").read_text())
-        if isinstance(found["failed"], int) and all(_is_entry(*row) for row in found["steps"].items()):
-            return found
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    return {"schema": 1, "failed": 0, "steps": {}}
-
-
-def _is_entry(step: str, entry: object) -> bool:
-    if not (step.isascii() and step.isdigit() and len(step) < 20 and isinstance(entry, dict)):
-        return False
-    return entry.get("state") in STATES and isinstance(entry.get("attempts"), int)
+        return json.loads((Path(run_dir) / "hub.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {"schema": 1, "failed": 0, "steps": {}}
 
 
 def write_state(run_dir: str | Path, step: int, **changes) -> dict:

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
         sys.exit(status.code)
 
 
-# Reading. Every text may come from anywhere: hub.json is a file like any other.
+# Reading
 
 
 def read_status(run_dir: Path) -> Status:
@@ -127,9 +127,10 @@ def read_steps(run_dir: Path, run: dict, pushes: bool) -> list[Step]:
         error = f"{path}: remove it, and push the step again with --repo and --step"
         number = path.name.removeprefix("step-").partition(".")[0]
         rows[number] = Step(int(number) if number.isdecimal() else None, "damaged", error=plain(error))
-    for step, note in _notes(run_dir):
+    for row in not_queued(run_dir):
+        step, note = row["step"], plain(row["error"])
         if step not in rows:
-            rows[step] = Step(step if isinstance(step, int) else None, "lost", error=note)
+            rows[step] = Step(step, "lost", error=note)
         elif not note.startswith("never queued"):  # it has been queued since
             rows[step] = replace(rows[step], error="; ".join(filter(None, [rows[step].error, note])))
     for step in saved_for_push(run_dir, run):
@@ -146,25 +147,14 @@ def _seconds_waiting(item: Item) -> float:
 
 def _noted(step: int, entry: dict, item: Item | None, pushes: bool) -> Step:
     """A step's entry in hub.json."""
-    state, seconds = entry["state"], 0.0
+    state = entry["state"]
     if state == "pushing" and not pushes:
         state = "waits"  # the process that pushed it has ended
     if not item and state != "pushed":
         state = "gone"
-    with contextlib.suppress(ValueError, TypeError):
-        seconds = max(time.time() - datetime.fromisoformat(entry.get("time")).timestamp(), 0.0)
+    seconds = max(time.time() - datetime.fromisoformat(entry["time"]).timestamp(), 0.0)
     error, url = (plain(entry.get(name)) or None for name in ("error", "url"))
     return Step(step, state, entry["attempts"], seconds, error, url)
-
-
-def _notes(run_dir: Path) -> list[tuple[int | str, str]]:
-    """(step, error) of not_queued.jsonl."""
-    try:
-        rows = [row for row in not_queued(run_dir) if isinstance(row, dict)]
-    except (ValueError, RecursionError):
-        return [("", "hub/not_queued.jsonl is damaged: some step was not queued")]
-    steps = [(row.get("step"), plain(row.get("error"))) for row in rows]
-    return [(step, error) if type(step) is int else (plain(step), f"{plain(step)}: {error}") for step, error in steps]
 
 
 def saved_for_push(run_dir: Path, run: dict) -> list[int]:

@@ -153,20 +153,8 @@ def test_a_snapshot_that_nobody_can_read_holds_no_other_up(hub, use_hub, make_ru
     assert f"the snapshot {broken} is damaged" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"steps"',
-        '{"failed": "x", "steps": {}}',
-        '{"failed": 0, "steps": {"2": "pushed"}}',
-        '{"failed": 0, "steps": {"two": {"state": "pushed", "attempts": 1}}}',
-        '{"failed": 0, "steps": {"2": {"state": "pushed\\u001b", "attempts": 1}}}',
-        '{"failed": 0, "steps": [1]}',
-        "[" * 100_000,
-    ],
-)
-def test_an_unreadable_hub_json_is_replaced(make_run, text):
+def test_an_unreadable_hub_json_is_replaced(make_run):
     run_dir = make_run()
-    (run_dir / "hub.json").write_text(text)
+    (run_dir / "hub.json").write_text('{"steps"')
     outbox.write_state(run_dir, 2, state="pushed")
     assert states(run_dir) == {"2": "pushed"}
