@@ -183,7 +183,7 @@ def inside(run: Run, *parts: str) -> Path:
     """A file below the run's directory, which may be missing.
 
     Raises:
-        RunError: it leads out of it, through .. or a symbolic link, or is a pipe, a device or a folder.
+        RunError: it leads out of it, through .. or a symbolic link, or is a folder.
     """
     path, named = run.path.joinpath(*parts), "/".join(parts)
     if not path.resolve().is_relative_to(run.path.resolve()):

@@ -341,6 +341,9 @@ def test_a_path_cannot_lead_out_of_its_run(tmp_path):
     for parts in (("..", "secret.json"), ("run.json",), ("/etc/passwd",)):
         with pytest.raises(RunError, match="leads out"):
             inside(run, *parts)
+    (tmp_path / "run" / "metrics.jsonl").mkdir()  # as a repo of the Hub may have it
+    with pytest.raises(RunError, match="is not a file"):
+        inside(run, "metrics.jsonl")
 
 
 @pytest.mark.parametrize(
