@@ -52,7 +52,14 @@ __all__ = [
     "split_specs",
 ]
 
-FILES = ("aime24", "aime25", "amc23", "gpqa_diamond", "math500", "olympiadbench")
+FILES = (
+    "aime24",
+    "aime25",
+    "amc23",
+    "gpqa_diamond",
+    "math500",
+    "olympiadbench",
+)
 BENCHMARKS: dict[str, Benchmark] = {
     task.name: task for task in (import_module(f".{file}", __name__).TASK for file in FILES)
 }

@@ -154,16 +154,8 @@ def test_no_file_of_the_working_directory_stands_in_for_an_installed_package(her
 
 
 def test_a_new_file_is_in_every_list(monkeypatch):
-    """What one line in FILES does: names, order, the Hub's tables."""
-    from openrlhf_ebpo.hub import evaluations
-
     assert list(BENCHMARKS) == list(FILES), "each file's name is its benchmark's"
     monkeypatch.setitem(BENCHMARKS, "new", Benchmark("new", copies=(HubSet("me/new", "test"),), about="NEW"))
-    names = ["other", "new", "olympiadbench", "aime24"]
-    assert tasks.ordered(names) == ["aime24", "olympiadbench", "new", "other"]
-    row = {"protocol": "p", "protocol_fingerprint": "f", "step": 0, "metric": "pass@1"}
-    found = evaluations.ordered({**row, "task": name} for name in names)
-    assert [each["task"] for each in found] == tasks.ordered(names)
     assert tasks.find("new", "--tasks").about == "NEW" and "  new             NEW" in tasks.described()
     with pytest.raises(UsageError, match=r"There are aime24, .*, new, and my_module:TASK"):
         tasks.load("unknown")
