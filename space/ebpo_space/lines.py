@@ -35,10 +35,15 @@ class Line:
     band: tuple[np.ndarray, np.ndarray] | None = None
     dash: str = ""
 
+    @property
+    def is_final(self) -> bool:
+        """Test if it is drawn as it is: each point has an interval of its own, or all are means already."""
+        return self.low is not None or self.band is not None
+
     @functools.cached_property
     def inside(self) -> np.ndarray:
         """Which values the y axis is made for."""
-        return ~outside(self.y) if self.band is None else np.ones(len(self.y), bool)
+        return np.ones(len(self.y), bool) if self.is_final else ~outside(self.y)
 
 
 def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
@@ -59,7 +64,8 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
                     **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False},
                 }
             )
-        x, y = decimate(bold_x, bold_y, SMOOTH_POINTS, zoom)
+        # an error bar has its place in an array beside the points, so points with one are all kept
+        x, y = decimate(bold_x, bold_y, SMOOTH_POINTS, zoom) if line.low is None else (bold_x, bold_y)
         trace = {
             **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
             **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
@@ -88,7 +94,7 @@ def band_trace(line: Line, shade: str) -> dict:
 def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
     """The moving mean, over the steps that do not lie outside; of few points the points themselves."""
     inside = line.inside
-    if len(line.x) <= 12 or line.band is not None:
+    if len(line.x) <= 12 or line.is_final:
         return line.x, line.y
     return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
 

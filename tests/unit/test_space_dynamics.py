@@ -12,7 +12,7 @@ from space_runs import learning_run
 from openrlhf_ebpo.space import heatmaps
 from openrlhf_ebpo.space.figures import packed
 from openrlhf_ebpo.space.groups import Index, clusters
-from openrlhf_ebpo.space.lines import Line, line_panel
+from openrlhf_ebpo.space.lines import Line, checkpoint_panel, line_panel
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.pages import configuration, dynamics
@@ -51,6 +51,16 @@ def test_an_absurd_step_does_not_squeeze_the_axis():
     assert raw.max() == pytest.approx(1e12) and bold.max() < 2.01, "it stays out of the moving mean"
     for other in (drawn(Line("a", 0, np.arange(400), y), log=True), drawn(Line("a", 0, np.arange(400), y % 2))):
         assert "range" not in other["figure"]["layout"]["yaxis"], "on a log scale there is room"
+
+
+@pytest.mark.parametrize("count", [16, 300])
+def test_every_checkpoint_keeps_its_error_bar(count):
+    """A base model far below all checkpoints is no outlier, and of many checkpoints none is left out."""
+    y = np.append(20.0, 60 + 0.001 * np.arange(count - 1))
+    (trace,) = checkpoint_panel("t", [Line("a", 0, np.arange(count), y, y - 3, y + 5)])["figure"]["data"]
+    assert values(trace["x"]).tolist() == list(range(count)) and values(trace["y"])[0] == 20
+    error = trace["error_y"]
+    assert [values(error[end]).tolist() for end in ("array", "arrayminus")] == [[5.0] * count, [3.0] * count]
 
 
 def test_what_float32_does_not_hold_reaches_the_page():
