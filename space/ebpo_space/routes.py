@@ -16,7 +16,7 @@ from .workspace import Opened, Workspace
 
 MAX_CHARS = 64_000  # of one request
 FIELDS = ("prompt", "response", "question")
-_PLACE = re.compile(r"eval/[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
+_PLACE = re.compile(r"(eval/)?[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
 
 
 def text(workspace: Workspace, query: Mapping[str, str]) -> JSONResponse:

@@ -1,13 +1,14 @@
 """Where a text of a model stands on a page: its parts, its ends, what is said about it; and the route for the rest."""
 
 import gzip
+import shutil
 from pathlib import Path
 
 import pytest
 import space_runs
 from tags import Tags
 
-from openrlhf_ebpo.space import reading
+from openrlhf_ebpo.space import reading, results
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
 from openrlhf_ebpo.space.routes import MAX_CHARS, chunk
@@ -131,6 +132,15 @@ def test_the_rest_of_a_sample_of_an_evaluation(workspace):
     assert "boxed" in chunk(workspace, {**query, "from": "0", "to": "5000"})
 
 
+def test_the_rest_of_a_sample_of_results_without_a_run(workspace, tmp_path):
+    shutil.copytree(workspace.open("ebpo").run.path / "eval", tmp_path / "results")
+    bare = Workspace(Runs([str(tmp_path / "results")]))
+    (first, *_), _ = results.find(bare.runs.get("results"))
+    assert not first.place.startswith("eval/")
+    query = {"run": "results", "place": first.place, "row": "3", "from": "0", "to": "5000"}
+    assert "boxed" in chunk(bare, query)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -147,6 +157,7 @@ def test_the_rest_of_a_sample_of_an_evaluation(workspace):
         {"place": "../../run.json", "row": "1"},
         {"place": "eval/a/b/step-000001", "row": "1"},
         {"place": "eval/../../step-1", "row": "1"},
+        {"place": "../../step-1", "row": "1"},
     ],
 )
 def test_only_texts_of_open_runs_are_given(workspace, changes):
