@@ -1,5 +1,6 @@
 """What the Space's pages show for a view, without a browser; and views as addresses."""
 
+import html
 import json
 import re
 from collections import Counter
@@ -19,6 +20,7 @@ from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.metrics import positions
 from openrlhf_ebpo.space.pages import compare, configuration, dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
+from openrlhf_ebpo.space.routes import chunk
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, answers, position_of
 from openrlhf_ebpo.space.workspace import Workspace
@@ -325,6 +327,19 @@ def test_a_question_shows_every_column_of_the_table(tmp_path):
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
     opened = evaluation.render(clean({"question": key}), many)["questions"]
     assert opened.count("<details") == 6 and opened.count("<details open") == 3
+
+
+def test_the_rest_of_a_long_question_can_be_asked_for(tmp_path):
+    learning_run(tmp_path / "run", steps=1, seed=1, name="x", prompts=2)
+    for path in (tmp_path / "run" / "eval").rglob("samples.parquet"):
+        table = pq.read_table(path)
+        long = pa.array(["word " * 10_000] * len(table))
+        pq.write_table(table.set_column(table.column_names.index("question"), "question", long), path)
+    runs = Workspace(Runs([str(tmp_path)]))
+    key = re.search(r"question&#34;: &#34;(\w+)", evaluation.render(clean({}), runs)["questions"])[1]
+    opened = html.unescape(evaluation.render(clean({"question": key}), runs)["questions"])
+    asked = dict(parse_qsl(re.search(r'aria-label="Question" data-from="[^?]*\?([^"]*)"', opened)[1]))
+    assert chunk(runs, {**asked, "from": "20000", "to": "20010"}) == "word word "
 
 
 OF_ALL = {"tab", "runs", "hidden"}  # values that no page owns

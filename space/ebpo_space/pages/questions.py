@@ -174,7 +174,7 @@ def _samples(
     problems: list[str],
 ) -> HTML:
     """Show samples of the table's columns; the latest checkpoint of each run stands open."""
-    parts, question, opened = [], None, set()
+    parts, question, source, opened = [], None, {}, set()
     for number, result in sorted(shown, key=lambda pair: (pair[0], -pair[1].step)):
         if result.task != task or (number, result.run, result.step) not in across:
             continue
@@ -184,7 +184,9 @@ def _samples(
             problems.append(str(error))
             continue
         if rows:
-            question = question or rows[0]
+            if question is None:
+                question = rows[0]
+                source = {"run": result.run, "place": result.place, "row": question["row"], "field": "question"}
             parts.append(_column_samples(number, result, rows, TEXTS // len(across), first=result.run not in opened))
             opened.add(result.run)
     if question is None:
@@ -195,7 +197,7 @@ def _samples(
         '<p class="label"><small>expected</small> <code>{}</code></p></section>{}</article>',
         *(
             setting(question=""),
-            reading.answer(question.get("question"), given=False, name="Question"),
+            reading.answer(question.get("question"), source=source, given=False, name="Question"),
             harmless(question.get("gold"), 400),
             joined(parts),
         ),
