@@ -180,9 +180,7 @@ def _ticks(found: Binned) -> dict:
 
 def partly(groups: Groups, responses: Responses) -> str:
     """Say what is left out."""
-    first = int(groups.step[responses.group[0]]) if len(responses) else 0
-    return (
-        f"From step {first:,} on: of earlier ones the run has too many responses."
-        if len(groups) and first > groups.step[0]
-        else ""
-    )
+    if len(responses) == groups.valid.sum():
+        return ""
+    first = int(groups.step[responses.group[0]])
+    return f"From step {first:,} on: of earlier ones the run has too many responses."

@@ -48,6 +48,16 @@ def test_of_too_many_responses_those_of_the_latest_steps_are_kept_and_it_is_said
         (path / "rollouts" / "step-000010.parquet").write_bytes(file.read_bytes())
 
 
+def test_a_first_step_whose_rewards_all_failed_is_not_called_left_out(tmp_path):
+    path = learning_run(tmp_path / "run", steps=2, seed=1, name="run", prompts=4)
+    file = path / "rollouts" / "step-000001.parquet"
+    table = pq.read_table(file)
+    failed = pa.array([False] * len(table))
+    pq.write_table(table.set_column(table.column_names.index("valid"), "valid", failed), file)
+    groups, _, responses = Index(Run("run", path)).read_all()
+    assert set(groups.step[responses.group]) == {2} and partly(groups, responses) == ""
+
+
 def summed(tmp_path, **columns):
     usual = {"group": [0] * 4, "prompt": ["p"] * 4, "response": ["r"] * 4, "baseline": [0.1] * 4, "reward": [0.0] * 4}
     (tmp_path / "rollouts").mkdir()
