@@ -43,7 +43,7 @@ def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = 
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            process_group=0,
+            start_new_session=True,  # as process_group=0, which Python 3.10 lacks
             preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDING),
         )
         try:
