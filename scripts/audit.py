@@ -38,9 +38,9 @@ def pins(files: Iterable[Path], python: str | None = None) -> Iterator[tuple[str
     """Names and versions of the lines NAME==VERSION, of those whose marker fits this Python if one is given."""
     for line in (line for file in files for line in file.read_text().splitlines()):
         try:
-            requirement = Requirement(line.partition("#")[0].strip())
+            requirement = Requirement(line.partition("#")[0].partition(" --hash=")[0].strip())
         except InvalidRequirement:
-            continue  # empty
+            continue  # a comment, or empty
         if python and requirement.marker and not requirement.marker.evaluate(_under(python)):
             continue
         exact = [each.version for each in requirement.specifier if each.operator == "=="]

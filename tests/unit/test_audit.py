@@ -49,7 +49,7 @@ def test_an_advisory_applies_to_versions_it_names_and_to_its_ranges(database, tm
 
 
 def test_a_pin_counts_under_the_pythons_of_its_marker(tmp_path):
-    text = 'a==1; python_version >= "3.11"\na==2; python_version < "3.11"\nb==3\nc>=4\n'
+    text = 'a==1; python_version >= "3.11"\na==2; python_version < "3.11"\nb==3 --hash=sha256:0a\nc>=4\n'
     (tmp_path / "pins.txt").write_text(text)
     assert audit("--pins", "3.10", tmp_path / "pins.txt").stdout.split() == ["a==2", "b==3"]
     assert audit("--pins", "3.13", tmp_path / "pins.txt").stdout.split() == ["a==1", "b==3"]
