@@ -20,20 +20,22 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q pip-audit==2.10.1
 failed=0
 
-audit() { # audit PYTHON FILE…: the pins that count under it; a name has another pin for another Python
+audit() { # audit PYTHON FILE: the pins that count under it; pip-audit refuses a name with two pins, as two files may have
     local minor=$1 pins=$folder/pins.txt
-    shift
-    grep -hE '^[A-Za-z0-9._-]+(\[[^]]*\])?==' "$@" | sort -u >"$folder/all.txt"
-    "$folder/venv/bin/python" scripts/audit.py --pins "$minor" "$folder/all.txt" >"$pins"
-    echo "--- pins for Python $minor: $(wc -l <"$pins")"
+    "$folder/venv/bin/python" scripts/audit.py --pins "$minor" "$2" >"$pins"
+    echo "--- pins of ${2##*/} for Python $minor: $(wc -l <"$pins")"
     # strict: else a pin that the database cannot be asked about counts as fine
     timeout 900 "$folder/venv/bin/pip-audit" --strict --disable-pip --no-deps -r "$pins" || failed=1
 }
 
 echo "$torch" >"$folder/torch.txt"
-others=() # those for a GPU are separate sets of versions
-for file in "${files[@]}"; do [[ $file == *torch21[13]* ]] || others+=("$file"); done
-for minor in 3.10 3.11 3.12 3.13; do audit "$minor" "${others[@]}" "$folder/torch.txt"; done
-audit 3.12 requirements/gpu-torch211.txt
-for minor in 3.10 3.11 3.12; do audit "$minor" requirements/gpu-torch213.txt; done
+for file in "${files[@]}" "$folder/torch.txt"; do
+    case $file in
+        *machine-torch211.txt) continue ;; # what a machine has already
+        *gpu-torch211.txt) minors=3.12 ;;
+        *gpu-torch213.txt) minors='3.10 3.11 3.12' ;;
+        *) minors='3.10 3.11 3.12 3.13' ;;
+    esac
+    for minor in $minors; do audit "$minor" "$file"; done
+done
 exit $failed
