@@ -18,7 +18,8 @@ from __future__ import annotations
 import argparse
 
 from lab import ends
-from lab.learner import build
+from lab.cells import parsed
+from lab.learner import TOKEN_BASELINE, build
 from lab.real import SAMPLINGS, RealLearning
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
@@ -50,6 +51,10 @@ def jobs_of(options: argparse.Namespace) -> list[RealLearning]:
         raise UsageError("--estimators gae learns with a critic, and none is trained here")
     for name in names:
         build(name, 2)
+        if name == TOKEN_BASELINE or parsed(name)[2]:
+            raise UsageError(
+                f"--estimators {name}: give a name, MODULE:NAME, or ebpo.PRESET; the rest is for learning.py alone"
+            )
     if not 1 <= options.steps <= STEPS:
         raise UsageError(f"--steps {options.steps}: the quickstart's tasks are enough for 1 to {STEPS}")
     return [RealLearning(name, options.steps, sampling) for sampling in options.sampling for name in names]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from lab.cells import parsed
 from lab.jobs import rounded
 from lab.measured import Job, Record
 from openrlhf_ebpo.errors import ReportedError
@@ -63,7 +64,7 @@ def train(directory: Path, job: RealLearning, seed: int) -> Path:
 
     directory = directory.absolute()
     run_stages(preparation(directory))
-    estimator, _, preset = job.estimator.partition(".")
+    estimator, preset, _ = parsed(job.estimator)
     arm = directory / "arms" / job.sampling / f"seed-{seed}" / job.estimator.replace(":", ".")
     training = Training(directory, arm, estimator, job.steps, seed, shuffled(directory, seed))
     if training.stage[1]():
@@ -100,7 +101,7 @@ def prompts_identity(run_dir: Path) -> str:
 class RealLearning(Job):
     """Held-out success before and after a training on the quickstart's words, and curves of METRICS.
 
-    estimator: NAME, or ebpo.PRESET. sampling: of SAMPLINGS.
+    estimator: NAME, MODULE:NAME, or ebpo.PRESET. sampling: of SAMPLINGS.
     """
 
     at_once: ClassVar[int] = 1

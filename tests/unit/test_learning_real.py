@@ -115,6 +115,8 @@ def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(benc
     [
         (["--steps", "0"], "--steps 0: the quickstart's tasks are enough for 1 to"),
         (["--estimators", "gae"], "--estimators gae learns with a critic"),
+        (["--estimators", "otb"], "--estimators otb: give a name, MODULE:NAME, or ebpo.PRESET"),
+        (["--estimators", "ebpo+weights=score"], r"--estimators ebpo\+weights=score: give a name"),
     ],
 )
 def test_mistakes_are_named(bench, tmp_path, argv, expected):
@@ -164,6 +166,8 @@ def test_a_sampling_is_its_flags_and_a_folder_of_its_own(bench, monkeypatch, tmp
     assert (
         flags["advantage_estimator"] == "ebpo" and arm == tmp_path / "arms" / "queue-4-clip" / "seed-1" / "ebpo.robust"
     )
+    custom, _ = launched(bench, monkeypatch, tmp_path, "lab.variants:SilentFailures", 60)
+    assert custom["advantage_estimator"] == "lab.variants:SilentFailures", "its dots are no preset's"
     plain, _ = launched(bench, monkeypatch, tmp_path, "ebpo", 60)
     assert "train.async_enable" not in plain and plain["reward.remote_url"] == "reasoning_gym"
 
