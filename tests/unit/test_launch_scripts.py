@@ -5,7 +5,9 @@ import contextlib
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -361,6 +363,16 @@ def test_a_slurm_job_passes_its_signals_on_and_waits_for_the_training(stand_ins,
         wait_until(lambda: notes.exists() and note in notes.read_text())  # noqa: B023  called here
     assert process.wait(seconds(60)) == 75
     assert not running(tmp_path / "pids")  # Ray is ended after the training
+
+
+def test_a_ray_that_did_not_start_is_waited_for_as_long_as_was_said():
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        words = [f"127.0.0.1:{taken.getsockname()[1]}", "8", "1"]
+        command = [sys.executable, LAUNCH / "wait_for_gpus.py", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: after 1 s the Ray cluster at {words[0]} has 0 of 8 GPUs")
 
 
 def test_one_node_needs_no_srun(stand_ins, job):
