@@ -41,7 +41,7 @@ def number(value: float | None) -> str:
         return "–"
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         return f"{value:.2e}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def signed(value: float | None) -> str:

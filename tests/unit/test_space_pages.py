@@ -262,9 +262,10 @@ def test_the_picture_says_its_numbers():
     drawn = picture(Drawn(mean=0.0, baseline=0.105, shrinkage=0.25, prior_mean=0.42, within=0.2, between=0.1))
     assert 'aria-label="On the reward axis: group mean 0, prior mean 0.42, baseline 0.105, shrinkage 0.25"' in drawn
     assert implied_prior_mean(0.0, 0.105, 0.25) == pytest.approx(0.42) and implied_prior_mean(1, 1, 0) is None
-    assert [number(v) for v in (0, 0.12345, 1234.5, 1e-5, None, float("nan"))] == [
+    assert [number(v) for v in (0, 0.12345, 999.6, 1234.5, 1e-5, None, float("nan"))] == [
         "0",
         "0.123",
+        "1,000",
         "1,234",
         "1.00e-05",
         "–",

@@ -48,7 +48,7 @@
   const short = (v) => {
     if (!Number.isFinite(v)) return "–";
     if (v && (Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3)) return v.toExponential(2);
-    return Math.abs(v) >= 1000 ? Math.round(v).toLocaleString("en") : String(+v.toPrecision(3));
+    return Math.abs(v) >= 999.5 ? Math.round(v).toLocaleString("en") : String(+v.toPrecision(3));
   };
   // the place of the value that is nearest to x; ascending
   const nearest = (along, x) => {
