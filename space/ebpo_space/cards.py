@@ -165,11 +165,13 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
 
 
 def _visit(groups: Groups, p: int, current: bool) -> HTML:
-    rate = groups.success[p] if math.isfinite(groups.success[p]) else 0.0
+    known = math.isfinite(groups.success[p])
+    rate = groups.success[p] if known else 0.0
     return html(
-        '<button type="button" {}{} aria-label="Step {}: {} right"><i style="height:{:.0f}%"></i><small>{}</small></button>',
+        '<button type="button" {}{} aria-label="Step {}: {}"><i style="height:{:.0f}%"></i><small>{}</small></button>',
         *(setting(at=f"{groups.step[p]}.{groups.group[p]}", answer=0), current_mark(current)),
-        *(groups.step[p], whole_percent(rate), max(100 * rate, 4), groups.step[p]),
+        *(groups.step[p], f"{whole_percent(rate)} right" if known else "no valid answer"),
+        *(max(100 * rate, 4), groups.step[p]),
     )
 
 

@@ -1,5 +1,6 @@
 """What the Space reads of a run: metrics, groups, search, results."""
 
+import dataclasses
 import shutil
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from space_runs import RunLog, hostile_run, large_run, learning_run
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.space import hub, results
+from openrlhf_ebpo.space.cards import history_bar
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index, rows_of
 from openrlhf_ebpo.space.links import clean
@@ -158,6 +160,16 @@ def test_text_is_found_in_prompts_answers_and_labels(learnt):
     row = answers(learnt, groups, int(positions[0]))[2]
     assert positions[0] in choose(index, Filter("all", text=row["response"][-40:])).positions
     assert not len(choose(index, Filter("all", text="nobody wrote this")).positions)
+
+
+def test_a_visit_without_valid_answers_is_not_called_wrong(learnt):
+    groups, _ = Index(learnt).read()
+    visits = max((history(groups, prompt) for prompt in set(groups.prompt_id)), key=len)
+    success = groups.success.copy()
+    success[visits[0]] = np.nan
+    bar = history_bar(dataclasses.replace(groups, success=success), visits, int(visits[-1]))
+    assert f'aria-label="Step {groups.step[visits[0]]}: no valid answer"' in bar
+    assert bar.count(" % right") == len(visits) - 1
 
 
 def test_answers_and_history(learnt):
