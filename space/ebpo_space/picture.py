@@ -50,9 +50,9 @@ def picture(group: Drawn) -> HTML:
         return MARGIN + (value - low) / (high - low) * (WIDTH - 2 * MARGIN)
 
     parts = [_ticks(group, x)]
-    if group.prior_mean is not None and group.between:
+    if group.prior_mean is not None and (group.between or 0) > 0:
         parts.append(_bell(group.prior_mean, group.between, low, high, x, "prior"))
-    if group.within:
+    if (group.within or 0) > 0:
         parts.append(_bell(group.mean, group.within / max(group.size, 1), low, high, x, "data"))
     parts.append(_way(x(group.mean), x(group.baseline)))
     parts += _labels(group, x)

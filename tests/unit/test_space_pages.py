@@ -273,6 +273,11 @@ def test_the_picture_says_its_numbers():
     ]
 
 
+def test_a_variance_that_cannot_be_has_no_bell():
+    drawn = picture(Drawn(mean=0.5, baseline=0.4, shrinkage=0.2, prior_mean=0.1, within=-1e-3, between=-1e308))
+    assert "baseline 0.4" in drawn and 'class="prior"' not in drawn and 'class="data"' not in drawn
+
+
 @pytest.mark.parametrize("mean", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("prior", [0.01, 0.28, 0.52, 0.97])
 def test_labels_stay_inside_the_plot(mean, prior):
