@@ -61,7 +61,6 @@ def step_range(text: str, groups: Groups) -> tuple[int, int]:
     Raises:
         RunError: the text is not a range of steps.
     """
-    text = (text or "latest").strip().lower()
     if not len(groups):
         return 0, 0
     if text in ("all", "latest"):

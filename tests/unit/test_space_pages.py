@@ -216,6 +216,13 @@ def test_an_invalid_step_is_explained(workspace, steps):
     assert "notice" in found["notes"] or "No group fits" in found["groups"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "label"), [("", "step 12"), (" Latest", "step 12"), (" 7 ", "step 7"), ("ALL", "all steps")]
+)
+def test_steps_may_be_typed_with_blanks_and_capitals(workspace, typed, label):
+    assert f"<span>{label}</span>" in show(workspace, "samples", steps=typed)["quick"]
+
+
 @pytest.mark.parametrize("at", ["9" * 200 + ".1", "1." + "9" * 200, "-1.-1"])
 @pytest.mark.parametrize("page", ["samples", "compare"])
 def test_a_place_that_no_run_has_is_said(workspace, page, at):

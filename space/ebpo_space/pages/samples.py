@@ -27,9 +27,16 @@ KEYS = (
     "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer · "
     "<kbd>n</kbd> <kbd>p</kbd> next and previous hit</p>"
 )
+
+
+def steps_of(value) -> str:
+    """A filter of steps as it is typed; an empty field is the latest one."""
+    return text(value).strip().lower() or "latest"
+
+
 PARAMETERS = {
     "run": ("", text),
-    "steps": ("latest", text),
+    "steps": ("latest", steps_of),
     "kind": ("all", one_of(KINDS)),
     "cluster": ("", text),
     "from": (0.0, number(0, 1)),
