@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -127,6 +127,8 @@ def line_panel(
     ends = None if log and positive else usual_range(lines)
     if log and lines and not positive:
         note = f"{note} · linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
+    if log and positive:
+        lines = [line if line.band is None else replace(line, band=_on_log(line)) for line in lines]
     bolds = [bold(line, share) for line in lines]
     values = [
         {
@@ -158,6 +160,12 @@ def line_panel(
             },
         },
     }
+
+
+def _on_log(line: Line) -> tuple[np.ndarray, np.ndarray]:
+    """The band, with a tenth of the line's lowest value where it reaches 0: Plotly drops such points, and cuts the band up."""
+    low, high = line.band
+    return np.where(low > 0, low, line.y.min() / 10), high
 
 
 def _scale(lines: Sequence[Line], log: bool) -> dict:

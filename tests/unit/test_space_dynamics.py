@@ -86,6 +86,14 @@ def test_seeds_are_one_line_with_a_band_and_each_where_asked_for(tmp_path):
     assert len(each["values"]) == 4 and not any(trace.get("fill") for trace in each["figure"]["data"])
 
 
+def test_a_band_that_reaches_zero_stays_whole_on_a_log_scale():
+    y = np.array([2.0, 3.0, 4.0])
+    line = Line("a", 0, np.arange(3), y, band=(np.array([1.0, -1.0, 0.0]), y + 1))
+    band = drawn(line, log=True)["figure"]["data"][0]
+    assert values(band["y"]).tolist() == pytest.approx([3, 4, 5, 0.2, 0.2, 1])
+    assert values(drawn(line)["figure"]["data"][0]["y"]).tolist() == [3, 4, 5, 0, -1, 1]
+
+
 def test_a_run_whose_directory_vanishes_says_so(tmp_path):
     path = learning_run(tmp_path / "gone", steps=2, seed=1, name="x", prompts=2)
     shown = Workspace(Runs([str(tmp_path)]))
