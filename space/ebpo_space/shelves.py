@@ -21,6 +21,7 @@ FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the fir
 MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
 MAX_TITLE_CHARS = 120
 MAX_NAME_CHARS = 300  # of a name that gets one of them: as many as a link takes
+SPEED = "tokens a second"  # of a panel; a run may log a metric called speed
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 
 
@@ -150,7 +151,7 @@ def speed_panel(runs: Sequence[Opened], view: dict) -> dict | None:
         return None
     note = "of responses, by the clock: what counts for a budget"
     return line_panel(
-        "speed", "Tokens a second", lines, unit=AXES[view["x"]], share=view["smooth"], log=view["log"], note=note
+        SPEED, "Tokens a second", lines, unit=AXES[view["x"]], share=view["smooth"], log=view["log"], note=note
     )
 
 

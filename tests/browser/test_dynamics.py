@@ -69,8 +69,8 @@ def test_maps_and_the_system(visit):
     assert label.text_content().startswith("step 40, around 0: ") and label.text_content().endswith(" %")
 
     look(page, "metrics")
-    panel(page, "speed").scroll_into_view_if_needed()
-    page.wait_for_selector('.panel[data-panel="speed"][data-drawn]')
+    panel(page, "tokens a second").scroll_into_view_if_needed()
+    page.wait_for_selector('.panel[data-panel="tokens a second"][data-drawn]')
 
 
 @pytest.mark.parametrize("kind", ["phone"])

@@ -17,7 +17,7 @@ from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.pages import configuration, dynamics
 from openrlhf_ebpo.space.runs import Run, Runs
-from openrlhf_ebpo.space.shelves import tokens_per_second
+from openrlhf_ebpo.space.shelves import SPEED, tokens_per_second
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -92,6 +92,15 @@ def test_a_band_that_reaches_zero_stays_whole_on_a_log_scale():
     band = drawn(line, log=True)["figure"]["data"][0]
     assert values(band["y"]).tolist() == pytest.approx([3, 4, 5, 0.2, 0.2, 1])
     assert values(drawn(line)["figure"]["data"][0]["y"]).tolist() == [3, 4, 5, 0, -1, 1]
+
+
+def test_a_metric_called_speed_has_a_panel_of_its_own(tmp_path):
+    path = learning_run(tmp_path / "run", steps=3, seed=1, name="run", prompts=2)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    (path / "metrics.jsonl").write_text("".join(json.dumps({**row, "speed": 7.0}) + "\n" for row in rows))
+    sections = json.loads(dynamics.render(clean({}), Workspace(Runs([str(path)])))["board"])["sections"]
+    ids = [panel["id"] for section in sections for panel in section["panels"]]
+    assert "speed" in ids and SPEED in ids and len(set(ids)) == len(ids)
 
 
 def test_a_run_whose_directory_vanishes_says_so(tmp_path):

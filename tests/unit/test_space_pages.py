@@ -23,6 +23,7 @@ from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, pictur
 from openrlhf_ebpo.space.routes import chunk
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, answers, position_of
+from openrlhf_ebpo.space.shelves import SPEED
 from openrlhf_ebpo.space.workspace import Workspace
 
 PAGES = {
@@ -52,7 +53,7 @@ def show(workspace, page, **view):
 def test_dynamics_has_every_panel_of_the_runs(workspace):
     found = board(show(workspace, "dynamics", smooth=0.2))
     later = {"mismatch/k3_kl", HELD_OUT}  # not measured in these runs
-    assert set(found) - {"speed"} == {metric.name for metric in shown_in(Shown.SPACE)} - later
+    assert set(found) - {SPEED} == {metric.name for metric in shown_in(Shown.SPACE)} - later
     both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
     assert [v["name"] for v in both["values"]] == ["ebpo", "grpo"] and [v["name"] for v in own["values"]] == ["ebpo"]
     metrics = workspace.open("ebpo").metrics
