@@ -126,7 +126,8 @@ def line_panel(
     positive = bool(lines) and all((line.y > 0).all() for line in lines)
     ends = None if log and positive else usual_range(lines)
     if log and lines and not positive:
-        note = f"{note} · linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
+        linear = f"linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
+        note = f"{note} · {linear}" if note else linear
     if log and positive:
         lines = [line if line.band is None else replace(line, band=_on_log(line)) for line in lines]
     bolds = [bold(line, share) for line in lines]

@@ -322,7 +322,7 @@ def test_a_long_name_keeps_its_end(tmp_path):
 def test_non_positive_values_are_noted_on_a_log_scale(workspace):
     found = board(show(workspace, "dynamics", log=True))
     fails = found["ebpo/all_pass_fraction"]
-    assert "linear" in fails["note"] and fails["figure"]["layout"]["yaxis"]["type"] == "linear"
+    assert " · linear: has zeros" in fails["note"] and fails["figure"]["layout"]["yaxis"]["type"] == "linear"
     assert found["response_length"]["figure"]["layout"]["yaxis"]["type"] == "log"
     assert "linear" not in found["response_length"]["note"]
 
