@@ -76,7 +76,8 @@ def make_model(directory: Path) -> None:
     rows = [
         json.loads(line) for name in SIZES for line in (directory / "data" / f"{name}.jsonl").read_text().splitlines()
     ]
-    tiny_model.build(directory / "base", [tasks.TEMPLATE.format(row["prompt"]) + row["label"] for row in rows])
+    tiny_model.build(directory / "base.part", [tasks.TEMPLATE.format(row["prompt"]) + row["label"] for row in rows])
+    (directory / "base.part").rename(directory / "base")
 
 
 def warm_start(directory: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.rewards import gym
 
 DATASET = "spell_backward"
@@ -43,8 +44,6 @@ def _tasks(seed: int):
 
 
 def write(directory: str | Path, splits: dict[str, list[dict]]) -> None:
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     for name, tasks in splits.items():
         rows = [{**task, "datasource": DATASET} for task in tasks]
-        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_text(Path(directory) / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

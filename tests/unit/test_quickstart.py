@@ -1,5 +1,6 @@
 """The quickstart's own parts: tasks, statistics, picture, table, and what it finds in its directory."""
 
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from patience import seconds
 
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.quickstart import __main__ as quickstart
-from openrlhf_ebpo.quickstart import tasks, tiny_model
+from openrlhf_ebpo.quickstart import stages, tasks, tiny_model
 from openrlhf_ebpo.quickstart.compare import ARMS, same_prompts, table
 from openrlhf_ebpo.quickstart.evaluate import (
     MAX_NEW_TOKENS,
@@ -176,6 +177,34 @@ def test_every_stage_with_a_result_is_passed_over(tmp_path):
     (tmp_path / "arms/group_norm/model").mkdir(parents=True)
     (tmp_path / "arms/group_norm/model/tokenizer.json").touch()
     assert [done() for _, done, _ in quickstart.stages(tmp_path)] == [True] * 5 + [False]
+
+
+def test_a_full_disk_leaves_no_stage_half_done(tmp_path, monkeypatch):
+    def no_space(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def no_space_for_the_tokenizer(folder, texts):
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text("{")
+        no_space()
+
+    monkeypatch.setattr(stages, "SIZES", SIZES)
+    tasks.write(tmp_path / "data", tasks.split(SIZES))
+    (tmp_path / "data" / "warm_start.jsonl").unlink()
+    (_, has_tasks, make_tasks), (_, has_model, make_model), _ = stages.preparation(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        with pytest.raises(OSError):
+            make_tasks()
+    assert not has_tasks()
+    make_tasks()
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_model, "build", no_space_for_the_tokenizer)
+        with pytest.raises(OSError):
+            make_model()
+    assert has_tasks() and not has_model()
+    make_model()
+    assert has_model()
 
 
 def test_the_arms_differ_in_nothing_but_the_estimator_and_where_they_write(tmp_path):
