@@ -95,17 +95,14 @@ def scores(shape: Shape, n: int) -> dict[str, tuple[np.ndarray, float]]:
     found = {}
     for k in dict.fromkeys([1, 4, 16, 64]):
         if k <= n:
-            found[f"pass@{k}"] = passes(n, k), 1 - np.exp(special.betaln(shape.a, shape.b + k) - _log_beta(shape))
+            all_fail = np.exp(special.betaln(shape.a, shape.b + k) - special.betaln(shape.a, shape.b))
+            found[f"pass@{k}"] = passes(n, k), 1 - all_fail
     k = min(n, MAJ_K)
     chances = stats.betabinom(k, shape.a, shape.b).pmf(np.arange(k + 1))
     for name, alike in {"wrong alike": True, "wrong different": False}.items():
         if n > 1:
             found[f"maj@{MAJ_K}, {name}"] = votes(n, k, alike), float(chances @ votes(k, k, alike))
     return found
-
-
-def _log_beta(shape: Shape) -> float:
-    return special.betaln(shape.a, shape.b)
 
 
 def outcomes(n: int) -> np.ndarray:

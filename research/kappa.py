@@ -34,6 +34,7 @@ from lab.tables import table
 from lab.warm_starts import warm_start
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.estimator import law
+from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.files import write_text
 
 PREDICTED = ["ebpo", "global_mean", "score_weighted", "raw_reward"]
@@ -182,7 +183,7 @@ def ebpo_shrinkage(cell: Cell, seed: int, weights: torch.Tensor, steps: int = 10
         prompts, answers = examples(cell.task, words)
         rollouts = policy.generate(shape, weights, prompts, uniforms)
         rewards = (rollouts.tokens == answers[:, :, None]).all(-1)[0].double().numpy()
-        step = estimator.step(batch_of(rewards), state)
+        step = estimator.step(Batch.of(rewards, np.ones_like(rewards, dtype=bool)), state)
         state = step.state
         found.append(float(step.shrinkage.mean()))
     return float(np.mean(found[2:]))
@@ -212,12 +213,6 @@ def of_every_response(
     mean = float(rates.mean())
     constants = {"global_mean": mean, "score_weighted": float((norms * passed).sum() / norms.sum()), "raw_reward": 0.0}
     return noise(0.0, mean) / (noise(1.0, constants[name]) if name in constants else noise(found["shrinkage"], mean))
-
-
-def batch_of(rewards: np.ndarray):
-    from openrlhf_ebpo.estimator.contract import Batch
-
-    return Batch.of(rewards, np.ones_like(rewards, dtype=bool))
 
 
 def text(values: list[float], digits: int = 2) -> str:

@@ -50,7 +50,7 @@ def train(bandit: Bandit, estimator: str, lr: float, seed: int) -> torch.Tensor:
         optimizer.zero_grad()
         (-torch.tensor(step.advantages) * log_probs.gather(1, responses)).mean().backward()
         optimizer.step()
-    return success_rates(logits.detach()).mean()
+    return logits.detach().softmax(-1)[:, RIGHT].mean()
 
 
 def first_logits(bandit: Bandit, seed: int) -> torch.Tensor:
@@ -58,7 +58,3 @@ def first_logits(bandit: Bandit, seed: int) -> torch.Tensor:
     logits = bandit.spread * torch.randn(bandit.prompts, bandit.answers, generator=random)
     logits[:, RIGHT] += bandit.start
     return logits
-
-
-def success_rates(logits: torch.Tensor) -> torch.Tensor:
-    return logits.softmax(-1)[:, RIGHT]
