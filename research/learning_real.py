@@ -47,8 +47,6 @@ def jobs_of(options: argparse.Namespace) -> list[RealLearning]:
         UsageError: a flag cannot be followed.
     """
     names = list(dict.fromkeys(options.estimators))
-    if "gae" in names:
-        raise UsageError("--estimators gae learns with a critic, and none is trained here")
     for name in names:
         build(name, 2)
         if name == TOKEN_BASELINE or parsed(name)[2]:

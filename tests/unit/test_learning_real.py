@@ -114,7 +114,7 @@ def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(benc
     ("argv", "expected"),
     [
         (["--steps", "0"], "--steps 0: the quickstart's tasks are enough for 1 to"),
-        (["--estimators", "gae"], "--estimators gae learns with a critic"),
+        (["--estimators", "gae"], "--estimators gae: it cannot be computed from a batch's rewards"),
         (["--estimators", "otb"], "--estimators otb: give a name, MODULE:NAME, or ebpo.PRESET"),
         (["--estimators", "ebpo+weights=score"], r"--estimators ebpo\+weights=score: give a name"),
     ],
