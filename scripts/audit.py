@@ -64,7 +64,7 @@ def applying(folder: Path, version: str) -> Iterator[str]:
 
 
 def affects(entry: dict, version: str) -> bool:
-    """Whether an entry of `affected` (OSV schema) names the version, or has it in a range."""
+    """True if an entry of `affected` (OSV schema) names the version, or has it in a range."""
     ranges = (each["events"] for each in entry.get("ranges", ()) if each["type"] == "ECOSYSTEM")
     return version in entry.get("versions", ()) or any(within(events, Version(version)) for events in ranges)
 

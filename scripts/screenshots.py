@@ -89,7 +89,7 @@ def take(url: str, name: str) -> None:
 
 
 def evaluated(page: Page) -> bool:
-    """Whether the page of evaluations has scores; it says so where there are none."""
+    """True if the page of evaluations has scores; without any it says so."""
     page.wait_for_selector(".scores:visible, .empty:visible")
     return page.locator(".scores").count() > 0
 
