@@ -34,9 +34,11 @@ class Stalls:
         self.stepped = self.changed = self.began
 
     def update(self, beat: Beat | None, now: float) -> bool:
-        """True if a step was finished after a warning."""
-        what = (beat.step, beat.phase, beat.detail) if beat else ()
-        moved = bool(self.seen) and bool(beat) and beat.step != self.seen[0]
+        """True if a step was finished after a warning. A heartbeat that cannot be read (None) changes nothing."""
+        if beat is None:
+            return False
+        what = (beat.step, beat.phase, beat.detail)
+        moved = bool(self.seen) and beat.step != self.seen[0]
         again = moved and bool(self.warned)
         if moved:
             if self.stepped > self.began:  # the first is as long as the start

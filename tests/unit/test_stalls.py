@@ -52,6 +52,16 @@ def test_the_limit_counts_from_the_last_change_of_any_kind():
     assert not stalls.limit_passed(159) and stalls.limit_passed(160)
 
 
+def test_a_heartbeat_that_cannot_be_read_for_a_moment_is_no_change():
+    stalls = Stalls(warn=10, limit=60, began=0)
+    for second in range(1, 60):
+        stalls.update(beat(1) if second % 2 else None, second)
+    assert stalls.limit_passed(61)
+    stalls.update(None, 62)
+    stalls.update(beat(2), 63)
+    assert stalls.stepped == 63
+
+
 def test_a_training_that_never_gives_a_sign_is_ended_too():
     stalls = Stalls(warn=10, limit=60, began=100)
     stalls.update(None, 101)
