@@ -196,8 +196,8 @@ class Watch:
     # Signals
 
     def forward(self, number: int, _frame) -> None:
-        """Handle a signal. A scheduler's first one lets the training save (`request_end`); Ctrl-C, or a second one, ends it
-        at once."""
+        """Handle a signal. A scheduler's first one lets the training save (`request_end`); Ctrl-C, or a second one
+        that is not SIGUSR1, ends it at once."""
         repeated = number == signal.SIGUSR1 or time.monotonic() - self.polite_at < ONE_SIGNAL_SECONDS
         if number not in SAVE_FIRST or (self.polite and not repeated):
             self.interrupt(number)
@@ -213,7 +213,7 @@ class Watch:
                 heartbeat.request_end(self.run_dir, name)
                 phase = describe_phase(beat)
                 print_line(
-                    f"{name}: saving after the current step, then ending; {phase}. A second signal ends it at once"
+                    f"{name}: saving after the current step, then ending; {phase}. Ctrl-C or another SIGTERM ends it at once"
                 )
                 return
         self.interrupt(self.polite)
