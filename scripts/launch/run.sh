@@ -66,7 +66,7 @@ check_word() { # FLAG VALUE CHOICES
 }
 
 check_number() { # NAME VALUE LEAST
-    if ! [[ $2 =~ ^[0-9]+$ ]] || (($2 < $3)); then
+    if ! [[ $2 =~ ^[1-9][0-9]*$ ]] || (($2 < $3)); then # 08 is an octal number to bash, and none
         fail "$1 is '$2'; give a whole number, $3 or more"
     fi
 }

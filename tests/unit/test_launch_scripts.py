@@ -215,6 +215,7 @@ def test_a_methods_flags_alone():
         (("qwen3_8b", "grpo", 4, "--order", "x; touch y"), {}, ["--order is 'x; touch y'"]),
         (("qwen3_8b", "kl_cov_own", 8, "--track", "released"), {}, ["released no script for it"]),
         (("qwen3_8b", "grpo", 4), {"NODES": "two"}, ["NODES is 'two'"]),
+        (("qwen3_8b", "grpo", 4), {"NODES": "08"}, ["NODES is '08'"]),
         (("qwen3_8b", "grpo", 4), {"NODES": 3}, ["512 responses cannot be split over 24 GPUs"]),
         (("qwen3_14b", "grpo", 4), {"NODES": 1, "GPUS_PER_NODE": 1, "GPU_GB": 80}, ["1 GPUs", "engines of 2"]),
         (("qwen3_8b", "grpo", 4), {}, ["nowhere/train.parquet is missing", "data prepare --output nowhere"]),
