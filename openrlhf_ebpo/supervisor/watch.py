@@ -39,9 +39,10 @@ def main(channel: int, driver: int, again: Sequence[str]) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line, whatever a progress bar has left of the one before. Nobody may be there to read it."""
+    """Print a line, whatever a progress bar has left of the one before. Nobody may be there to read it, and a closed stderr
+    is None: then it goes to stdout."""
     with contextlib.suppress(OSError):
-        begin = "\r\x1b[K" if sys.stderr.isatty() else "\n"
+        begin = "\r\x1b[K" if sys.stderr and sys.stderr.isatty() else "\n"
         print(f"{begin}{line}", file=sys.stderr, flush=True)
 
 

@@ -260,6 +260,12 @@ def test_a_closed_stdout_is_no_error(start, tmp_path):
     assert command.run["status"] == "complete"
 
 
+def test_a_closed_stderr_is_no_error(start, tmp_path):
+    command = start("vanishes", prefix=("bash", "-c", 'exec "$@" 2>&-', "bash"))
+    assert command.process.wait(SECONDS) == 1 and "gave no reason" in command.process.stdout.read()
+    assert command.run["status"] == "failed" and "gave no reason" in command.run["error"]
+
+
 def test_what_is_to_outlive_the_training_does(start):
     command = start("outlived").ready()
     command.ends()
