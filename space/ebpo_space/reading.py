@@ -115,7 +115,7 @@ def _part(text: str, part: Part, room: int, alone: bool) -> HTML:
             '{}<details class="part thought" {}><summary>Thinking <small>{}</small></summary>{}</details>',
             *(role, "open" if alone else "", said, body),
         )
-    return html('<section class="part" data-role="{}">{}{}</section>', part.role, role, body)
+    return html('<section class="part">{}{}</section>', role, body)
 
 
 def _body(text: str, start: int, room: int) -> HTML:

@@ -373,3 +373,13 @@ def test_every_file_of_static_is_loaded_the_pages_own_last(ending):
     assert sorted(names) == sorted(path.name for path in document.STATIC.glob(f"*{ending}"))
     own = [name for name in names if name.removesuffix(ending) in pages.PAGES]
     assert names[-len(own) :] == own and all(f"./space/{name}?" in document.head("1") for name in names)
+
+
+def test_every_attribute_that_a_page_writes_is_read():
+    """A button without a script does nothing."""
+    folder = document.STATIC.parent
+    written = {name for path in folder.rglob("*.py") for name in re.findall(r"data-([a-z-]+)", path.read_text())}
+    files = [*document.STATIC.glob("*.js"), *document.STATIC.glob("*.css")]
+    read = "".join(path.read_text() for path in files)
+    assert "set" in written
+    assert not {name for name in written if f"data-{name}" not in read and f"dataset.{name}" not in read}

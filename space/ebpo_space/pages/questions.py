@@ -193,7 +193,7 @@ def _samples(
         return HTML()
     return html(
         '<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" {}>Close</button>'
-        '<button type="button" data-copy-link>Copy link</button></span></header><section class="prompt">{}'
+        '</span></header><section class="prompt">{}'
         '<p class="label"><small>expected</small> <code>{}</code></p></section>{}</article>',
         *(
             setting(question=""),
