@@ -59,6 +59,21 @@ def test_metrics_are_named_and_read(visit):
     assert "x=time" in page.url and "log=1" in page.url and "more=ppo_kl" in page.url
 
 
+def test_a_link_without_a_zoom_takes_the_plots_back(visit):
+    page = visit("?tab=dynamics&runs=troubled")
+    page.wait_for_selector('.panel[data-panel="rollout/reward_mean"][data-drawn]')
+    reward = panel(page, "rollout/reward_mean").locator(".plot")
+    reward.evaluate("e => Plotly.relayout(e, {'xaxis.range': [10, 20]})")
+    page.wait_for_url("**zoom=10*")
+    assert [round(end) for end in reward.evaluate("e => e.layout.xaxis.range")] == [10, 20]
+    page.get_by_role("tab", name="Overview").click()
+    page.get_by_role("button", name="panel").first.click()
+    page.wait_for_url(lambda url: "tab=dynamics" in url and "zoom" not in url)
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=\"rollout/reward_mean\"] .plot').layout.xaxis.range[0] < 2"
+    )
+
+
 def test_maps_and_the_system(visit):
     page = visit("?tab=dynamics&runs=ebpo,grpo&look=distributions")
     page.wait_for_selector('.panel[data-panel="heat-reward-ebpo"][data-drawn]')

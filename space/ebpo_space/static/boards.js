@@ -10,6 +10,9 @@
     return sizes.flatMap((size) => Array(size).fill(12 / size));
   };
 
+  // the server rounds what it was sent
+  const differ = (a, b) => (a && b ? Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]) > 1e-3 * (b[1] - b[0]) : !!a !== !!b);
+
   class Board {
     constructor(root, trigger) {
       this.root = root;
@@ -27,13 +30,16 @@
     }
     show(text) {
       const spec = JSON.parse(text || "{}");
-      if (spec.unit !== this.unit) this.zoom = spec.zoom || null;
-      this.unit = spec.unit;
+      // a link may ask for another zoom than the plots have; what the visitor has just set is on its way to the server
+      const given = spec.zoom || null, moved = !this.asking && differ(given, this.given) && differ(given, this.zoom);
+      if (spec.unit !== this.unit || moved) this.zoom = given;
+      [this.unit, this.given] = [spec.unit, given];
       const sections = spec.sections || [];
       const shape = JSON.stringify(sections.map((s) => [s.title, s.note, s.kind, s.panels.map((p) => [p.id, (p.values || []).length])]));
       if (shape !== this.shape) this.build(sections);
       this.shape = shape;
       for (const section of sections) for (const one of section.panels) this.panels.get(one.id).set(one);
+      if (moved) this.move(given);
     }
     // Only when other panels are asked for: a refresh leaves the page as it is, with zoom, focus and place
     build(sections) {
@@ -78,15 +84,21 @@
       const range = event["xaxis.range"] || [event["xaxis.range[0]"], event["xaxis.range[1]"]];
       if (!reset && range[0] === undefined) return;
       this.zoom = reset ? null : range;
-      this.linking = true;
-      const change = reset ? { "xaxis.autorange": true } : { "xaxis.range": [...range] };
-      const others = [...this.panels.values()].filter((p) => p !== source && p.plot.data && p.spec.linked);
-      await Promise.all(others.map((p) => Plotly.relayout(p.plot, reset && !p.spec.figure.layout.yaxis.range ? { ...change, "yaxis.autorange": true } : change)));
-      this.linking = false;
+      await this.move(this.zoom, source);
       // the server has sent a few hundred points per line: it sends as many again for what is looked at now
       clearTimeout(this.asking);
       const wish = reset ? "" : range.map((v) => Number(v).toPrecision(8)).join(":");
-      this.asking = setTimeout(() => tell(this.trigger, { zoom: wish }), 250);
+      this.asking = setTimeout(() => {
+        this.asking = 0;
+        tell(this.trigger, { zoom: wish });
+      }, 250);
+    }
+    async move(range, source) {
+      this.linking = true;
+      const change = range ? { "xaxis.range": [...range] } : { "xaxis.autorange": true };
+      const others = [...this.panels.values()].filter((p) => p !== source && p.plot.data && p.spec.linked);
+      await Promise.all(others.map((p) => Plotly.relayout(p.plot, range || p.spec.figure.layout.yaxis.range ? change : { ...change, "yaxis.autorange": true })));
+      this.linking = false;
     }
     repaint() { for (const p of this.panels.values()) if (p.plot.data) p.draw(); }
   }
