@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from lab import ends, training
+from lab.cells import parsed
 from lab.learner import build
 from lab.measured import Job, Record
 from lab.real import prompts_identity
@@ -170,7 +171,7 @@ class SmolLM2(Job):
             fetch(work)
 
     def flags(self, work: Path, arm: Path, seed: int) -> dict:
-        name, _, preset = self.estimator.partition(".")
+        name, preset, _ = parsed(self.estimator)
         micro_batch, tokens = min(16, self.responses), 8 if self.tiny else TASKS[self.task].tokens
         return {
             "actor.model_name_or_path": work / "model",
