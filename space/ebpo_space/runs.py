@@ -140,7 +140,11 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    return any((path / mark).is_file() for mark in _MARKS) or any(any(path.glob(place)) for place in _RESULTS)
+    """A folder that may not be read is none."""
+    try:
+        return any((path / mark).is_file() for mark in _MARKS) or any(any(path.glob(place)) for place in _RESULTS)
+    except OSError:
+        return False
 
 
 def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] = ()) -> dict[Path, str]:

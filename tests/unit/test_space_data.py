@@ -301,6 +301,21 @@ def test_of_many_checkpoints_the_ends_of_each_run_or_the_wanted_ones_are_the_col
 # runs
 
 
+def test_a_folder_that_may_not_be_read_does_not_hide_the_runs_beside_it(tmp_path, monkeypatch):
+    for name in ("lost+found", "ours"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text('{"step": 1}\n')
+    is_file = Path.is_file
+
+    def refused(path):  # tests may run as root, who may read everything
+        if path.parent.name == "lost+found":
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert Runs([str(tmp_path)]).listed() == ["ours"]
+
+
 def test_runs_are_found_below_folders_in_a_stable_order(learnt, tmp_path):
     (tmp_path / "a" / "run").mkdir(parents=True)
     (tmp_path / "a" / "run" / "run.json").write_text("{}")
