@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from marked_runs import BROKEN, MARK, marked_run
 from panels import board, values
@@ -15,7 +16,7 @@ from openrlhf_ebpo.space.groups import Index, clusters
 from openrlhf_ebpo.space.lines import Line, checkpoint_panel, line_panel
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
-from openrlhf_ebpo.space.pages import configuration, dynamics
+from openrlhf_ebpo.space.pages import configuration, dynamics, samples
 from openrlhf_ebpo.space.runs import Run, Runs
 from openrlhf_ebpo.space.shelves import SPEED, tokens_per_second
 from openrlhf_ebpo.space.text import HTML
@@ -177,6 +178,16 @@ def test_the_menu_of_clusters_is_of_the_distributions(tmp_path):
     assert not menus["metrics"]["visible"] and menus["distributions"]["visible"]
     assert menus["distributions"]["choices"][0] == ("all prompts", "")
     assert {"Algebra", "Geometry"} <= {value for _, value in menus["distributions"]["choices"]}
+
+
+@pytest.mark.parametrize(("page", "name"), [(dynamics, "topic"), (samples, "cluster")])
+def test_a_cluster_that_no_shown_run_has_can_be_taken_away(tmp_path, page, name):
+    path = learning_run(tmp_path / "run", steps=2, seed=3, name="run", prompts=10)
+    for file in (path / "rollouts").iterdir():
+        pq.write_table(pq.read_table(file).drop_columns("cluster"), file)
+    found = page.render(clean({name: "Algebra", "look": "distributions"}), Workspace(Runs([str(path)])))
+    assert found["controls"][name]["visible"] and found["controls"][name]["choices"][0][1] == ""
+    assert "could be read" not in found["notes"]
 
 
 def test_tokens_per_second_know_no_step_before_a_gap():

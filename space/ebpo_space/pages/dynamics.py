@@ -62,7 +62,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     shown, groups = (sections(opened, view), []) if metrics else distributions(opened, view, workspace, problems)
     notes = notices(problems)
     if opened and not any(section["panels"] for section in shown):
-        notes += NO_STEPS if metrics else NO_ROLLOUTS
+        notes += NO_STEPS if metrics else NO_CLUSTER if view["topic"] else NO_ROLLOUTS
     return {
         "board": board(shown, AXES[view["x"]], zoomed(view)),
         "notes": notes,
@@ -73,6 +73,7 @@ def render(view: dict, workspace: Workspace) -> dict:
 
 NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page looks again every few seconds.")
 NO_ROLLOUTS = empty("No rollouts", "These runs hold no rollouts that could be read.")
+NO_CLUSTER = empty("No rollouts of this cluster", "Choose another one, or all prompts, in the menu above.")
 
 
 def quick(view: dict, several: bool = False) -> HTML:
@@ -99,7 +100,7 @@ def controls(view: dict, runs: Sequence[Opened], groups: Sequence[Groups]) -> di
     return {
         "smooth": {"visible": metrics},
         "more": {**menu(names, least=0), "visible": metrics},
-        "topic": menu(clusters(groups), [("all prompts", "")], least=2),
+        "topic": menu(clusters(groups), [("all prompts", "")], least=0 if view["topic"] and not metrics else 2),
     }
 
 

@@ -80,7 +80,7 @@ def _filters(parts: Parts) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """groups, decision, answers, quick, notes: HTML; in the view, the place that is shown."""
-    nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu([])}
+    nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu(view, [])}
     keys = workspace.shown(view)
     if not keys:
         return {
@@ -131,7 +131,7 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
         "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
         "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
-        **_menu([groups]),
+        **_menu(view, [groups]),
     }
 
 
@@ -144,8 +144,9 @@ def _errors(opened: Opened, groups: Groups, found: np.ndarray) -> HTML:
     return html('<ol class="messages" aria-label="Errors of the reward">{}</ol>', items) if items else HTML()
 
 
-def _menu(found: list[Groups]) -> dict:
-    return {"controls": {"cluster": menu(clusters(found), [("any", "")])}}
+def _menu(view: dict, found: list[Groups]) -> dict:
+    """A cluster that another run had is still there to be taken away."""
+    return {"controls": {"cluster": menu(clusters(found), [("any", "")], least=0 if view["cluster"] else 1)}}
 
 
 def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
