@@ -122,7 +122,7 @@ def _binned(groups: Groups, responses: Responses, cluster: str) -> dict[str, Bin
 
 def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, axis: Callable, unit: str) -> dict:
     title = quantity.title
-    if quantity.name == "advantage" and ran:
+    if quantity.name == "advantage":
         title = plain(middle_cut(f"{title} under {estimator_title(ran)}", 60))
     name, text = _said(quantity, found)
     return {

@@ -71,7 +71,7 @@ class Follower:
         self._reset()
 
     def _reset(self) -> None:
-        self._inode, self._offset, self._tail = None, 0, b""
+        self._offset, self._tail = 0, b""
         self._damaged, self._cut = 0, False
         self._metrics = Metrics()
 

@@ -16,6 +16,7 @@ from .condition import Condition, clock, condition, signs
 from .figures import colour, number
 from .groups import Groups
 from .outcome import Outcome, outcome
+from .paired import GRPO
 from .picture import sparkline
 from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
@@ -25,8 +26,6 @@ from .workspace import Opened
 UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
 OVER_TIME = (("shrinkage", "shrinkage S"), ("prior_mean", "prior mean"))
 WARNINGS = 6  # of one run that are shown
-EBPO, GRPO = "ebpo", "group_norm"
-
 
 BADGE = {"training": "good", "complete": "good", "stalled": "bad", "silent": "bad", "failed": "bad"}
 VERDICT = {

@@ -165,7 +165,7 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
     step, row, size = (int(values[position]) for values in (groups.step, groups.row, groups.size))
     columns = columns_of(open_file(run, step))
     table = read_columns(run, step, columns, slice(row, row + min(size, MAX_ANSWERS)))
-    return [{**line, "step": line.get("step", step)} for line in rows_of(table)]
+    return rows_of(table)
 
 
 def history(groups: Groups, prompt_id: str | None) -> np.ndarray:
