@@ -82,8 +82,7 @@ def choose(index: Index, wanted: Filter, fail: float = 0.0, passing: float = 1.0
         keep &= (groups.success >= wanted.success[0] - 1e-9) & (groups.success <= wanted.success[1] + 1e-9)
     positions = np.flatnonzero(keep)
     positions = positions[np.argsort(-groups.step[positions], kind="stable")]
-    text = (wanted.text or "").strip()
-    return _with_text(index.run, groups, positions, text) if text else Found(positions)
+    return _with_text(index.run, groups, positions, wanted.text) if wanted.text else Found(positions)
 
 
 def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarray:

@@ -83,12 +83,12 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change:
         HTML('<i class="out" title="excluded">!</i>') if not row.get("valid", True) else "",
         HTML('<i class="again" title="repeats itself">↻</i>') if _repeats(row) else "",
     ]
-    said = f"Answer {i + 1}: reward {_number(reward)}, advantage {signed(advantage)}"
+    said = f"Answer {i + 1}: reward {number(reward)}, advantage {signed(advantage)}"
     return html(
         '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} title="{}"><span>{}{}</span>'
         "<small>r = {}</small><b>{}</b></button></li>",
         *(_side(advantage), _strength(advantage, widest), setting(**change), current_mark(current), said),
-        *(i + 1, joined(marks), _number(reward), signed(advantage)),
+        *(i + 1, joined(marks), number(reward), signed(advantage)),
     )
 
 
@@ -182,7 +182,3 @@ def _reward(reward: float | None) -> HTML:
     if reward is None:
         return HTML('<em class="bad">no reward</em>')
     return html('<em class="{}">reward {}</em>', "good" if reward > 0 else "", number(reward))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else number(value)
