@@ -21,12 +21,11 @@ from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 from .bounded import read
 from .errors import RunError, attempt, reading
 from .groups import listed, rows_of
-from .runs import Run, inside
+from .runs import RESULTS, Run, inside
 from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
 RUNS = 4  # with their first and last checkpoints side by side
-PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 MAX_RESULTS = 2000  # of one run
 MAX_QUESTIONS = 100_000  # of a result
 MAX_SUMMARY_BYTES = 16 * 2**20
@@ -100,7 +99,7 @@ def largest_protocol(found: Sequence[Result]) -> str:
 
 def find(run: Run) -> tuple[list[Result], list[str]]:
     """Results in order of task and step, and what could not be read."""
-    paths = next((found for place in PLACES if (found := sorted(run.path.glob(place)))), [])
+    paths = next((found for place in RESULTS if (found := sorted(run.path.glob(place)))), [])
     results, problems = (
         [],
         [f"Only {MAX_RESULTS} of {len(paths)} results are shown."] if len(paths) > MAX_RESULTS else [],

@@ -27,7 +27,7 @@ AT_ONCE = 20  # runs in one view
 MAX_KEY_CHARS = 300  # `links` reads no more
 GENERIC = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
-_RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
+RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")  # of evaluations
 _RESCAN = 5.0  # seconds
 MAX_JSON_BYTES = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
 
@@ -142,7 +142,7 @@ def _folders(folder: Path) -> list[Path]:
 def is_run(path: Path) -> bool:
     """A folder that may not be read is none."""
     try:
-        return any((path / mark).is_file() for mark in _MARKS) or any(any(path.glob(place)) for place in _RESULTS)
+        return any((path / mark).is_file() for mark in _MARKS) or any(any(path.glob(place)) for place in RESULTS)
     except OSError:
         return False
 
