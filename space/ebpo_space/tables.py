@@ -127,8 +127,8 @@ def _menu(keys: list[str], others: Sequence[str]) -> HTML:
         html('<option value="{}">{}</option>', attribute(key), middle_cut(key, 60)) for key in others[:500]
     )
     return html(
-        '<select data-name="add" {} aria-label="Add a run"><option value="">Add a run…</option>{}</select>',
-        *(setting(), options),
+        '<select data-name="add" aria-label="Add a run"><option value="">Add a run…</option>{}</select>',
+        options,
     )
 
 

@@ -22,7 +22,7 @@
         if (button) return done(button, { server, send });
       }
       const node = event.target.closest("[data-set]");
-      if (node && node.tagName !== "SELECT" && node.tagName !== "FORM") send(node);
+      if (node) send(node);
     });
     root.addEventListener("change", (event) => {
       const node = event.target.closest("select[data-name]");
