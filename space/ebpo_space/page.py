@@ -40,7 +40,7 @@ class Parts:
         return self.shown[name]
 
     def board(self, name: str) -> gr.HTML:
-        """Plotly figures. They are data: the template does not show them, plots.js draws them."""
+        """Plotly figures. They are data: the template does not show them, boards.js draws them."""
         self.boards.add(name)
         self.shown[name] = gr.HTML(
             '{"sections": []}',

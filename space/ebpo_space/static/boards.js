@@ -1,4 +1,4 @@
-// Boards of Plotly panels: what parts.py calls a board.
+// Boards of Plotly panels: what page.py calls a board.
 (() => {
   "use strict";
   const { element, tell, Panel } = window.space;
@@ -108,7 +108,6 @@
     const show = () => made.show(props.value);
     show();
     watch("value", show);
-    root.dataset.ready = "yes";
   };
 
   const repaint = () => boards.forEach((b) => b.repaint());

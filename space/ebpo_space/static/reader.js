@@ -208,7 +208,7 @@ window.space.reader = (() => {
     asked = false;
     for (const reading of document.querySelectorAll(".reading:not([data-filled])")) seen(reading) ? fill(reading) : near.observe(reading);
   };
-  /** Fills what is new on the page; called whenever the page changes. */
+  // fills what is new on the page
   const all = () => {
     if (asked) return;
     asked = true;
@@ -217,5 +217,5 @@ window.space.reader = (() => {
   new MutationObserver(all).observe(document.documentElement, { childList: true, subtree: true });
   all();
 
-  return { all, render, of: (reading) => parts.get(reading) || [] };
+  return { render, of: (reading) => parts.get(reading) || [] };
 })();

@@ -46,7 +46,7 @@ window.space.marks = (() => {
   const ordered = (ranges) => ranges.sort((a, b) => a.compareBoundaryPoints(Range.START_TO_START, b));
   const formulas = (reading) => [...reading.querySelectorAll(".tex")];
 
-  // as text.lowered does: each letter stays in its place
+  // as reading.hits does: each letter stays in its place
   const lowered = (text) => text.split("İ").map((part) => part.toLowerCase()).join("İ");
 
   const hits = (reading, all) => {
@@ -246,5 +246,5 @@ window.space.marks = (() => {
     if (reading) { event.preventDefault(); step(reading, event.key === "n" ? 1 : -1); }
   });
 
-  return { find, paint };
+  return { find };
 })();

@@ -1,5 +1,5 @@
 // What all scripts of the app share. Each file is one matter, adds what others use of it to window.space, and is loaded in
-// the order of server.py. Text from runs never passes through as HTML: panels are built with textContent, pages arrive escaped.
+// the order of document.py. Text from runs never passes through as HTML: panels are built with textContent, pages arrive escaped.
 window.space = (() => {
   "use strict";
   const css = (name) => getComputedStyle(document.body).getPropertyValue(`--${name}`).trim();
