@@ -115,7 +115,9 @@ def build(workspace: Workspace) -> gr.Blocks:
             return show(session, session.begin({}))
 
         def edited(name: str, session: Session, located: str, value) -> dict:
-            if session.view is None or value == session.view[name]:  # a dropdown also fires when a response sets it
+            if session.view is None and not located:  # the page has not loaded yet
+                return gr.skip()
+            if value == (session.view or clean(parsed(located)))[name]:  # a dropdown also fires when a response sets it
                 return gr.skip()
             return show(session, session.begin({name: value, **controls[name].also}, located, typed={name: value}))
 

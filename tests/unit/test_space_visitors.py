@@ -45,6 +45,16 @@ def loads(event, session: Session, **parameters) -> str:
     return str([str(each) for each in sent if isinstance(each, (str, dict))])
 
 
+def test_a_control_works_after_the_server_has_forgotten_the_view(workspace):
+    """After a restart, or 500 other visitors, its first event brings the view along."""
+    session, forgotten, again = Session(), Session(), Session()
+    loads(events(workspace), session, tab="dynamics", x="time")
+    edit = next(each.fn for each in build(workspace).fns.values() if getattr(each.fn, "args", None) == ("smooth",))
+    assert len(edit(forgotten, session.sent, 0.2)) > 1
+    assert (forgotten.view["smooth"], forgotten.view["x"], forgotten.view["tab"]) == (0.2, "time", "dynamics")
+    assert edit(again, session.sent, 0.05) == edit(again, "", 0.2) and again.view is None, "nothing was changed"
+
+
 def test_a_run_that_one_visitor_adds_is_in_no_others_page(workspace):
     event, one, other = events(workspace), Session(), Session()
     loads(event, one)
