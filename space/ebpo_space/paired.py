@@ -59,7 +59,8 @@ class Change:
 
     @property
     def least(self) -> str:
-        return f"about {100 * self.needed:.0f} points"
+        needed = 100 * self.needed
+        return f"about {needed:.{0 if needed >= 1 else 1}f} points"
 
 
 def change(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:

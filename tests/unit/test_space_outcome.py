@@ -60,6 +60,10 @@ def test_only_questions_of_both_count(tmp_path):
     assert change([(run, first, run, last)]) is None
 
 
+def test_of_many_questions_less_than_a_point_can_be_seen():
+    assert Change(0.001, -0.003, 0.005, 20_000).words.endswith("less than about 0.4 points could not be seen")
+
+
 def test_a_change_is_said_in_words():
     better = Change(0.121, 0.08, 0.162, 200)
     assert better.words == "better than chance would explain, 200 questions"
