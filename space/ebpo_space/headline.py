@@ -169,7 +169,7 @@ def _by_step(one: Opened, base: Opened) -> Comparison | None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that differ only in their seed. alike: by seed, the outcomes that measure the same; what: what they measure."""
+    """Runs that differ only in their seed. alike: by seed, the outcomes that measure what most of them do; what: that."""
 
     name: str
     runs: Sequence[Opened]
@@ -216,5 +216,6 @@ def configurations(found: Sequence[Found]) -> list[Configuration]:
 
 def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> Configuration:
     known = [(seeds.seed_of(run.about), came[run.run.key]) for run in runs if came[run.run.key]]
-    alike = {seed: outcome for seed, outcome in known if outcome.what == known[0][1].what}
+    most = Counter(outcome.what for _, outcome in known).most_common(1)  # a seed may have stopped early
+    alike = {seed: outcome for seed, outcome in known if outcome.what == most[0][0]}
     return Configuration(seeds.name([run.run.key for run in runs]), runs, alike)

@@ -164,6 +164,14 @@ def test_of_three_seeds_the_interval_is_over_seeds(folder, tmp_path, better):
     assert "over 3 seeds, paired by seed" in said and (better or "could not be seen" in said)
 
 
+def test_a_first_seed_without_evaluations_does_not_hide_what_the_others_measured(tmp_path):
+    for seed in (1, 2, 3):
+        learning_run(tmp_path / f"seed{seed}", steps=10, seed=seed, name="x", prompts=2)
+    shutil.rmtree(tmp_path / "seed1" / "eval")
+    shown = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["seeds"]
+    assert "held-out pass@1" in shown and "2 of 3" in shown and "not at the same step yet" not in shown
+
+
 def test_all_configurations_are_shown_in_turn_and_share_a_colour(tmp_path):
     for name in ("ebpo", "grpo"):
         for seed in range(AT_ONCE):
