@@ -63,8 +63,8 @@ def own_rows(data: Sequence[dict], named: str) -> Rows:
 
 
 def hub_rows(hub: HubSet, columns: Sequence[str], named: str) -> Rows:
-    """Return the rows with those of `columns` that the data set has; others may be images. Downloaded once, then read from the cache of
-    `datasets`, also without a network. named: what --tasks calls the benchmark.
+    """Return the rows with those of `columns` that the data set has; others may be images. Downloaded once, then read
+    from the cache of `datasets`, also without a network. named: what --tasks calls the benchmark.
 
     Raises:
         UsageError: `datasets` is not installed, or the Hub cannot be reached; says how to give a local file.

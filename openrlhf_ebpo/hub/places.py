@@ -159,7 +159,8 @@ def _parse(text: bytes) -> dict:
 
 
 def _lacks_rights(account: dict, repo: str) -> str | None:
-    """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for a new repo."""
+    """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for a
+    new repo."""
     owner = repo.partition("/")[0]
     token = account.get("auth", {}).get("accessToken", {})
     if token.get("role") == "read":

@@ -103,8 +103,8 @@ class EBPOMixin:
     def _save(self, output_dir=None, state_dict=None):
         """With the weights, so that the prior lies in a checkpoint before TRL pushes it or removes an older one.
 
-        Within a generation cycle (steps_per_generation x num_iterations micro-batches) a resumed run draws the cycle's prompts again: it gets
-        the state from before them, and none enters the prior twice. The copy in the output directory is what `hub_strategy="every_save"` uploads.
+        Within a generation cycle (steps_per_generation x num_iterations micro-batches) a resumed run draws the cycle's
+        prompts again: it gets the state from before them, and none enters the prior twice. The copy in the output directory is what `hub_strategy="every_save"` uploads.
         """
         super()._save(output_dir, state_dict)
         within = bool(self._step % (self.args.steps_per_generation * self.num_iterations))
