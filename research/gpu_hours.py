@@ -69,7 +69,7 @@ MACHINES = (
     Machine("8 x H100", 8, 80e9, 3.35e12, 989e12, 0.65),
 )
 METHODS = (
-    Method("all but those below", 2),
+    Method("all others", 2),
     Method("Clip-Cov, KL-Cov: no reference model", 1),
     Method("DAPO: the same, half of the groups filtered out", 1, generated=2.0),
     Method("`--order difficulty`: one pass", 2, steps=PASS),

@@ -57,8 +57,8 @@ def estimator_notices(args) -> list[str]:
         found += [f"{FLAG}.{part} does nothing under {estimator}" for part in given]
     if estimator == "ebpo" and args.algo.dynamic_filtering_enable:
         found.append(
-            "--algo.dynamic_filtering_enable removes the groups in which every response fails or passes: "
-            "EBPO is there to learn from them, and its prior will not see them"
+            "--algo.dynamic_filtering_enable removes the groups in which every response fails or passes: EBPO's prior then "
+            "sees only groups with mixed rewards"
         )
     if estimator == "ebpo" and ebpo.clusters == "cluster":
         column = {"--data.cluster_key": args.data.cluster_key or prompts.CLUSTER_COLUMN}

@@ -7,7 +7,7 @@ runs only with --trust_remote_code. An interrupted pull resumes where it stopped
 
   openrlhf-ebpo hub pull owner/name model
   openrlhf-ebpo hub pull owner/name model --revision step-000010
-  openrlhf-ebpo eval --model model --tasks math500            measure it
+  openrlhf-ebpo eval --model model --template dapo --chat_template --tasks math500 --output_dir results      measure it
   openrlhf-ebpo train --hub.resume_from owner/name@10 ...     train on from it
 """
 
@@ -113,7 +113,8 @@ def next_step(folder: Path) -> list[str]:
             f"unless {FLAG} is given: read the code first.",
         ]
     there = (folder / "config.json").exists()
-    return [f"next: openrlhf-ebpo eval --model {folder} --tasks math500"] if there else []
+    ask = f"openrlhf-ebpo eval --model {folder} --template dapo --chat_template --tasks math500 --output_dir results"
+    return [f"next: {ask}"] if there else []
 
 
 def pull(
