@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from time import monotonic
 
-from openrlhf_ebpo.run.results import SERVER
-
 
 @dataclass
 class Pass:
@@ -31,13 +29,6 @@ class Pass:
             "engines": self.engines,
             "gpus": self.gpus,
         }
-
-
-def started(model: str | None, num_engines: int, gpus_per_engine: int, cuda: bool) -> Pass:
-    """Return a pass that begins now."""
-    if model and model.startswith(SERVER):
-        return Pass()
-    return Pass(num_engines, num_engines * gpus_per_engine if cuda else 0)
 
 
 def merged(passes: Iterable[Mapping]) -> list[dict]:

@@ -13,7 +13,7 @@ from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer_of
+from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
 
 from . import endpoint_questions, prompts
 from .jobs import Job
@@ -98,7 +98,7 @@ def _from_engines(
 
 def check_thinking(protocol: Protocol, model: str) -> None:
     """Raise UsageError where <think> is lost in decoding, so that thoughts could be read for an answer."""
-    if protocol.strip_think and set(tokenizer_of(model).all_special_tokens) & {THINK, THINK_END}:
+    if protocol.strip_think and set(text_tokenizer(tokenizer_of(model)).all_special_tokens) & {THINK, THINK_END}:
         raise UsageError(
             f"--strip_think: to the tokenizer of {model}, {THINK} is a special token, which no text of it has"
         )

@@ -236,7 +236,11 @@ def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) ->
 
 
 def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    under_way = effort.started(args.model, args.num_engines, args.tensor_parallel_size, not is_cpu_stack())
+    if todo[0].model.endpoint:
+        under_way = effort.Pass()  # of a server; torch need not be installed
+    else:
+        gpus = 0 if is_cpu_stack() else args.num_engines * args.tensor_parallel_size
+        under_way = effort.Pass(args.num_engines, gpus)
     for job in todo:
         job.effort = under_way
     with models.full(todo[0].model.path, results) as path:

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+TEMPORARY = ".tmp"  # a killed process leaves it
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; on success it is synced and takes the name, otherwise it is removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         with naming(path):
             yield temporary

@@ -24,7 +24,7 @@ from openrlhf_ebpo.seams.stack import cuda_version, is_cpu_stack
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # by CUDA's major release: docs.nvidia.com/deploy/cuda-compatibility
 NVIDIA_SMI = (
     "nvidia-smi",
-    "--query-gpu=name,memory.total,driver_version,compute_cap,compute_mode",
+    "--query-gpu=index,uuid,name,memory.total,driver_version,compute_cap,compute_mode",
     "--format=csv,noheader,nounits",
 )
 PROGRAM_SECONDS = 30
@@ -56,10 +56,13 @@ class Finding:
 
 
 def gpus() -> list[dict]:
-    """List name, memory_mib, driver, capability and mode of each GPU; none without an nvidia-smi that answers."""
+    """List index, uuid, name, memory_mib, driver, capability and mode of each GPU that CUDA_VISIBLE_DEVICES leaves visible;
+    none without an nvidia-smi that answers."""
     rows = [[cell.strip() for cell in line.split(",")] for line in output_of(*NVIDIA_SMI).splitlines()]
-    names = ("name", "memory_mib", "driver", "capability", "mode")
+    names = ("index", "uuid", "name", "memory_mib", "driver", "capability", "mode")
     found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    found = [each for each in found if {each["index"], each["uuid"]} & {*visible}] or found  # or names of parts (MIG)
     return [{**each, "memory_mib": int(each["memory_mib"]) if each["memory_mib"].isdigit() else None} for each in found]
 
 

@@ -167,9 +167,10 @@ def network() -> Iterator[Finding]:
 
 def leftovers() -> Iterator[Finding]:
     """Find processes that outlived their run, and each Ray of this machine: would a training join it?"""
-    found = [process.info for process in psutil.process_iter(["pid", "name", "ppid"])]
+    found = [process.info for process in psutil.process_iter(["pid", "name", "ppid", "cmdline"])]
     names = {each["pid"]: each["name"] or "" for each in found}
-    orphans = [each["pid"] for each in found if is_orphan(names[each["pid"]], names.get(each["ppid"], ""))]
+    programs = {each["pid"]: Path((each["cmdline"] or [""])[0]).name for each in found}  # a script's name is not python
+    orphans = [each["pid"] for each in found if is_orphan(names[each["pid"]], programs.get(each["ppid"], ""))]
     if orphans:
         pids = " ".join(map(str, orphans))
         yield Finding(f"orphaned engines of runs that have ended hold memory: processes {pids}", f"kill -9 {pids}")
@@ -194,7 +195,7 @@ def leftovers() -> Iterator[Finding]:
 
 def is_orphan(name: str, parent: str) -> bool:
     """Return True for vLLM's core process without the rollout actor or program that would end it."""
-    return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "pytest", "VLLM"))
+    return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "VLLM"))
 
 
 def training_notices(values: dict) -> list[str]:

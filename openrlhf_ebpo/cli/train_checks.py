@@ -77,7 +77,7 @@ def check_checkpoints(values: dict) -> None:
     """Check that a resume finds its checkpoint, and that a new run does not write among those of another."""
     if values["ckpt.load_enable"]:
         checkpoint_to_resume(values, force=values["force"])
-    elif not values["force"] and not values["ckpt.disable_ds"]:
+    elif not values["force"]:
         check_fresh(values["ckpt.path"], values["algo.advantage.estimator"])
 
 

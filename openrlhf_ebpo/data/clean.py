@@ -146,7 +146,8 @@ def prompt_text(prompt) -> str | None:
     if prompt is None:
         return ""
     if isinstance(prompt, list):
-        texts = [message.get("content") for message in prompt if message.get("role") == "user"]
+        messages = [message for message in prompt if isinstance(message, dict)]
+        texts = [message.get("content") for message in messages if message.get("role") == "user"]
         prompt = texts[0] if len(texts) == 1 else None
     return prompt if isinstance(prompt, str) else None
 

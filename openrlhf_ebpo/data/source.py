@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,12 +38,12 @@ class Columns:
         return tuple(lookup(row, name) if name else None for name in (self.prompt, self.answer, self.datasource))
 
 
-def lookup(row: dict, name: str):
+def lookup(row: Mapping, name: str):
     """Return the value at a dotted name, or None. A column whose own name has dots comes first."""
     if name in row:
         return row[name]
     for part in name.split("."):
-        row = row.get(part) if isinstance(row, dict) else None
+        row = row.get(part) if isinstance(row, Mapping) else None
     return row
 
 

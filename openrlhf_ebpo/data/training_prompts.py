@@ -52,7 +52,10 @@ def _row_instruction(row: dict, column: str) -> tuple[str, str | None] | None:
     if not text:
         return None
     question = row.get("question")
-    before, found, after = text.partition(question if isinstance(question, str) and question else bare_question(text))
+    question = question if isinstance(question, str) and question else bare_question(text)
+    if not question:
+        return None
+    before, found, after = text.partition(question)
     messages = prompt if isinstance(prompt, list) else []
     system = next((message["content"] for message in messages if message.get("role") == "system"), None)
     return (before + QUESTION + after, system) if found else None

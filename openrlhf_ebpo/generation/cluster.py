@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 import psutil
 
 from openrlhf_ebpo import __version__
-from openrlhf_ebpo.command import interrupt_once
+from openrlhf_ebpo.command import interrupt_once, interrupted_once
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import DRIVERS_RELEASE, DRIVERS_VERSION, installed_release
@@ -75,22 +75,19 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
     """
     import ray
 
-    previous = signal.getsignal(signal.SIGTERM)
-    interrupt_once()
-    try:
-        _connect(gpus, runtime_env(environment))
-        interrupt_once()  # ray.init installs a handler that exits at once
-        check_resources(gpus, ray.cluster_resources(), fewer)
-        if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
-            print(waiting, flush=True)
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
-        children = psutil.Process().children(recursive=True)
-        ray.shutdown()
-        end_processes(children)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, previous)
+    with interrupted_once():
+        try:
+            _connect(gpus, runtime_env(environment))
+            interrupt_once()  # ray.init installs a handler that exits at once
+            check_resources(gpus, ray.cluster_resources(), fewer)
+            if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
+                print(waiting, flush=True)
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
+            children = psutil.Process().children(recursive=True)
+            ray.shutdown()
+            end_processes(children)
 
 
 def _connect(gpus: int, environment: dict) -> None:

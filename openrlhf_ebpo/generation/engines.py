@@ -3,6 +3,7 @@
 The engines are upstream's rollout actors with this project's seams, so a prompt is tokenised, truncated, sampled and
 (where a reward or an agent is given) scored by the code that trains. Nothing is trained, nothing is written.
 
+    prepare_process()  # first of all, before transformers or vLLM is imported
     with started(EngineSettings("Qwen/Qwen3-8B", max_len=10240, num_engines=8)) as actors:
         for prompt, samples in generate(actors, prompts, Sampling(n=16), settings):
             ...
@@ -157,7 +158,6 @@ def started(settings: EngineSettings) -> Iterator[list]:
         UsageError: the model cannot read max_len tokens. ClusterError: too few GPUs.
         GenerationError: an engine did not start; with the reason.
     """
-    prepare_process()
     _check_window(settings)
     fewer = "ask for fewer with --num_engines or --tensor_parallel_size"
     if settings.reward:

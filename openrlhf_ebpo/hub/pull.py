@@ -25,7 +25,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import INTERRUPTED, command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.files import TEMPORARY, write_json
 from openrlhf_ebpo.hub.content import sha256
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
@@ -167,7 +167,7 @@ def check_folder(folder: Path, repo: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; name a folder")
     found = read_record(folder)
-    if not found and folder.is_dir() and any(folder.iterdir()):
+    if not found and folder.is_dir() and any(path.suffix != TEMPORARY for path in folder.iterdir()):
         raise UsageError(f"{folder} is not empty and no earlier pull: name a new folder")
     if found and found["repo"] != repo:
         raise UsageError(f"{folder} holds {found['repo']}: name a new folder for {repo}")

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.files import overwrite_json, read_json_lines, write_json
+from openrlhf_ebpo.files import TEMPORARY, overwrite_json, read_json_lines, write_json
 from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
@@ -110,7 +110,11 @@ def check_run_dir(run_dir: Path, argv: list[str], args: dict, resume: bool, forc
     """
     if run_dir.exists() and not run_dir.is_dir():
         raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
-    if not (run_dir / "run.json").exists() and run_dir.is_dir() and any(p.name != LOCK for p in run_dir.iterdir()):
+    if (
+        not (run_dir / "run.json").exists()
+        and run_dir.is_dir()
+        and any(p.name != LOCK and p.suffix != TEMPORARY for p in run_dir.iterdir())
+    ):
         raise RunDirectoryError(
             f"--logger.run_dir {run_dir} is not empty and holds no run.json: name an empty or a new directory"
         )

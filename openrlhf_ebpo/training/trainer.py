@@ -157,9 +157,10 @@ class EBPOTrainer(BestCheckpoint, Phases):
             keep_answers(self.run_log.run_dir, global_step, eval_metrics, self.args)
         self.run_log.flush()
         best = self.best_eval_metric_value
-        super().save_best_checkpoint(eval_metrics, global_step, self._complete(client_states))
+        trained = (client_states or {}).get("global_step", global_step)  # the asynchronous weights are a step ahead
+        super().save_best_checkpoint(eval_metrics, trained, self._complete(client_states))
         if self.best_eval_metric_value != best:
-            self._log_checkpoint(global_step, f"best_global_step{global_step}")
+            self._log_checkpoint(trained, f"best_global_step{trained}")
         if self.pause:
             raise self.pause
 

@@ -200,6 +200,14 @@ def test_the_best_checkpoint_follows_any_metric_and_the_first_of_equals_stays(tr
     )
 
 
+def test_the_best_of_asynchronous_training_is_named_after_the_step_of_its_weights(trainer, tmp_path):
+    """Step 2 is evaluated while step 3 is trained."""
+    run = trainer("maj@4")
+    run.save_best_checkpoint(scores(0.1, 0.4), 2, {"global_step": 3})
+    assert best(tmp_path) == {"best_global_step3"} and run.saved["best_global_step3"]["global_step"] == 3
+    assert [row["step"] for row in read_metrics(run.args.logger.run_dir)] == [2]
+
+
 def test_a_metric_that_no_evaluation_has_is_named(trainer, tmp_path, caplog):
     run = trainer("eval_d_maj4")
     run.save_best_checkpoint(scores(0.9, 0.2), 1)

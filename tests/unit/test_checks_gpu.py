@@ -11,7 +11,7 @@ import pytest
 from openrlhf_ebpo.seams.releases import GPU_INSTALL
 
 ROOT = Path(__file__).parents[2]
-H100 = "NVIDIA H100 80GB HBM3, 81559, {driver}, 9.0, {mode}"
+H100 = "0, GPU-a1, NVIDIA H100 80GB HBM3, 81559, {driver}, 9.0, {mode}"
 PYTHON = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}_cu130"
 # training_notices in a process of its own, as the start of a training calls it; argv: flags that are set, Adam among them
 CHECK = """
@@ -223,9 +223,13 @@ def test_without_a_gpu_nothing_is_asked(machine):
 def test_the_memory_of_a_gpu_is_the_smallest_of_those_that_torch_can_use(machine):
     code = "from openrlhf_ebpo.checks import gpu; print(gpu.memory_gb())"
     machine.program(
-        "nvidia-smi", "echo 'A, 81559, 580.1, 9.0, Default'; echo 'some warning'; echo 'B, [N/A], 1, 9.0, Default'"
+        "nvidia-smi",
+        "echo '0, GPU-a, A, 81559, 1, 9.0, Default'; echo 'some warning'; echo '1, GPU-b, B, [N/A], 1, 9.0, Default';"
+        "echo '2, GPU-c, C, 8192, 1, 9.0, Default'",
     )
-    assert round(float(machine.run("-c", code).stdout), 1) == 85.5
+    for visible, expected in (("", 8.6), ("0,1", 85.5), ("GPU-a", 85.5), ("MIG-d", 8.6)):
+        machine.environment["CUDA_VISIBLE_DEVICES"] = visible
+        assert round(float(machine.run("-c", code).stdout), 1) == expected
     machine.torch(cuda=None)
     assert machine.run("-c", code).stdout.strip() == "None"
 

@@ -170,6 +170,12 @@ def test_columns_are_found_or_named(tmp_path, capsys):
     assert [(r["label"], r["datasource"]) for r in train] == [(str(i + 1), "long") for i in range(4)]
 
 
+def test_a_list_of_texts_is_not_a_prompt(tmp_path):
+    rows = [{"prompt": ["q"], "answer": "1"}, {"prompt": [{"role": "user", "content": "q"}], "answer": "1"}]
+    output = prepare(write_rows(tmp_path / "set.jsonl", rows), "--validation", 0)
+    assert report(output)["dropped"]["prompt is neither text nor messages with exactly one of the user"] == 1
+
+
 def test_a_column_of_worked_solutions_is_warned_about(tmp_path, capsys):
     rows = [{"question": f"q{i}", "answer": f"First\nthen {i}"} for i in range(4)]
     prepare(write_rows(tmp_path / "set.jsonl", rows), "--validation", 0)

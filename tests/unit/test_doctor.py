@@ -90,6 +90,21 @@ def test_an_engine_without_its_run_is_found_and_named(tmp_path):
     assert not machine.is_orphan("VLLM::EngineCor", "ray::RolloutRay")
 
 
+def test_an_engine_of_a_server_that_runs_is_not_an_orphan(tmp_path):
+    """`vllm serve` is a script: its process has the script's name, not Python's."""
+    engine = shutil.copy(shutil.which("sleep"), tmp_path / "VLLM::EngineCor")
+    server = tmp_path / "vllm"
+    server.write_text(f"#!{sys.executable}\nimport subprocess\nsubprocess.run([{str(engine)!r}, '60'])\n")
+    server.chmod(0o755)
+    with subprocess.Popen([server]) as process:
+        parent = psutil.Process(process.pid)
+        wait_until(lambda: [each.name() for each in parent.children()] == ["VLLM::EngineCor"], 10)
+        (child,) = parent.children()
+        found = [finding.found for finding in machine.leftovers()]
+        child.kill()
+    assert parent.pid and not any(str(child.pid) in text.split() for text in found)
+
+
 def test_too_little_is_a_note_with_what_to_do(monkeypatch):
     monkeypatch.setattr(machine, "free_memory", lambda: 2 << 30)
     (finding,) = machine.memory()

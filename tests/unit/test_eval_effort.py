@@ -1,8 +1,13 @@
 """What an evaluation took, in summary.json and in the report."""
 
+from argparse import Namespace
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
 from recorded_runs import GOOD, save_result
 
-from openrlhf_ebpo.eval import effort, report
+from openrlhf_ebpo.eval import effort, report, run
 
 FIRST = {"began": "2026-01-01T10:00", "seconds": 1800, "engines": 4, "gpus": 8}
 SECOND = {**FIRST, "began": "2026-01-02T10:00", "seconds": 900, "engines": 8}
@@ -17,9 +22,17 @@ def test_each_pass_counts_once_with_its_latest_stamp():
 def test_gpu_hours_are_known_where_every_pass_says_its_gpus():
     assert effort.gpu_hours([FIRST, SECOND]) == 6 and effort.gpu_hours([{**FIRST, "gpus": 0}]) == 0
     assert effort.gpu_hours([FIRST, {**SECOND, "gpus": None}]) is effort.gpu_hours([]) is None
-    held = (effort.started("m", 2, 4, cuda) for cuda in (False, True))
-    assert [(each.engines, each.gpus) for each in held] == [(2, 0), (2, 8)]
-    assert effort.started("openai:http://here/v1#m", 1, 1, cuda=True).gpus is None
+
+
+@pytest.mark.parametrize(("cpu", "gpus"), [(True, 0), (False, 8)])
+def test_an_evaluation_holds_the_gpus_of_its_engines(monkeypatch, cpu, gpus):
+    monkeypatch.setattr(run, "is_cpu_stack", lambda: cpu)
+    monkeypatch.setattr(run.generate, "respond", lambda *_: None)
+    monkeypatch.setattr(run.models, "full", lambda path, _: nullcontext(path))
+    monkeypatch.setattr(run.engines, "flag_values", vars)
+    job = SimpleNamespace(model=SimpleNamespace(path="m", endpoint=None))
+    run.generate_missing([job], None, None, None, Namespace(num_engines=2, tensor_parallel_size=4))
+    assert (job.effort.engines, job.effort.gpus) == (2, gpus)
 
 
 def test_tokens_of_prompts_count_once_and_only_where_all_are_counted():

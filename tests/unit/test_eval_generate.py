@@ -63,6 +63,13 @@ def test_a_think_that_the_prompt_has_begun_is_of_the_response(model, tmp_path):
         generate.check_thinking(thinking, str(tmp_path / "special"))
 
 
+def test_thinking_is_checked_by_the_tokenizer_of_a_model_that_also_sees(monkeypatch):
+    processor = SimpleNamespace(image_processor=None, tokenizer=SimpleNamespace(all_special_tokens=["<think>"]))
+    monkeypatch.setattr(generate, "tokenizer_of", lambda _: processor)
+    with pytest.raises(UsageError, match="<think> is a special token"):
+        generate.check_thinking(protocols.override(protocols.get("default"), strip_think=True), "m")
+
+
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):
     asked = {text: (None, Prompt(text, text)) for text in ("a", "abc")}
     flags = {"num_engines": 2, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.5, "enforce_eager": True}

@@ -288,7 +288,7 @@ def test_an_instruction_like_dapos_is_told_without_a_question_column():
 
 def test_prompts_without_a_common_instruction_are_refused():
     rows = training_rows("{question}") + training_rows("Q: {question}")
-    for found in (rows, [], [{"other": 1}]):
+    for found in (rows, [], [{"other": 1}], [{"prompt": " "}]):
         with pytest.raises(UsageError, match=r"x: its prompts .* do not have one instruction in common"):
             instruction_of(found, "prompt", "x")
     few = training_rows("{question}") + training_rows("Q: {question}")[:1]  # as where a question is "2"

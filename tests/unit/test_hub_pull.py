@@ -227,6 +227,8 @@ def test_a_folder_with_something_else_in_it_is_left_alone(client, pushed, tmp_pa
         pull(client, REPO, tmp_path / "mine")
     with pytest.raises(UsageError, match="is a file"):
         pull(client, REPO, tmp_path / "mine" / "config.json")
+    (tmp_path / "pulled").mkdir()
+    (tmp_path / "pulled" / "..hub_pull.json.1.tmp").touch()  # killed while it wrote its record
     pull(client, REPO, tmp_path / "pulled")
     with pytest.raises(UsageError, match="holds owner/model"):
         pull(client, "owner/other", tmp_path / "pulled")

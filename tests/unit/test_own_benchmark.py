@@ -111,6 +111,16 @@ BAD = {
 }  # fmt: skip
 
 
+def test_columns_can_lie_in_structs(here):
+    own(
+        here,
+        "def score(q, r): return 1.0\nTASK = Benchmark('x', answer=('meta.gold',), columns=('meta.unit',), score=score)",
+    )
+    (here / "q.jsonl").write_text('{"question": "Q", "meta": {"gold": "1", "unit": "km"}}\n')
+    (question,) = tasks.load("mine:TASK=q.jsonl").questions
+    assert question.gold == "1" and "km" in str(question)
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_what_is_wrong_with_a_benchmark_is_named(here, kind):
     code, spec, message = BAD[kind]

@@ -4,6 +4,7 @@ import zipfile
 
 import pytest
 
+from openrlhf_ebpo.cli.train_checks import check_checkpoints
 from openrlhf_ebpo.run.manifest import complete, damage
 from openrlhf_ebpo.run.resume import (
     CheckpointError,
@@ -270,3 +271,12 @@ def test_a_run_that_begins_leaves_another_runs_checkpoints_alone(tmp_path):
     save(tmp_path / "_actor", "global_step9")
     with pytest.raises(CheckpointError, match=r"holds checkpoints of another run, the newest global_step9.*--force"):
         check_fresh(tmp_path, "ebpo")
+
+
+@pytest.mark.parametrize("disable_ds", [True, False])
+def test_a_new_run_is_refused_where_others_checkpoints_are_though_it_saves_none(tmp_path, disable_ds):
+    """A resume after its failure would load theirs."""
+    save(tmp_path / "_actor", "global_step9")
+    ckpt = {"ckpt.path": tmp_path, "ckpt.load_enable": False, "ckpt.disable_ds": disable_ds}
+    with pytest.raises(CheckpointError, match="holds checkpoints of another run"):
+        check_checkpoints({**ckpt, "force": False, "algo.advantage.estimator": "ebpo"})

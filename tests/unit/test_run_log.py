@@ -112,6 +112,11 @@ def test_a_file_and_a_folder_of_something_else_are_refused(tmp_path):
     assert everything(tmp_path) == {"notes.txt": "mine"}
 
 
+def test_a_kill_while_the_first_run_json_is_written_blocks_nothing(tmp_path):
+    (tmp_path / ".run.json.1.tmp").write_text("{")
+    assert check_run_dir(tmp_path, ["--x"], ARGS, False, False) is None
+
+
 def test_resuming_keeps_the_start_and_notes_the_resume(tmp_path):
     started = claim(tmp_path)["started"]
     close_run(tmp_path, "interrupted")
