@@ -27,7 +27,6 @@ from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import Append, progress_file
 from openrlhf_ebpo.run.results import (
     SUMMARY,
-    check_counts,
     read_columns,
     read_result,
     sample_rows,
@@ -236,13 +235,11 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passe
 def score(job: Job, grader: Grader) -> list[dict]:
     """Grade the responses; return the rows of samples.parquet."""
     grades = grader.map(lambda q: grader.grade_samples(q, job.records[q.id]["responses"]), job.task.questions)
-    rows = [
+    return [
         row
         for question, each in zip(job.task.questions, grades, strict=True)
         for row in question_rows(question, job.records[question.id], each)
     ]
-    check_counts([row["question_id"] for row in rows], [row["sample"] for row in rows], job.n)
-    return rows
 
 
 def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -> list[dict]:

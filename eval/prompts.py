@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION, check_template
 from openrlhf_ebpo.data.training_prompts import read_instruction
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import saved
@@ -57,18 +57,6 @@ class PromptForm:
         return {name: json.loads(value) for name, value in self.template_kwargs or ()}
 
 
-def check_template(template: str) -> None:
-    """Check the value of --template.
-
-    Raises:
-        UsageError: neither a known name nor a text with {question} in it.
-    """
-    if template != TRAINING and template not in TEMPLATES and QUESTION not in template:
-        raise UsageError(
-            f"--template {template!r}: write {', '.join(TEMPLATES)}, {TRAINING}, or a text with {QUESTION} in it"
-        )
-
-
 def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path | None = None) -> PromptForm:
     """Return the form that a protocol's template and chat_template ask for.
 
@@ -77,7 +65,7 @@ def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path |
     Raises:
         UsageError: it is needed and not given, or does not tell.
     """
-    check_template(template)
+    check_template(template, (*TEMPLATES, TRAINING))
     if template != TRAINING and chat_template is not None:
         return PromptForm(TEMPLATES.get(template, template), chat_template, source=f"--template {template}")
     if run_dir is None:

@@ -18,12 +18,14 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
+from openrlhf_ebpo.data.questions import check_template
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.progress import fingerprint
 from openrlhf_ebpo.rewards.grading import extract_answer
 from openrlhf_ebpo.run.results import unlimited_name
 
 from . import released
-from .prompts import TEMPLATES, TRAINING, check_template
+from .prompts import TEMPLATES, TRAINING
 from .tasks import BENCHMARKS
 
 # Extraction rules: response -> the text of its answer, None where it gives none.
@@ -94,7 +96,7 @@ class Protocol:
 
     def fingerprint(self) -> str:
         """Return 12 hex digits of the settings."""
-        return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint(json.dumps(self.settings(), sort_keys=True).encode())
 
     def record(self) -> dict:
         """Return the protocol as results keep it."""
@@ -199,7 +201,7 @@ def check(protocol: Protocol) -> None:
     }
     if found := [problem for problem, is_so in problems.items() if is_so]:
         raise UsageError("; ".join(found))
-    check_template(protocol.template)
+    check_template(protocol.template, (*TEMPLATES, TRAINING))
 
 
 def check_scorer(protocol: Protocol) -> None:

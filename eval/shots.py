@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from pathlib import Path
 
 from openrlhf_ebpo.data.table import check_file, read_rows
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.progress import file_identity
 
 from .prompts import PromptForm
 from .protocols import Protocol
@@ -25,7 +24,7 @@ def named(path: str) -> str:
         UsageError: it is not there, or of another kind.
     """
     check_file(path, FLAG)
-    return f"{Path(path).name}@{hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]}"
+    return file_identity(path)
 
 
 def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptForm) -> Task:

@@ -20,14 +20,10 @@ from openrlhf_ebpo.data.passes import steps_a_pass
 from openrlhf_ebpo.eval.paper import REPORTED
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 
-QUESTIONS, PROMPTS, MINI_BATCH = (
-    16_900,
-    512,
-    128,
-)  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
+QUESTIONS, PROMPTS, MINI_BATCH = 16_900, 512, 128  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
 PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
 MAX_TOKENS, MAX_EVALUATION_TOKENS = 8192, 20480
-EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
+VALIDATION, SAMPLES = 500, 16  # prompts, and responses to each, of an evaluation
 BENCHMARK_RESPONSES = 32 * sum(BENCHMARKS[task].rows[0] for task in REPORTED["Qwen3-8B", 4]["GRPO"])
 DIFFICULTY_RESPONSES = 16 * QUESTIONS
 
@@ -56,6 +52,7 @@ class Method:
     forwards: int  # passes without gradient: old log-probabilities, reference
     steps: int = 30 * PASS
     generated: float = 1.0  # responses generated for one that is trained on
+    every: int = 50  # steps from one evaluation to the next
 
 
 MODELS = {
@@ -72,7 +69,7 @@ METHODS = (
     Method("all others", 2),
     Method("Clip-Cov, KL-Cov: no reference model", 1),
     Method("DAPO: the same, half of the groups filtered out", 1, generated=2.0),
-    Method("`--order difficulty`: one pass", 2, steps=PASS),
+    Method("`--order difficulty`: one pass", 2, steps=PASS, every=10),
 )
 ASSUMED = {
     "length": (5000, "mean response length in tokens, of at most 8,192"),
@@ -105,7 +102,7 @@ def step(model: Model, machine: Machine, method: Method, group: int, assumed) ->
     tokens = responses * (assumed.prompt + assumed.length)
     arithmetic = (8 + 2 * method.forwards) * model.parameters * tokens
     training = arithmetic / (machine.gpus * machine.flops * assumed.mfu)
-    evaluation = generation(model, machine, VALIDATION * SAMPLES, assumed) / EVERY
+    evaluation = generation(model, machine, VALIDATION * SAMPLES, assumed) / method.every
     return generation(model, machine, responses * method.generated, assumed) + training + evaluation + assumed.rest
 
 

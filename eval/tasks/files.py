@@ -52,7 +52,7 @@ def load_file(
         if choices:
             return lettered(asked, *choices(row, value), seed)
         refuse_unread(row, value)
-        if entry := _gym_entry(value):
+        if entry := gym.entry_of(value):
             return asked, gym.gold(entry), Rules(REASONING_GYM, entry=value)
         return asked, gold_text(value), column_rules(row, value)
 
@@ -77,13 +77,3 @@ def _bare(value, column: str) -> str:
     if not text or not (text := bare_question(text)):
         raise ValueError(f"it has no question in column {column!r}")
     return text
-
-
-def _gym_entry(value) -> dict | None:
-    """Return the entry that `data gym` writes in place of an answer; None for any other answer."""
-    if not (isinstance(value, str) and value.startswith("{")):
-        return None
-    try:
-        return gym.decode(value)["entry"]
-    except gym.EntryError:
-        return None

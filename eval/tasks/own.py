@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path, load
+from openrlhf_ebpo.progress import fingerprint
 
 from .benchmark import Benchmark
 from .types import OWN, Rules
@@ -36,7 +36,7 @@ def identity(name: str) -> str:
     by other rules is not continued."""
     module = sys.modules.get(name.partition(":")[0]) if is_import_path(name) else None
     file = getattr(module, "__file__", None)
-    return f"{name}@{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else name
+    return f"{name}@{fingerprint(Path(file).read_bytes())}" if file else name
 
 
 def scored_rules(benchmark: Benchmark, named: str, row: Mapping) -> Rules:

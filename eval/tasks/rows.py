@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections import Counter
@@ -14,6 +13,7 @@ from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import column_names, read_rows
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.progress import fingerprint
 
 from .types import Question, Rules, Task
 
@@ -52,13 +52,13 @@ def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
     rows = [row for batch in read_rows(path, flag=flag) for row in batch]
     if not rows:
         raise UsageError(f"{flag} {path}: the file is empty")
-    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    digest = fingerprint(Path(path).read_bytes())
     return Rows(columns, rows, f"{path}@{digest}", str(path))
 
 
 def own_rows(data: Sequence[dict], named: str) -> Rows:
     """Return rows that a benchmark's file holds itself."""
-    digest = hashlib.sha256(repr(data).encode()).hexdigest()[:12]
+    digest = fingerprint(repr(data).encode())
     return Rows(list(dict.fromkeys(name for row in data for name in row)), data, f"{named}@{digest}", named)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from string import ascii_uppercase
+
+from openrlhf_ebpo.progress import fingerprint
 
 MATH = "math"
 REASONING_GYM = "reasoning_gym"
@@ -124,7 +125,7 @@ class Task:
         """
         kept = (_kept(question, scorers) for question in self.questions)
         questions = json.dumps([*kept, *self.shots], sort_keys=True)
-        return hashlib.sha256(questions.encode()).hexdigest()[:12]
+        return fingerprint(questions.encode())
 
     def record(self, notes: Sequence[str] = ()) -> dict:
         """Return the task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without

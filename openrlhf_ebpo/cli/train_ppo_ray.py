@@ -192,12 +192,9 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
         raise ReportedError(f"training stopped: {cause}\n{how_to_continue(args)}") from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     rows = read_metrics(args.logger.run_dir)
-    print(
-        *(f"{line}\n" for line in (zero_advantage.summary(rows), mismatch.summary(rows)) if line),
-        sep="",
-        end="",
-        flush=True,
-    )
+    for metric, what in ((zero_advantage.METRIC, zero_advantage.SUMMARY), (mismatch.STALE, mismatch.SUMMARY)):
+        if line := zero_advantage.count_steps(rows, metric, what):
+            print(line, flush=True)
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
 

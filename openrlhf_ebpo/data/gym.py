@@ -200,7 +200,7 @@ def check(args: argparse.Namespace) -> None:
     if not args.output:
         raise UsageError("--output is missing: a .parquet or .jsonl file")
     check_suffix(args.output, "--output")
-    check_template(args.template, args.system, TEMPLATES)
+    check_template(args.template, ("own", *TEMPLATES, "chat"), args.system)
     if args.seed < 0:
         raise UsageError(f"--seed is {args.seed}; give a whole number from 0 on")
     if args.validation > gym.MAX_TASKS:

@@ -94,7 +94,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_template(args.template, args.system, TEMPLATES)
+    check_template(args.template, ("own", *TEMPLATES, "chat"), args.system)
     output = Path(args.output)
     settings = {name: getattr(args, name) for name in SETTINGS}
     made = None if args.force else finished(output, settings)

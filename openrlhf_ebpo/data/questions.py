@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from openrlhf_ebpo.errors import UsageError
@@ -103,13 +103,12 @@ def shown(own: str, question: str, template: str, system: str | None, named: Map
     return named.get(template, template).replace(QUESTION, question)
 
 
-def check_template(template: str, system: str | None, named: Mapping[str, str]) -> None:
-    """Check --template and --system, before anything is read.
+def check_template(template: str, names: Sequence[str], system: str | None = None) -> None:
+    """Check --template, of which some have names, and --system, before anything is read.
 
     Raises:
         UsageError: an unknown template, or a system message that nothing would show.
     """
-    names = ("own", *named, "chat")
     if template not in names and QUESTION not in template:
         raise UsageError(f"--template {template!r}: write {', '.join(names)}, or a text with {QUESTION} in it")
     if system is not None and template != "chat":

@@ -22,6 +22,7 @@ from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run import catalogue
+from openrlhf_ebpo.run.changes import flatten
 from openrlhf_ebpo.run.results import SERVER
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, read_known_run, read_metrics
 
@@ -112,14 +113,12 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
     """A PNG of reward, shrinkage and entropy up to a step; None without metrics or matplotlib."""
     from openrlhf_ebpo.run.plot import plot_runs
 
-    rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(catalogue.REWARD) is not None]
-    panels = [metric for metric in CURVES if any(row.get(metric.name) is not None for row in rows)]
-    if not panels:
+    if all(row["step"] > last_step or row.get(catalogue.REWARD) is None for row in read_metrics(run_dir)):
         return None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "training.png"
         try:
-            plot_runs({"": run_dir}, path, panels=panels, last_step=last_step)
+            plot_runs({"": run_dir}, path, panels=CURVES, last_step=last_step)
         except ModuleNotFoundError as error:
             logger.warning(
                 "the card has no picture: %s is not installed (pip install 'openrlhf_ebpo[plot]')", error.name
@@ -163,7 +162,7 @@ def _training(run: dict, step: int) -> dict:
         *((label, setting(run, flag)) for label, flag in SETTINGS),
         ("started", run.get("started")),
     ]
-    settings = _flat(setting(run, "algo.advantage") or {}, "algo.advantage")
+    settings = flatten(setting(run, "algo.advantage") or {}, "algo.advantage.").items()
     return {
         "settings": [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])],
         "versions": [(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
@@ -196,10 +195,3 @@ def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
 def _licence(run: dict, base: str | None) -> str | None:
     known = card_metadata.licence(run.get("model"), base).get("license")
     return known if known != "other" else None
-
-
-def _flat(value: dict, name: str) -> list[tuple[str, object]]:
-    found = []
-    for key, each in value.items():
-        found += _flat(each, f"{name}.{key}") if isinstance(each, dict) else [(f"{name}.{key}", each)]
-    return found

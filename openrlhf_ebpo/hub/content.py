@@ -30,6 +30,9 @@ VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Spa
 NO_SECRET = "If it is not a secret, say so: hub push --repo … --not_secret FILE"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+FULL_STATE = (
+    "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles, and nowhere else
+)
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 
@@ -45,10 +48,10 @@ class Publishable(Mapping[str, Content]):
             file, never what was found.
     """
 
-    def __init__(self, files: Mapping[str, Content], allow_pickle: bool = False):
+    def __init__(self, files: Mapping[str, Content]):
         for path, content in files.items():
             if not (isinstance(content, PublishableZip) and path.endswith(".zip")):
-                _check_path(path, allow_pickle)
+                _check_path(path)
         _check_contents({path: content for path, content in files.items() if not getattr(content, "cleared", False)})
         self._files = {
             path: replace(content, cleared=True) if isinstance(content, LocalFile) else content
@@ -84,12 +87,12 @@ class PublishableZip(bytes):
         return cls(packed.getvalue())
 
 
-def _check_path(path: str, allow_pickle: bool) -> None:
+def _check_path(path: str) -> None:
     kind = _kind(path)
     if redacted_text(path) != path or without_homes(f"/{path}") != f"/{path}":
         shown = without_homes(redacted_text(path))
         raise UsageError(f"{shown}: the name of this file holds what looks like a secret; rename it")
-    if kind in PICKLES and not allow_pickle:
+    if kind in PICKLES and not path.startswith(f"{FULL_STATE}/"):
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
     hidden = any(part.startswith(".") for part in path.split("/"))
     if (kind not in (*KINDS, *PICKLES) and not VENDORED.fullmatch(path)) or hidden or path.startswith("/"):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import NO_SECRET, Content, Publishable, header_of
+from openrlhf_ebpo.hub.content import FULL_STATE, NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
 from openrlhf_ebpo.redact import HOME, holds_secret
@@ -27,7 +27,6 @@ MODEL = (
     *("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
 STATE = ("*.pt", "prior.json", "metric.json", MANIFEST)  # of a DeepSpeed checkpoint
-FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
 INHERITED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 CONFIGS = (*INHERITED, "adapter_config.json", "processor_config.json", "preprocessor_config.json")
 BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
@@ -66,7 +65,7 @@ def contents(
         for path in filter(is_state, files_below(checkpoint)):
             files[f"{group}/{checkpoint.name}/{path.as_posix()}"] = local_file(checkpoint / path, checkpoint)
         files[f"{group}/latest"] = checkpoint.name.encode()
-    return Publishable(files, allow_pickle=True)  # of full_state, whose names are chosen
+    return Publishable(files)
 
 
 def is_state(path: PurePath) -> bool:

@@ -26,9 +26,8 @@ from pathlib import Path
 from openrlhf_ebpo.command import INTERRUPTED, command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import TEMPORARY, write_json
-from openrlhf_ebpo.hub.content import sha256
+from openrlhf_ebpo.hub.content import FULL_STATE, sha256
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import place
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing

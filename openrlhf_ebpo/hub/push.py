@@ -12,8 +12,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.content import Content, Publishable
-from openrlhf_ebpo.hub.model_files import FULL_STATE
+from openrlhf_ebpo.hub.content import FULL_STATE, Content, Publishable
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.places import check_same_run, check_write_access
@@ -157,7 +156,6 @@ def _publish_step(run_dir: Path, item: Item, files: Mapping[str, Content], api) 
         "private": item.private,
         "message": f"step {item.step}",
         "delete": STALE,
-        "allow_pickle": any(path.startswith(f"{FULL_STATE}/") for path in files),
     }
     head = check_same_run(api, item.repo, json.loads(files["run.json"].read_bytes()))
     if newest_step(api, item.repo, last_step(run_dir)) > item.step:

@@ -27,8 +27,8 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.content import Content, size
-from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, print_skipped
+from openrlhf_ebpo.hub.content import FULL_STATE, Content, size
+from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
@@ -220,7 +220,7 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
         print("\n".join(nothing_to_do(run_dir)))
     for step, repo, files in pushes:
         print(f"step {step} to {repo}, tag {step_tag(step)}:")
-        print_plan(plan(api, repo, files, delete=STALE, allow_pickle=True), repo)
+        print_plan(plan(api, repo, files, delete=STALE), repo)
 
 
 def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
@@ -233,7 +233,7 @@ def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise UsageError(f"--folder {folder} is there already; remove it, or name another one")
     step, found = chosen_files(args, run_dir)
-    files = complete(found, MANIFEST, allow_pickle=True)
+    files = complete(found, MANIFEST)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as part:
         for name, content in files.items():

@@ -117,7 +117,7 @@ def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], publi
     how = {"repo_type": "space", "private": not public, "manifest": None}
 
     def upload():
-        done = publish(api, repo, files, message="the app", create={"space_sdk": "gradio"}, **how)
+        done = publish(api, repo, files, message="the app", **how)
         with hub_errors(f"setting {RUNS} of {repo}"):
             api.add_space_variable(repo, RUNS, ",".join(runs), description="data set repos of the runs that are shown")
         return done

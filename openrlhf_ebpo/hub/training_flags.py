@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.content import FULL_STATE
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.model_files import FULL_STATE, kept_secret
+from openrlhf_ebpo.hub.model_files import kept_secret
 from openrlhf_ebpo.hub.places import place, target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_target
 from openrlhf_ebpo.hub_client import HubError, hub_api
 from openrlhf_ebpo.run.manifest import MANIFEST
-from openrlhf_ebpo.run.resume import latest_checkpoint
+from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.run.run_log import PRIOR, read_run
 
 WAIT_SECONDS = 600.0
@@ -102,8 +103,7 @@ def check_flags(values: dict) -> None:
         problems.append(f"--hub.wait is {values['hub.wait']:g}; give 0 or more seconds")
     if values["hub.trust_pickle"] and not values["hub.resume_from"]:
         problems.append("--hub.trust_pickle belongs to --hub.resume_from owner/name@step")
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(problems)
 
 
 def check_access(values: dict) -> list[str]:
@@ -131,7 +131,8 @@ def resolve_resume(values: dict) -> list[str]:
     wanted = values["hub.resume_from"]
     if not wanted:
         return []
-    repo, revision = parse_place(wanted)
+    repo, named = place(wanted, "--hub.resume_from")
+    revision = revision_of(named or "")
     full = values["hub.trust_pickle"]
     if values["actor.model_name_or_path"] and not full:
         raise UsageError(
@@ -140,7 +141,7 @@ def resolve_resume(values: dict) -> list[str]:
         )
     ckpt = Path(values["ckpt.path"]).expanduser().absolute()
     folder = ckpt / "hub" / f"{repo}@{revision or 'main'}".replace("/", "--")
-    own = latest_checkpoint(ckpt, values["algo.advantage.estimator"])
+    own = newest_complete(groups(ckpt, values["algo.advantage.estimator"])).tag
     resumes = (values["ckpt.load_enable"] or full) and own is not None
     notices = _pull_once(repo, revision, folder, wanted, full, resumes)
     if (folder / "adapter_config.json").is_file() and not values["actor.model_name_or_path"]:
@@ -161,12 +162,6 @@ def resolve_resume(values: dict) -> list[str]:
             _place_state(folder, ckpt, wanted)
         values["ckpt.load_enable"] = True
     return notices
-
-
-def parse_place(text: str) -> tuple[str, str | None]:
-    """owner/name[@revision], or an address; a number is a step."""
-    repo, revision = place(text, "--hub.resume_from")
-    return repo, revision_of(revision or "")
 
 
 def _pull_once(repo: str, revision: str | None, folder: Path, wanted: str, full: bool, resumes: bool) -> list[str]:

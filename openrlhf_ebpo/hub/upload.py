@@ -61,8 +61,6 @@ def publish(
     message: str,
     delete: Iterable[str] = (),
     manifest: str | None = MANIFEST,
-    allow_pickle: bool = False,
-    create: Mapping | None = None,
     based_on: str | object | None = ANY,
 ) -> Published:
     """Put `files` (path in repo -> file or bytes) into a repo, which is created if it does not exist. A Path stands
@@ -76,22 +74,20 @@ def publish(
         revision: branch to commit to, "main" if None; created where it does not exist.
         delete: patterns (fnmatch) of remote files that go when they are not among `files`.
         manifest: name of the file with every file's sha256 that is added; None for none.
-        allow_pickle: let files through that execute code when they are loaded.
-        create: more arguments of huggingface_hub's create_repo (space_sdk).
         based_on: commit of the branch that the files were made for, None for a new branch: the push fails (412) if
             another push came since. Between listing and commit this is always checked.
 
     Raises:
         HubError: it failed; a `permanent` error needs no retry.
-        UsageError: pickles without `allow_pickle`; something that may not be published (`Publishable`); a link.
+        UsageError: something that may not be published (`Publishable`); a link.
     """
-    files = complete(files, manifest, allow_pickle)
+    files = complete(files, manifest)
     delete, branch = tuple(delete), revision or "main"
     with hub_errors(f"pushing to {repo}"):
         head = commit_of(api, repo, repo_type, branch)
         if based_on is not ANY and head != based_on:
             raise HubError(f"pushing to {repo}: {ADVICE[412]}", 412)
-        head = head or create_branch(api, repo, repo_type, branch, private, create or {})
+        head = head or create_branch(api, repo, repo_type, branch, private)
         tagged = commit_of(api, repo, repo_type, tag) if tag else None
         if tagged and not any(difference(files, listing(api, repo, repo_type, tagged), delete)):
             return Published(tagged, url_of(api, repo, repo_type, tag), (), len(files))
@@ -117,10 +113,9 @@ def plan(
     repo_type: str = "model",
     delete: Iterable[str] = (),
     manifest: str | None = MANIFEST,
-    allow_pickle: bool = False,
 ) -> list[Planned]:
     """List what `publish` would do, for --dry_run; nothing is created. Every file would go to a new repo."""
-    files = complete(files, manifest, allow_pickle)
+    files = complete(files, manifest)
     try:
         remote, new = head_of(api, repo, repo_type)[1], "new"
     except HubError as error:
@@ -153,14 +148,13 @@ def megabytes(size: int) -> str:
 # Local files
 
 
-def complete(files: Mapping[str, Content | Path], manifest: str | None, allow_pickle: bool) -> Publishable:
+def complete(files: Mapping[str, Content | Path], manifest: str | None) -> Publishable:
     """Pass `files` through the filter, whoever put them together, and add their manifest.
 
     Raises:
         UsageError: something among them may not be published.
     """
-    files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
-    files = Publishable(files, allow_pickle)
+    files = Publishable({path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()})
     return files.with_manifest(manifest, manifest_of(files)) if manifest else files
 
 
@@ -172,10 +166,11 @@ def manifest_of(files: Mapping[str, Content]) -> bytes:
 # The repo
 
 
-def create_branch(api, repo: str, repo_type: str, branch: str, private: bool, create: Mapping) -> str:
+def create_branch(api, repo: str, repo_type: str, branch: str, private: bool) -> str:
     """Create the branch, and the repo if it does not exist; returns the commit that the branch points at."""
     if branch == "main" or not commit_of(api, repo, repo_type, "main"):
-        api.create_repo(repo, repo_type=repo_type, private=private, exist_ok=True, **create)
+        sdk = {"space_sdk": "gradio"} if repo_type == "space" else {}
+        api.create_repo(repo, repo_type=repo_type, private=private, exist_ok=True, **sdk)
     if branch != "main":
         api.create_branch(repo, branch=branch, repo_type=repo_type, exist_ok=True)
     if head := commit_of(api, repo, repo_type, branch):

@@ -99,14 +99,18 @@ def oracle(entry: dict) -> str | None:
     return answer if answer is None or isinstance(answer, str) else json.dumps(answer)
 
 
+def entry_of(label) -> dict | None:
+    """Return the entry that `data gym` writes in place of an answer; None for any other label."""
+    try:
+        return decode(label)["entry"] if isinstance(label, str) and label.startswith("{") else None
+    except EntryError:
+        return None
+
+
 def readable(label):
     """Return a label for people: the gold answer of an entry, any other label as it is."""
-    if not (isinstance(label, str) and label.startswith("{")):
-        return label
-    try:
-        return gold(decode(label)["entry"])
-    except EntryError:
-        return label
+    entry = entry_of(label)
+    return label if entry is None else gold(entry)
 
 
 def gold(entry: dict) -> str:

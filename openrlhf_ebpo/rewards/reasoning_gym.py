@@ -75,16 +75,9 @@ def oracle_problem(pool: Pool, label: str, thorough: bool = True) -> str | None:
         if marks < 1:
             return f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
         for wrong in gym.wrong_answers(answer) if thorough else [gym.NONSENSE]:
-            if passes(pool, label, wrong):
+            if (marks_of(pool, label, wrong) or 0) >= 1:
                 accepted = f"reasoning-gym's scorer accepts any answer, such as {wrong!r}"
                 return f"{kept['name']}: {accepted}, where {answer!r:.100} is right"
     except (gym.EntryError, GoldError) as error:
         return str(error)
     return None
-
-
-def passes(pool: Pool, label: str, answer: str) -> bool:
-    try:
-        return pool.ask(label, answer) >= 1
-    except Died:
-        return False

@@ -15,7 +15,6 @@ import pkgutil
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -27,8 +26,6 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CHECK_SECONDS = 1.0  # between two checks of the parent
 KILL_SECONDS = 10.0  # for killing processes that keep starting others
 MAX_REPLY_BYTES = 1 << 20  # a reward is a few numbers
-MAX_PRINTED_BYTES = 4 << 20
-CUT = f"\n[printed {MAX_PRINTED_BYTES} bytes; what else this process prints is dropped]\n"
 OUT_OF_MEMORY = 77  # exit code
 SIGNALLED = 128  # and the signal's number: exit code of the keeper
 
@@ -36,18 +33,13 @@ SIGNALLED = 128  # and the signal's number: exit code of the keeper
 def main() -> NoReturn:
     """Run the keeper."""
     parent, connection = int(sys.argv[1]), Connection(int(sys.argv[2]))
-    printed, output = os.pipe()
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whatever the thread that started this had blocked
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the connection
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parent below becomes a child of this process
     if not (server := os.fork()):
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        os.dup2(2, 1)
         _serve(connection)
-    os.close(output)
-    copying = threading.Thread(target=_copy_printed, args=(printed,), daemon=True)
-    copying.start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     code = 0
     try:
@@ -56,7 +48,6 @@ def main() -> NoReturn:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _kill_descendants()
-        copying.join(1.0)
         os._exit(code)
 
 
@@ -75,16 +66,6 @@ def _wait(server: int, parent: int) -> int:
                 return code if code >= 0 else SIGNALLED - code
         signal.sigtimedwait([signal.SIGCHLD], CHECK_SECONDS)
     return 0
-
-
-def _copy_printed(source: int) -> None:
-    """Copy what the server and its processes print to standard error, MAX_PRINTED_BYTES of it; the rest is read and dropped."""
-    room = MAX_PRINTED_BYTES
-    while data := os.read(source, 1 << 16):
-        os.write(2, data[:room])
-        if len(data) > room > 0:
-            os.write(2, CUT.encode())
-        room = max(room - len(data), 0)
 
 
 def _kill_descendants() -> None:

@@ -64,7 +64,7 @@ def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[di
 
 def optimizer_settings(args: Mapping) -> dict[str, Any]:
     """Those that a checkpoint restores, by the flags' names; for its manifest."""
-    return {name: value for name, value in _flatten(args).items() if OPTIMIZER.fullmatch(name)}
+    return {name: value for name, value in flatten(args).items() if OPTIMIZER.fullmatch(name)}
 
 
 def find_changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
@@ -74,8 +74,8 @@ def find_changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
         was, now: settings as they were when the run was started last, and of this command; nested.
         saved: those of the optimizer in the checkpoint's manifest; they take precedence over `was`.
     """
-    here = _flatten(now)
-    before = _flatten(was) | {
+    here = flatten(now)
+    before = flatten(was) | {
         name: value for name, value in saved.items() if OPTIMIZER.fullmatch(name) and _is_numeric(value)
     }
     differ = [name for name in sorted(here.keys() & before.keys()) if before[name] != here[name]]
@@ -86,11 +86,11 @@ def find_changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
     ]
 
 
-def _flatten(args: Mapping, prefix: str = "") -> dict[str, Any]:
+def flatten(args: Mapping, prefix: str = "") -> dict[str, Any]:
     """Nested settings by their flags' names; an empty section has none."""
     found: dict[str, Any] = {}
     for name, value in args.items():
-        found |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return found
 
 

@@ -116,23 +116,10 @@ def read_beat(run_dir: str | Path) -> Beat | None:
     return beat if 0 <= beat.since < LATEST else None
 
 
-def request_end(run_dir: Path, by: str) -> None:
-    """Ask for the end after the current step.
-
-    Args:
-        by: what asks, such as a signal's name.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    (run_dir / END_FILE).write_text(by)
-
-
 def end_requested_by(run_dir: Path) -> str | None:
     """Return the source of a request to end (a signal's name, or the name of the file made by hand), or None."""
     try:
-        with open(run_dir / END_FILE, errors="replace") as file:
-            text = file.read(MAX_ASKER_CHARS)
+        text = (run_dir / END_FILE).read_text(errors="replace")
     except OSError:
         return None
     return one_line(text, MAX_ASKER_CHARS) or f"the file {END_FILE}"

@@ -132,13 +132,6 @@ def named_by_latest(folder: Path) -> str:
         return ""
 
 
-def latest_checkpoint(ckpt_path: str | Path, estimator: str) -> Path | None:
-    """Folder of the policy's checkpoint that resuming loads, None if there is none."""
-    folders = groups(ckpt_path, estimator)
-    tag = newest_complete(folders).tag
-    return folders[0] / tag if tag else None
-
-
 def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
     """Check, for a run that begins at step 0, that no other run's checkpoints are there: a resume could not tell the two
     runs apart.

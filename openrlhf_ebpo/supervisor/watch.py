@@ -211,7 +211,7 @@ class Watch:
         beat = read_beat(self.run_dir) if self.stalls and not self.end and not self.stop else None
         if beat and beat.phase not in (STARTING, LOADING) and not self.args["ckpt"]["disable_ds"]:
             with contextlib.suppress(OSError):  # a full disk
-                heartbeat.request_end(self.run_dir, name)
+                (self.run_dir / heartbeat.END_FILE).write_text(name)
                 phase = describe_phase(beat)
                 print_line(
                     f"{name}: saving after the current step, then ending; {phase}. Ctrl-C or another SIGTERM ends it at once"

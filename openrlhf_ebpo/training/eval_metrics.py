@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards.answers import READINGS, packaged
 
 FLAG, BEST = "--eval.metrics", "--ckpt.best_metric_key"
@@ -84,8 +84,7 @@ def check_flags(values: dict) -> None:
         ]
     else:
         problems = [*_metric_problems(asked, values), *_best_problems(asked, values)]
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(problems)
 
 
 def _metric_problems(asked: Iterable[EvalMetric], values: dict) -> list[str]:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 K3, STALE = "mismatch/k3_kl", "mismatch/stale"
+SUMMARY = "rollouts that did not seem to come from the weights that were trained (docs/train.md)"
 MOVED = "policy/kl_per_step"
 LARGEST = 20.0  # nats: d is cut here, on both sides, before exp; a weight of 5e8 is as bad as any beyond
 MAX_K3_WEIGHT = 10.0  # in bf16 one token in a million can have a weight of e^8, and would be the mean of all others
@@ -154,17 +155,6 @@ class StalenessMonitor:
             f"warning: step {step}: the rollouts do not seem to come from the weights that are trained: {K3} is "
             f"{metrics[K3]:.2g}{usual}. Do the engines get the weights (docs/train.md)?{more}{self._advice}"
         )
-
-
-def summary(rows: Iterable[Mapping]) -> str | None:
-    """A line for the end of a run; None where no step was stale. rows: of metrics.jsonl."""
-    steps = [row[STALE] for row in rows if STALE in row]
-    if not any(steps):
-        return None
-    return (
-        f"{sum(map(bool, steps))} of {len(steps)} steps had rollouts that did not seem to come from the weights that were "
-        "trained (docs/train.md)"
-    )
 
 
 def distance(kl: float | None, otherwise: float) -> float:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.advantage import Estimate
 
 METRIC = "ebpo/zero_advantage"
+SUMMARY = (
+    "only zero advantages: all responses, or all of each group, earned the same (`openrlhf-ebpo explain zero advantages` "
+    "says what to do)"
+)
 SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
     "dapo_no_answer": "without an answer",
@@ -57,15 +61,7 @@ class Notices:
         return f"step {step}: all advantages are zero, {reason(result, metrics, passes)}{more}"
 
 
-def summary(rows: Iterable[Mapping]) -> str | None:
-    """A line for the end of a run; None if no step had only zero advantages.
-
-    rows: of metrics.jsonl, one a step.
-    """
-    steps = [row[METRIC] for row in rows if METRIC in row]
-    if not any(steps):
-        return None
-    return (
-        f"{sum(map(bool, steps))} of {len(steps)} steps had only zero advantages: all responses, or all of each group, earned the "
-        "same (`openrlhf-ebpo explain zero advantages` says what to do)"
-    )
+def count_steps(rows: Iterable[Mapping], metric: str, what: str) -> str | None:
+    """A line for the end of a run: in how many steps `metric` was set; None if in none. rows: of metrics.jsonl, one a step."""
+    steps = [row[metric] for row in rows if metric in row]
+    return f"{sum(map(bool, steps))} of {len(steps)} steps had {what}" if any(steps) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import training
 from openrlhf_ebpo.quickstart.stages import Training, training_flags
 
 STEPS = 20
@@ -64,7 +63,6 @@ MODES = {
 def flags_of(mode: str, model: Path, arm: Path) -> dict:
     """model: the folder with the quickstart's data and warm start."""
     own = {
-        "ds.attn_implementation": training.attention(),
         "algo.advantage.is_correction_level": "token",  # asks vLLM for its log-probabilities
         "ckpt.save_steps": SAVE_EVERY,
         "vllm.gpu_memory_utilization": 0.3,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -91,12 +90,7 @@ def placement(engine_share: float) -> dict:
     if is_cpu_stack():
         return {**found, "ds.zero_stage": 0}
     shared = {"train.colocate_all": True, "vllm.gpu_memory_utilization": engine_share, "ds.zero_stage": 2}
-    return found | shared | {"ds.attn_implementation": attention()}
-
-
-def attention() -> str:
-    """flash-attn where it is installed (OpenRLHF's default needs it), else PyTorch's."""
-    return "flash_attention_2" if importlib.util.find_spec("flash_attn") else "sdpa"
+    return found | shared
 
 
 def command(flags: dict) -> list[str]:

@@ -11,7 +11,7 @@ from deepspeed_engine import Engine
 
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.manifest import damage
-from openrlhf_ebpo.run.resume import CheckpointError, latest_checkpoint
+from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
 from openrlhf_ebpo.run.run_log import PRIOR
 from openrlhf_ebpo.training import checkpoint
 from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY
@@ -52,7 +52,7 @@ def test_a_crash_while_saving_leaves_all_that_was_saved(strategy, tmp_path, tag)
     with pytest.raises(OSError, match="disk full"):
         strategy.save_ckpt(Engine(dies=True), str(actor), tag, 1)
     assert folders(actor) >= before == {"global_step1", "best_global_step1", "global_step2"}
-    assert latest_checkpoint(tmp_path, "ebpo").name == "global_step2"
+    assert newest_complete(groups(tmp_path, "ebpo")).tag == "global_step2"
     strategy.save_ckpt(Engine(), str(actor), tag, 9)  # the step is repeated
     assert folders(actor) == {"global_step1", "best_global_step1", "global_step2", tag} - (
         {"best_global_step1"} if tag.startswith("best") else set()
@@ -65,7 +65,7 @@ def test_a_crash_while_a_step_is_saved_again_leaves_what_was_saved_before(strate
         strategy.save_ckpt(Engine(), str(actor), f"global_step{step}")
     with pytest.raises(OSError, match="disk full"):
         strategy.save_ckpt(Engine(dies=True), str(actor), "global_step2")
-    assert latest_checkpoint(tmp_path, "ebpo").name == "global_step1"
+    assert newest_complete(groups(tmp_path, "ebpo")).tag == "global_step1"
     (aside,) = (tmp_path / "superseded").glob("*/_actor/global_step2")
     assert damage(aside) is None
 
@@ -136,7 +136,7 @@ def test_nothing_goes_before_the_critics_part_is_whole_too_and_then_both_old_one
     strategy.save_ckpt(Engine(), actor, "global_step2", 1)
     with pytest.raises(OSError, match="disk full"):
         strategy.save_ckpt(Engine(dies=True), critic, "global_step2", 1)
-    assert latest_checkpoint(tmp_path, "gae").name == "global_step1"
+    assert newest_complete(groups(tmp_path, "gae")).tag == "global_step1"
     for load_dir in (actor, critic):
         assert strategy.load_ckpt(Engine(), load_dir)[1] == {"step": "global_step1"}
     strategy.save_ckpt(Engine(), critic, "global_step2", 1)

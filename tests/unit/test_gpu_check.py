@@ -107,12 +107,6 @@ def test_none_omits_a_flag_and_true_gives_it_without_a_value():
     assert training.command({"a": True, "b": None, "c": 0})[3:] == ["--a", "--c", "0"]
 
 
-def test_attention_is_chosen_by_what_is_installed(monkeypatch, tmp_path):
-    for there, expected in ((True, "flash_attention_2"), (False, "sdpa")):
-        monkeypatch.setattr(training.importlib.util, "find_spec", lambda name, there=there: there or None)
-        assert modes.flags_of("lora", tmp_path, tmp_path)["ds.attn_implementation"] == expected
-
-
 # The parts
 
 

@@ -132,10 +132,11 @@ def test_a_packed_file_that_cannot_be_looked_through_does_not_go():
         Publishable({"static/vendor/x.js.gz": gzip.compress(b"x" * 999)[:-9]})
 
 
-def test_pickles_go_where_they_are_asked_for():
-    with pytest.raises(UsageError, match="is a pickle"):
-        Publishable({"x.pt": b""})
-    assert len(Publishable({"x.pt": b""}, allow_pickle=True)) == 1
+def test_pickles_are_of_the_full_state_alone():
+    for path in ("x.pt", "full_states/x.pt", "a/full_state/x.pt"):
+        with pytest.raises(UsageError, match="is a pickle"):
+            Publishable({path: b""})
+    assert len(Publishable({"full_state/x.pt": b""})) == 1
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def pushed(client, tmp_path):
         files = {p.name: p for p in model.iterdir() if p.suffix != ".bin"} | {"README.md": b"# card\n"}
         files |= {"full_state/_actor/latest": b"step2", "full_state/_actor/step2/state.pt": b"pickle"}
         tag = f"step-00000{step}"
-        publish(client, REPO, files, message=tag, tag=tag, allow_pickle=True)
+        publish(client, REPO, files, message=tag, tag=tag)
     return {name: f if isinstance(f, bytes) else f.read_bytes() for name, f in files.items() if "full" not in name}
 
 
@@ -106,13 +106,13 @@ def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"model.safetensors": WEIGHTS[:-1]}, "model.safetensors is damaged or cut off"),
-        ({"pytorch_model.bin": b"pickle"}, "the folder has no weights"),
+        ({"model.safetensors": File(WEIGHTS[:-1], True)}, "model.safetensors is damaged or cut off"),
+        ({"pytorch_model.bin": File(b"pickle", True)}, "the folder has no weights"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_model_that_was_pushed_in_pieces_is_not_called_good(client, use_hub, tmp_path, capsys, files, said):
-    publish(client, "owner/bad", {"config.json": b"{}", **files}, message="m", allow_pickle=True)
+def test_a_model_that_was_pushed_in_pieces_is_not_called_good(hub, use_hub, tmp_path, capsys, files, said):
+    hub.create("owner/bad").commit("main", {"config.json": File(b"{}", False), **files}, "m")
     assert said in refused(hub_cli.main, "pull", "owner/bad", tmp_path / "bad")
     assert "eval --model" not in capsys.readouterr().out
     assert json.loads((tmp_path / "bad" / RECORD).read_text())["complete"] is False

@@ -121,10 +121,6 @@ def test_what_stays_private_although_it_was_to_be_public_is_said(hub, use_hub):
     assert warning.startswith("warning: owner/old exists and is private")
 
 
-def test_a_step_to_resume_from_is_the_tag_of_its_push():
-    assert training_flags.parse_place("owner/name@10") == ("owner/name", "step-000010")
-
-
 def test_resuming_takes_weights_and_prior_of_the_step(pushed, tmp_path):
     values = flags("--hub.resume_from", f"{REPO}@2", **{"ckpt.path": str(tmp_path / "new")})
     training_flags.resolve_resume(values)

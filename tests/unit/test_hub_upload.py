@@ -84,9 +84,7 @@ def test_a_branch_of_its_own_and_other_kinds_of_repos(hub, client, files):
     publish(client, "owner/data", {"a.json": b"{}"}, repo_type="dataset", private=False, message="m", manifest=None)
     assert not hub.repo("owner/data", "dataset").private
     assert set(hub.repo("owner/data", "dataset").files()) == {".gitattributes", "a.json"}
-    space = publish(
-        client, "team/app", {"app.py": b"x"}, repo_type="space", message="m", create={"space_sdk": "gradio"}
-    )
+    space = publish(client, "team/app", {"app.py": b"x"}, repo_type="space", message="m")
     assert hub.repo("team/app", "space").settings["sdk"] == "gradio" and space.url == f"{hub.url}/spaces/team/app"
 
 

@@ -11,7 +11,6 @@ from openrlhf_ebpo.run.resume import (
     begin_checkpoint,
     check_fresh,
     groups,
-    latest_checkpoint,
     newest_complete,
     set_later_aside,
 )
@@ -53,7 +52,7 @@ def test_whatever_latest_says_the_newest_is_taken(actor, latest):
     if latest is not None:
         (actor / "latest").write_bytes(latest.encode("latin-1"))
     assert newest_complete([actor]).tag == "global_step10"
-    assert latest_checkpoint(actor.parent, "ebpo") == actor / "global_step10"
+    assert newest_complete(groups(actor.parent, "ebpo")).tag == "global_step10"
 
 
 def test_no_checkpoint_is_no_loss(tmp_path):
@@ -89,7 +88,7 @@ def test_none_whole_refuses_and_says_what_to_do(actor):
         newest_complete([actor]).check()
     for part in (str(actor), "global_step10: ", "global_step2: ", "Nothing was deleted", "--ckpt.path"):
         assert part in str(refused.value)
-    assert latest_checkpoint(actor.parent, "ebpo") is None
+    assert newest_complete(groups(actor.parent, "ebpo")).tag is None
 
 
 def test_folders_that_are_gone_though_latest_names_one_refuse(tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.run.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request, request_end
+from openrlhf_ebpo.run.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request
 from openrlhf_ebpo.training.save_times import SaveTimes, check_flag, exports, saving
 
 
@@ -75,7 +75,7 @@ def test_models_are_exported_by_steps_and_best_and_not_by_time(every, exported):
 
 def test_a_request_names_what_asks(tmp_path):
     assert end_requested_by(tmp_path) is None
-    request_end(tmp_path, "SIGUSR1")
+    (tmp_path / END_FILE).write_text("SIGUSR1")
     assert end_requested_by(tmp_path) == "SIGUSR1"
     (tmp_path / END_FILE).write_text("\n")  # `touch`, `echo >`
     assert end_requested_by(tmp_path) == f"the file {END_FILE}"

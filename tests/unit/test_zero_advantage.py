@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.training.zero_advantage import METRIC, Notices, is_zero, reason, summary
+from openrlhf_ebpo.training.zero_advantage import METRIC, SUMMARY, Notices, count_steps, is_zero, reason
 
 
 def result(rewards, advantages=None, valid=None):
@@ -67,5 +67,5 @@ def test_a_thousand_such_steps_are_ten_lines():
 
 def test_the_end_of_a_run_counts_them():
     rows = [{"step": step, METRIC: float(step <= 31)} for step in range(1, 41)]
-    assert summary([*rows, {"step": 41}]).startswith("31 of 40 steps had only zero advantages: ")
-    assert summary(rows[31:]) is None and summary([]) is None and summary([{"step": 1}]) is None
+    assert count_steps([*rows, {"step": 41}], METRIC, SUMMARY).startswith("31 of 40 steps had only zero advantages: ")
+    assert [count_steps(few, METRIC, "") for few in (rows[31:], [], [{"step": 1}])] == [None] * 3

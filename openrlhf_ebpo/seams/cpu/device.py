@@ -8,18 +8,11 @@ import torch
 
 
 def cpu_device(_original):
-    def current_device():
-        return torch.device("cpu")
-
-    return current_device
+    return functools.partial(torch.device, "cpu")
 
 
 def nothing_to_do(original):
-    @functools.wraps(original)
-    def no_op(*_args, **_kwargs):
-        return None
-
-    return no_op
+    return functools.wraps(original)(lambda *_args, **_kwargs: None)
 
 
 def cpu_mesh(original):
