@@ -20,7 +20,11 @@ from openrlhf_ebpo.data.passes import steps_a_pass
 from openrlhf_ebpo.eval.paper import REPORTED
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 
-QUESTIONS, PROMPTS, MINI_BATCH = 16_900, 512, 128  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
+QUESTIONS, PROMPTS, MINI_BATCH = (
+    16_900,
+    512,
+    128,
+)  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
 PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
 MAX_TOKENS, MAX_EVALUATION_TOKENS = 8192, 20480
 VALIDATION, SAMPLES = 500, 16  # prompts, and responses to each, of an evaluation

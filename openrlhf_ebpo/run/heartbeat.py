@@ -119,7 +119,8 @@ def read_beat(run_dir: str | Path) -> Beat | None:
 def end_requested_by(run_dir: Path) -> str | None:
     """Return the source of a request to end (a signal's name, or the name of the file made by hand), or None."""
     try:
-        text = (run_dir / END_FILE).read_text(errors="replace")
+        with open(run_dir / END_FILE, errors="replace") as file:
+            text = file.read(MAX_ASKER_CHARS)
     except OSError:
         return None
     return one_line(text, MAX_ASKER_CHARS) or f"the file {END_FILE}"

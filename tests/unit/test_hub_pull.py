@@ -106,8 +106,8 @@ def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"model.safetensors": File(WEIGHTS[:-1], True)}, "model.safetensors is damaged or cut off"),
-        ({"pytorch_model.bin": File(b"pickle", True)}, "the folder has no weights"),
+        ({"model.safetensors": File(WEIGHTS[:-1], False)}, "model.safetensors is damaged or cut off"),
+        ({"pytorch_model.bin": File(b"pickle", False)}, "the folder has no weights"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
