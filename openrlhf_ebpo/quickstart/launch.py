@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -44,7 +43,7 @@ def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = 
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,  # as process_group=0, which Python 3.10 lacks
-            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDING),
+            preexec_fn=_end_on_signals,
         )
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
@@ -56,6 +55,12 @@ def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = 
     if process.returncode:
         tail = "\n".join(log.read_text(errors="replace").replace("\r", "\n").splitlines()[-25:])
         raise StageFailed(f"{command} failed (exit status {process.returncode}). The end of {log}:\n{tail}")
+
+
+def _end_on_signals() -> None:
+    """In the new process: a shell's background job ignores SIGINT, which `stop` sends."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def stop(process: subprocess.Popen) -> None:

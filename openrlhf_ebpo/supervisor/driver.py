@@ -101,8 +101,9 @@ class Supervisor:
             end_leftovers(run_dir)
             self.locks = run_lock.claim(run_dir, ckpt_path, force=force, **run)
         self.run_dir = run_dir
-        for name in (heartbeat.FILE, heartbeat.END_FILE):
-            (run_dir / name).unlink(missing_ok=True)
+        (run_dir / heartbeat.FILE).unlink(missing_ok=True)
+        if not self.restarted:  # a request to end outlives a restart
+            (run_dir / heartbeat.END_FILE).unlink(missing_ok=True)
         paths = {"run_dir": str(run_dir), "ckpt_path": str(ckpt_path)}
         try:
             self.channel.send({"claim": {**paths, "args": run["args"], "locks": len(self.locks)}})

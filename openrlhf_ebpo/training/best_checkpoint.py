@@ -62,17 +62,17 @@ def best_so_far(ckpt_path: Path, run_dir: Path, key: str, step: int) -> float | 
     tag = max((tag for tag in tags if not damage(folder / tag)), key=step_of, default=None)
     if tag is None:
         return None
-    logged = {row["step"]: row for row in read_metrics(run_dir)}
-    for value in (saved_value(folder / tag, key), logged.get(step_of(tag), {}).get(key)):
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            return value
-    return None
+    chosen_by, value = saved_metric(folder / tag)
+    if chosen_by != key:  # of the evaluation that chose it, which in asynchronous training was of an earlier step
+        rows = [row for row in read_metrics(run_dir) if row["step"] <= step_of(tag) and chosen_by in row]
+        value = next((row.get(key) for row in reversed(rows) if row[chosen_by] == value), None)
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def saved_value(checkpoint: Path, key: str) -> float | None:
-    """A checkpoint's value of this metric."""
+def saved_metric(checkpoint: Path) -> tuple[str | None, float | None]:
+    """Name and value of the metric by which a checkpoint was the best."""
     try:
         saved = json.loads((checkpoint / METRIC).read_text())
     except (OSError, ValueError):
-        return None
-    return saved.get("metric_value") if isinstance(saved, Mapping) and saved.get("metric_key") == key else None
+        return None, None
+    return (saved.get("metric_key"), saved.get("metric_value")) if isinstance(saved, Mapping) else (None, None)

@@ -23,6 +23,7 @@ from .links import PARAMETERS, Session, Turn, address, clean, parsed
 from .page import Control, Parts
 from .pages import PAGES
 from .rendered import Rendered
+from .results import MAX_RESULTS, summaries
 from .run_card import state_of
 from .runs import AT_ONCE
 from .tables import Chip, notices, run_bar
@@ -206,6 +207,8 @@ def fingerprint(workspace: Workspace, view: dict) -> str:
         run = workspace.runs.known(key)
         for place in PAGES[view["tab"]].reads:
             marks.append(_mark(run.path / place) if run else key)
+            if run and place == "eval":
+                marks += map(_mark, summaries(run)[:MAX_RESULTS])
     if HEARTBEAT in PAGES[view["tab"]].reads:
         marks.append(str(int(time.time() // PATIENCE)))  # what says nothing is late after a while, and no file changes
     return "|".join([view["tab"], *marks])
@@ -218,5 +221,4 @@ def _mark(path) -> str:
         return "-"
     if path.name == LOCK:  # touched every few seconds; what counts is whether it still is
         return str(time.time() - status.st_mtime <= SILENCE)
-    below = [_mark(child) for child in sorted(path.glob("*/*/step-*"))[:2000]] if path.name == "eval" else []
-    return f"{status.st_size}.{status.st_mtime_ns}" + "".join(below)
+    return f"{status.st_size}.{status.st_mtime_ns}"

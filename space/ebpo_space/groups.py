@@ -108,7 +108,12 @@ class Index:
         """The index, what could not be read, and the responses of these groups."""
         with self._lock:
             signs = {step: _sign(path) for step, path in step_files(self.run.path).items()}
-            self._blocks = {step: block for step, block in self._blocks.items() if signs.get(step) == block[0]}
+            gone = self._blocks.keys() - signs.keys()  # rolled back: there is room for responses of earlier ones
+            self._blocks = {
+                step: block
+                for step, block in self._blocks.items()
+                if signs.get(step) == block[0] and not (gone and _is_cut(block[1]))
+            }
             missing = [step for step in reversed(signs) if step not in self._blocks]
             there = [kept for _, kept, _ in self._blocks.values() if kept]
             self._count, count = sum(len(groups) for groups, _ in there), 0
@@ -168,6 +173,10 @@ class Index:
 
         problems: list[str] = []
         return attempt(summarised, None, problems, f"rollouts/step-{step:06d}.parquet"), "".join(problems)
+
+
+def _is_cut(kept: tuple[Groups, np.ndarray] | None) -> bool:
+    return kept is not None and not kept[1].size and bool(kept[0].valid.any())
 
 
 def file_of(run: Run, step: int) -> str:

@@ -102,7 +102,9 @@ def binned(groups: Groups, responses: Responses, cluster: str = "") -> dict[str,
 
 def _binned(groups: Groups, responses: Responses, cluster: str) -> dict[str, Binned]:
     chosen = groups.cluster == cluster if cluster else np.ones(len(groups), bool)
-    shown = {"groups": chosen & (groups.valid > 0), "responses": chosen[responses.group]}
+    kept = np.zeros(len(groups), bool)  # those with responses here: of a long run the latest
+    kept[responses.group] = True
+    shown = {"groups": chosen & kept, "responses": chosen[responses.group]}
     steps = {"groups": groups.step[shown["groups"]], "responses": groups.step[responses.group[shown["responses"]]]}
     values = {each.name: each.values(groups, responses)[shown[each.of]] for each in QUANTITIES}
     at = stretches(steps["responses"], COLUMNS)
@@ -180,7 +182,7 @@ def _ticks(found: Binned) -> dict:
 
 def partly(groups: Groups, responses: Responses) -> str:
     """Say what is left out."""
-    if len(responses) == groups.valid.sum():
+    if not len(responses) or len(responses) == groups.valid.sum():
         return ""
     first = int(groups.step[responses.group[0]])
     return f"From step {first:,} on: of earlier ones the run has too many responses."

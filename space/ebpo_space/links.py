@@ -47,7 +47,7 @@ def address(view: Mapping) -> str:
             text = ",".join(name.replace("%", "%25").replace(",", "%2C") for name in value)
         else:
             text = f"{int(value)}" if isinstance(value, bool) else f"{value}"
-        parts.append(f"{name}={quote(text, safe='/,.:+=@')}")
+        parts.append(f"{name}={quote(text, safe='/,.:=@')}")
     return "?" + "&".join(parts) if parts else ""
 
 

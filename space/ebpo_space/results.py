@@ -97,9 +97,14 @@ def largest_protocol(found: Sequence[Result]) -> str:
     return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
 
 
+def summaries(run: Run) -> list[Path]:
+    """The run's files summary.json; of a folder of results alone, those in it."""
+    return next((found for place in RESULTS if (found := sorted(run.path.glob(place)))), [])
+
+
 def find(run: Run) -> tuple[list[Result], list[str]]:
     """Results in order of task and step, and what could not be read."""
-    paths = next((found for place in RESULTS if (found := sorted(run.path.glob(place)))), [])
+    paths = summaries(run)
     results, problems = (
         [],
         [f"Only {MAX_RESULTS} of {len(paths)} results are shown."] if len(paths) > MAX_RESULTS else [],

@@ -32,10 +32,6 @@ class Opened:
     problems: tuple[str, ...]
 
     @property
-    def status(self) -> str:
-        return str(self.about.get("status") or "unknown")[:20]
-
-    @property
     def estimator(self) -> str:
         """The run's --advantage_estimator; ebpo where run.json does not say."""
         found = dig(self.about, "args", "algo", "advantage", "estimator")

@@ -206,6 +206,8 @@ def test_the_best_of_asynchronous_training_is_named_after_the_step_of_its_weight
     run.save_best_checkpoint(scores(0.1, 0.4), 2, {"global_step": 3})
     assert best(tmp_path) == {"best_global_step3"} and run.saved["best_global_step3"]["global_step"] == 3
     assert [row["step"] for row in read_metrics(run.args.logger.run_dir)] == [2]
+    again = resumed(trainer, 3, "eval_b_pass1", best_eval_metric_key="eval_b_maj4", best_eval_metric_value=0.4)
+    assert again.best_eval_metric_value == 0.1
 
 
 def test_a_metric_that_no_evaluation_has_is_named(trainer, tmp_path, caplog):

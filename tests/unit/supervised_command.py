@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.run.heartbeat import GENERATING, STARTING, Heart, end_requested_by
+from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heart, end_requested_by
 from openrlhf_ebpo.supervisor.driver import under_supervision
 
 (mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])
@@ -60,6 +60,9 @@ def main() -> None:
         print("ready", os.getpid(), flush=True)
         if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):
             raise ReportedError("no more")
+        if mode == "asked_to_end" and not again:
+            (folder / "run" / END_FILE).touch()
+            raise ReportedError("no more")
         if mode == "removes_python":
             Path(sys.executable).unlink()
             raise ReportedError("no more")
@@ -69,7 +72,7 @@ def main() -> None:
                 time.sleep(0.01)
         while mode in ("waits", "starts", "saves_nothing"):
             time.sleep(1)
-        while mode == "saves" and not (asked_by := end_requested_by(folder / "run")):
+        while mode in ("saves", "asked_to_end") and not (asked_by := end_requested_by(folder / "run")):
             time.sleep(0.05)
         if mode == "vanishes":
             os._exit(0)
@@ -77,7 +80,7 @@ def main() -> None:
         kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         supervisor.end(kind, f"{type(error).__name__}: {error}", False)
         raise
-    if mode == "saves":
+    if mode in ("saves", "asked_to_end"):
         supervisor.end("paused", f"saved step 3 and ended, as {asked_by} asked", True)
         sys.exit(PAUSED)
     supervisor.end("complete", None, False)

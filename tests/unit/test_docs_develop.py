@@ -11,7 +11,7 @@ from openrlhf_ebpo.seams.stack import module_path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/develop.md").read_text()
-WAY = PAGE.partition("## The way of one reward")[2].partition("\n## ")[0]
+WAY = PAGE.partition("## The path of one reward")[2].partition("\n## ")[0]
 OURS = [path for place in ("openrlhf_ebpo", "eval", "space/ebpo_space") for path in ROOT.joinpath(place).rglob("*.py")]
 NO_CODE = {"info", "client_states"}
 

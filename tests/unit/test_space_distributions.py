@@ -9,7 +9,7 @@ from space_runs import learning_run
 from openrlhf_ebpo.space import groups as groups_of
 from openrlhf_ebpo.space.binning import levels, means, places, shares, stretches
 from openrlhf_ebpo.space.groups import Index
-from openrlhf_ebpo.space.heatmaps import partly
+from openrlhf_ebpo.space.heatmaps import binned, partly
 from openrlhf_ebpo.space.runs import Run
 
 
@@ -44,8 +44,14 @@ def test_of_too_many_responses_those_of_the_latest_steps_are_kept_and_it_is_said
         kept = np.unique(groups.step[responses.group])
         assert kept.tolist() == [newest - 2, newest - 1, newest] and groups.step.max() == newest
         assert partly(groups, responses).startswith(f"From step {newest - 2} on")
+        found = binned(groups, responses)["success"]
+        assert found.at[0] == newest - 2.5 and np.isfinite(found.mean).all()
         file = path / "rollouts" / "step-000009.parquet"
         (path / "rollouts" / "step-000010.parquet").write_bytes(file.read_bytes())
+    for step in range(8, 11):  # rolled back
+        (path / "rollouts" / f"step-{step:06d}.parquet").unlink()
+    groups, _, responses = index.read_all()
+    assert np.unique(groups.step[responses.group]).tolist() == [5, 6, 7] and partly(groups, responses)
 
 
 def test_a_first_step_whose_rewards_all_failed_is_not_called_left_out(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded_runs import GOOD, save_result
 from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo import space
@@ -77,6 +78,17 @@ def test_a_training_that_goes_silent_is_told_though_no_file_changes(folder, work
     found = overview.render(view, workspace)["cards"]
     assert STATE["silent"] in found and "No sign of life since" in found
     lock.unlink()
+
+
+@pytest.mark.parametrize("place", ["eval", "."])
+def test_a_new_result_is_noticed_in_a_run_and_in_a_folder_of_results(tmp_path, place):
+    save_result(tmp_path / "all" / "a" / place, "aime24", GOOD)
+    opened = Workspace(Runs([str(tmp_path / "all")]))
+    view = clean({"runs": "a", "tab": "evaluation"})
+    stamp = fingerprint(opened, view)
+    assert fingerprint(opened, view) == stamp
+    save_result(tmp_path / "all" / "a" / place, "aime25", GOOD)
+    assert fingerprint(opened, view) != stamp
 
 
 def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspace):

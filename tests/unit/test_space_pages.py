@@ -238,7 +238,7 @@ def test_an_address_gives_back_its_view():
             "runs": ["a", "owner/b"],
             "steps": "10-20",
             "kind": "rescued",
-            "text": "x & y=1,#é",
+            "text": "x & y=1+2,#é",
             "raw": True,
             "smooth": 0.1,
             "at": "3.14",

@@ -319,6 +319,12 @@ def test_an_unexplained_failure_is_restarted(start, restarts):
     assert len(command.run["resumed"]) == 1
 
 
+def test_a_request_to_end_outlives_a_restart(start, restarts):
+    command = start("asked_to_end").ready()
+    assert "restart 1 of 2" in command.ends() and command.status == PAUSED
+    assert command.run["error"] == f"saved step 3 and ended, as the file {END_FILE} asked"
+
+
 def test_there_are_at_most_max_restarts_restarts(start, restarts):
     command = start("fails").ready()
     err = command.ends()
