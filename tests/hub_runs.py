@@ -78,3 +78,11 @@ def export_model(folder: Path, step: int) -> Path:
     (folder / "optimizer.bin").write_bytes(b"a pickle that never goes")
     write_json(folder / "prior.json", {**PRIOR, "batches": step})
     return folder
+
+
+def assert_pushed(hub, run_dir, step, repo=REPO):
+    found = hub.repo(repo).files(f"step-{step:06d}")
+    model = export_model(run_dir.parent / "again" / str(step), step)
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja", "prior.json"):
+        assert found[name] == (model / name).read_bytes(), (step, name)
+    assert "optimizer.bin" not in found and json.loads(found["run.json"])["name"] == "test"
