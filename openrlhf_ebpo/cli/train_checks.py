@@ -76,7 +76,12 @@ def check_estimator(values: dict) -> None:
 def check_checkpoints(values: dict) -> None:
     """Check that a resume finds its checkpoint, and that a new run does not write among those of another."""
     if values["ckpt.load_enable"]:
-        checkpoint_to_resume(values, force=values["force"])
+        found = checkpoint_to_resume(values, force=values["force"])
+        if found.tag and values["train.enable_ema"]:
+            raise UsageError(
+                "--train.enable_ema: OpenRLHF does not save the averaged weights, and after a resume would average from the "
+                "model before training: leave it out"
+            )
     elif not values["force"]:
         check_fresh(values["ckpt.path"], values["algo.advantage.estimator"])
 

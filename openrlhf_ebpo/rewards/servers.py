@@ -13,6 +13,7 @@ import aiohttp
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError, RewardSource
 
+CONNECT_SECONDS = 10.0  # a machine that is off: the next server is asked
 MAX_CONCURRENT_REQUESTS = 256  # each is a connection
 MAX_BODY_BYTES = 1 << 20
 MAX_PAUSE_SECONDS = 15.0  # between two tries
@@ -62,7 +63,7 @@ async def post(address: str, body: dict) -> dict:
     Raises:
         Refused: another try would not change it. NoReplyError: it may.
     """
-    timeout = aiohttp.ClientTimeout(total=None)  # RewardServers has one for all tries
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # RewardServers has a limit for all tries
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.post(address, json=body) as response:
             text = await _read(response, address)

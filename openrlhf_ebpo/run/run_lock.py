@@ -35,6 +35,11 @@ def claim(run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> list[IO]:
     Raises:
         RunDirectoryError: another training is at work there, or `open_run` refuses.
     """
+    if force and run["resume"] and ckpt_path.resolve().is_relative_to(run_dir.resolve()):
+        raise RunDirectoryError(
+            f"--force would move --logger.run_dir {run_dir} aside with the checkpoints in it ({ckpt_path}), from which "
+            "--ckpt.load_enable resumes: leave --force out, or name another --logger.run_dir"
+        )
     if force and (run_dir / "run.json").exists():
         with held(run_dir):
             move_aside(run_dir)

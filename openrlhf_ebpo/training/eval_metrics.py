@@ -139,11 +139,13 @@ def _sources_of(path: Path) -> set[str]:
         if SOURCE_COLUMN not in pq.read_schema(path).names:
             return {DEFAULT_SOURCE}
         table = pq.read_table(path, columns=[SOURCE_COLUMN], partitioning=None)
-        return set(map(str, table[SOURCE_COLUMN].unique().to_pylist()))
+        found = table[SOURCE_COLUMN].unique().to_pylist()
+        return {DEFAULT_SOURCE if source is None else str(source) for source in found}
     if path.suffix != ".jsonl":
         raise ValueError(f"{path} is loaded by datasets")
     with open(path, encoding="utf-8") as file:
-        return {str(json.loads(line).get(SOURCE_COLUMN, DEFAULT_SOURCE)) for line in file if line.strip()}
+        found = (json.loads(line).get(SOURCE_COLUMN) for line in file if line.strip())
+        return {DEFAULT_SOURCE if source is None else str(source) for source in found}
 
 
 def is_short_name(name: str, key: str) -> bool:

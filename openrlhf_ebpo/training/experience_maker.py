@@ -188,6 +188,8 @@ def complete_info(samples) -> None:
         for sample in samples:
             if key not in sample.info or not bool(sample.info[key].float().isfinite().all()):
                 sample.info[key] = mean.clone()
+    for sample in samples:  # in one order: upstream adds up the ranks' metrics by their places
+        sample.info = {key: sample.info[key] for key in keys}
 
 
 def complete_scores(samples) -> None:

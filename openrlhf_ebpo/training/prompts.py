@@ -14,6 +14,7 @@ import math
 
 import torch
 
+from openrlhf_ebpo.training.eval_metrics import DEFAULT_SOURCE
 from openrlhf_ebpo.training.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.training.rollouts import prompt_id
 
@@ -44,7 +45,7 @@ class PromptsWithClusters:
     """Mixin over PromptDataset.
 
     Attributes:
-        clusters: a string or None for each prompt.
+        clusters: a string or None for each prompt. datasources: a string for each.
     """
 
     def __init__(self, dataset, tokenizer, strategy, *args, **kwargs):
@@ -52,6 +53,8 @@ class PromptsWithClusters:
         column = strategy.args.data.cluster_key or CLUSTER_COLUMN
         values = dataset[column] if column in dataset.column_names else [None] * len(self)
         self.clusters = [None if value is None else str(value) for value in values]
+        # of several files, one without the column: datasets fills it with None
+        self.datasources = [DEFAULT_SOURCE if source is None else str(source) for source in self.datasources]
 
 
 class SamplesWithClusters:

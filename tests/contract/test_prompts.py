@@ -42,6 +42,12 @@ def trained(loader) -> dict:
     return loader.state_dict()
 
 
+def test_rows_without_a_data_source_are_of_the_default_one(loader):
+    """Of two files one has the column: datasets fills it with None in the other's rows."""
+    sources = loader("as_is", column="datasource").dataset.datasources
+    assert sources[:5] == ["0", "1", "0", "default", "0"]
+
+
 def test_as_is_keeps_the_order_and_shuffle_does_not(loader):
     in_order = [str(i) for i in range(ROWS)]
     assert drawn(iter(loader("as_is"))) == in_order

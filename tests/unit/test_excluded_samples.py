@@ -18,6 +18,13 @@ def test_a_failed_sample_gets_the_mean_of_what_the_others_logged():
     assert [sample.info["judge"].item() for sample in samples] == [4.0, 2.0, 3.0]
 
 
+def test_all_samples_log_in_one_order():
+    """Upstream adds up the ranks' metrics by their places."""
+    samples = [SimpleNamespace(info={k: torch.tensor([1.0]) for k in keys}) for keys in ("ra", "rb", "bar")]
+    complete_info(samples)
+    assert {tuple(sample.info) for sample in samples} == {("r", "a", "b")}
+
+
 def test_metrics_absent_in_all_samples_are_zero():
     samples = [SimpleNamespace(info={"judge": torch.tensor([math.nan])}), SimpleNamespace(info={})]
     complete_info(samples)

@@ -5,6 +5,7 @@ import zipfile
 import pytest
 
 from openrlhf_ebpo.cli.train_checks import check_checkpoints
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.manifest import complete, damage
 from openrlhf_ebpo.run.resume import (
     CheckpointError,
@@ -270,6 +271,15 @@ def test_a_run_that_begins_leaves_another_runs_checkpoints_alone(tmp_path):
     save(tmp_path / "_actor", "global_step9")
     with pytest.raises(CheckpointError, match=r"holds checkpoints of another run, the newest global_step9.*--force"):
         check_fresh(tmp_path, "ebpo")
+
+
+def test_an_average_of_weights_that_is_not_saved_is_not_resumed(tmp_path):
+    values = {"ckpt.path": tmp_path, "ckpt.load_enable": True, "ckpt.load_step": None, "train.enable_ema": True}
+    values |= {"force": True, "algo.advantage.estimator": "ebpo"}
+    check_checkpoints(values)  # nothing is there yet
+    save(tmp_path / "_actor", "global_step9")
+    with pytest.raises(UsageError, match=r"--train\.enable_ema: OpenRLHF does not save"):
+        check_checkpoints(values)
 
 
 @pytest.mark.parametrize("disable_ds", [True, False])

@@ -189,6 +189,16 @@ def test_force_moves_another_runs_checkpoints_aside_unless_it_goes_on_from_them(
     assert len(list((tmp_path / "ckpt").glob("_actor.*/global_step9"))) == 1
 
 
+def test_force_does_not_move_the_checkpoints_away_that_a_resume_needs(tmp_path):
+    run, checkpoint = tmp_path / "run", tmp_path / "run" / "ckpt" / "_actor" / "global_step9"
+    checkpoint.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    for path in (run, run / "ckpt"):
+        with pytest.raises(RunDirectoryError, match="--force would move"), claim(run, path, force=True):
+            pass
+    assert checkpoint.is_dir()
+
+
 def test_the_lock_of_another_user_is_seen_though_it_cannot_be_taken(tmp_path):
     """In a folder that all may write to."""
     if os.getuid():
