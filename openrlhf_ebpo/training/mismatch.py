@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 K3, STALE = "mismatch/k3_kl", "mismatch/stale"
-SUMMARY = "rollouts that did not seem to come from the weights that were trained (docs/train.md)"
+SUMMARY = "steps had rollouts that did not seem to come from the weights that were trained (docs/train.md)"
 MOVED = "policy/kl_per_step"
 LARGEST = 20.0  # nats: d is cut here, on both sides, before exp; a weight of 5e8 is as bad as any beyond
 MAX_K3_WEIGHT = 10.0  # in bf16 one token in a million can have a weight of e^8, and would be the mean of all others

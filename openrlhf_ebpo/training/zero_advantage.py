@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 METRIC = "ebpo/zero_advantage"
 SUMMARY = (
-    "only zero advantages: all responses, or all of each group, earned the same (`openrlhf-ebpo explain zero advantages` "
-    "says what to do)"
+    "steps had only zero advantages: all responses, or all of each group, earned the same "
+    "(`openrlhf-ebpo explain zero advantages` says what to do)"
 )
 SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
@@ -64,4 +64,4 @@ class Notices:
 def count_steps(rows: Iterable[Mapping], metric: str, what: str) -> str | None:
     """A line for the end of a run: in how many steps `metric` was set; None if in none. rows: of metrics.jsonl, one a step."""
     steps = [row[metric] for row in rows if metric in row]
-    return f"{sum(map(bool, steps))} of {len(steps)} steps had {what}" if any(steps) else None
+    return f"{sum(map(bool, steps))} of {len(steps)} {what}" if any(steps) else None
