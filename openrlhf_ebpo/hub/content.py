@@ -30,9 +30,7 @@ VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Spa
 NO_SECRET = "If it is not a secret, say so: hub push --repo … --not_secret FILE"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
-FULL_STATE = (
-    "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles, and nowhere else
-)
+FULL_STATE = "full_state"  # folder in the repo of the optimizer's state: the only one with pickles
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 

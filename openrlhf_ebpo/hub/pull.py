@@ -113,7 +113,7 @@ def next_step(folder: Path) -> list[str]:
         ]
     there = (folder / "config.json").exists()
     ask = f"openrlhf-ebpo eval --model {folder} --template dapo --chat_template --tasks math500 --output_dir results"
-    return [f"next: {ask}   (--template and --chat_template: as in its training)"] if there else []
+    return [f"next: {ask}", "(--template and --chat_template as in its training)"] if there else []
 
 
 def pull(
