@@ -86,7 +86,7 @@ class GuardedSingleTurnExecutor:
         if isinstance(self.reward_func, str):
             return RewardFile(self.reward_func, self.reward_limits, remote_code.hook())
         if self.reward_endpoints and not self.reward_func:
-            return RewardServers(self._reward_endpoint_cycle, self.reward_limits.timeout)
+            return RewardServers(self.reward_endpoints, self.reward_limits.timeout)
         return None
 
     async def _fetch_rewards_via_func(self, *args):

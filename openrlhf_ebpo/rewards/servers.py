@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,7 +19,8 @@ from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError, RewardSource
 CONNECT_SECONDS = 10.0  # a machine that is off: the next server is asked
 MAX_CONCURRENT_REQUESTS = 256  # each is a connection
 MAX_BODY_BYTES = 1 << 20
-MAX_PAUSE_SECONDS = 15.0  # between two tries
+MAX_PAUSE_SECONDS = 15.0  # between two rounds
+REST_TIMES = 10  # so many time limits after its last failure a server that is down is asked in turn again
 MAX_EXCERPT_CHARS = 200
 RETRIED = {408, 425, 429}  # and every 5xx
 
@@ -25,36 +29,86 @@ class Refused(NoReplyError):
     """An answer that another try would not change."""
 
 
+@dataclass
+class Server:
+    """A reward server, and its failures in a row.
+
+    Attributes:
+        since: when the first of them was asked for. last: when the last of them came.
+    """
+
+    address: str
+    failed: int = 0
+    since: float = 0.0
+    last: float = 0.0
+
+    async def ask(self, body: dict, seconds: float) -> dict:
+        """Raises NoReplyError, also if nothing has come after so many seconds."""
+        began = time.monotonic()
+        try:
+            reply = await asyncio.wait_for(post(self.address, body), seconds)
+        except asyncio.TimeoutError:
+            self._count_failure(began)
+            raise NoReplyError(f"{shown(self.address)}: no answer in {seconds:.3g} s") from None
+        except NoReplyError:
+            self._count_failure(began)
+            raise
+        self.failed = 0
+        return reply
+
+    def _count_failure(self, began: float) -> None:
+        self.since = min(self.since, began) if self.failed else began
+        self.failed += 1
+        self.last = time.monotonic()
+
+    def is_down(self, seconds: float) -> bool:
+        """Return True if it has given nothing for so long."""
+        return self.failed >= MIN_FAILED and self.last - self.since >= seconds
+
+
 class RewardServers(RewardSource):
-    """The reward servers of one rollout actor, asked in turn."""
+    """The reward servers of one rollout actor, asked in turn. One that is down is asked after the others."""
 
-    def __init__(self, addresses: Iterator[str], seconds: float):
+    def __init__(self, addresses: Sequence[str], seconds: float):
         super().__init__(MAX_CONCURRENT_REQUESTS, MIN_FAILED, seconds)
-        self._addresses = addresses
+        self._servers = [Server(address) for address in addresses]
+        self._first = itertools.cycle(range(len(self._servers)))
 
-    def _describe(self, seconds: float) -> str:
-        return f"no reward server has given a reward for {seconds:.0f} s, in {self._failed} requests"
+    def _count_failure(self, began: float, error: NoReplyError) -> None:
+        if not self.failure and all(server.is_down(self._seconds) for server in self._servers):
+            seconds = time.monotonic() - min(server.since for server in self._servers)
+            tries = sum(server.failed for server in self._servers)
+            self.failure = (
+                f"no reward server has given a reward for {seconds:.0f} s, in {tries} tries; the last: {error}"
+            )
 
     async def _reply(self, queries: list, prompts: list, labels: list) -> dict:
+        """Ask one server after another, then all again after growing random pauses. Each try gets an equal share of the time
+        that is left for this round, so that a server that hangs leaves enough for the next.
+        """
         body, failed = {"query": queries, "prompts": prompts, "labels": labels}, []
-        try:
-            return await asyncio.wait_for(self._try(body, failed), self._seconds)
-        except asyncio.TimeoutError:
-            last = f", in {len(failed)} tries; the last: {failed[-1]}" if failed else ""
-            raise NoReplyError(
-                f"the reward server took longer than {self._seconds:g} s (--reward.timeout){last}"
-            ) from None
-
-    async def _try(self, body: dict, failed: list[str]) -> dict:
-        """Ask one server after another, with growing random pauses; add the causes to `failed`."""
-        while True:
+        until, servers = time.monotonic() + self._seconds, self._in_turn()
+        while (left := until - time.monotonic()) > 0:
+            untried = len(servers) - len(failed) % len(servers)
             try:
-                return await post(next(self._addresses), body)
+                return await servers[-untried].ask(body, left / untried)
             except Refused:
                 raise
             except NoReplyError as error:
                 failed.append(str(error))
-            await asyncio.sleep(random.uniform(0, min(MAX_PAUSE_SECONDS, 2.0 ** len(failed) / 2)))
+            if untried == 1:
+                pause = random.uniform(0, min(MAX_PAUSE_SECONDS, 2.0 ** len(failed) / 2))
+                await asyncio.sleep(min(pause, max(until - time.monotonic(), 0)))
+        raise NoReplyError(
+            f"the reward server took longer than {self._seconds:g} s (--reward.timeout), in {len(failed)} tries; the last: "
+            f"{failed[-1]}"
+        )
+
+    def _in_turn(self) -> list[Server]:
+        first, now = next(self._first), time.monotonic()
+        servers = self._servers[first:] + self._servers[:first]
+        rest = REST_TIMES * self._seconds
+        return sorted(servers, key=lambda server: server.is_down(self._seconds) and now - server.last < rest)
 
 
 async def post(address: str, body: dict) -> dict:
@@ -63,7 +117,7 @@ async def post(address: str, body: dict) -> dict:
     Raises:
         Refused: another try would not change it. NoReplyError: it may.
     """
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # RewardServers has a limit for all tries
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # Server.ask limits all of it
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.post(address, json=body) as response:
             text = await _read(response, address)
