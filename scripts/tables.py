@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from code and from saved results: estimators, regimes, learning.
+"""The tables in docs/ that are made from code and from saved results: estimators, metrics, regimes.
 
 python scripts/tables.py --write
 python scripts/tables.py --check     exit status 1 where a page is not what the code says
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, Entry
 from openrlhf_ebpo.files import write_text
+from openrlhf_ebpo.run.catalogue import GROUPS, Metric
 
 DOCS = Path(__file__).parents[1] / "docs"
 USUAL = ", 150 steps of 128 rollouts"  # of a regime; the page says it once
@@ -57,12 +58,22 @@ def _estimator(name: str, entry: Entry) -> str:
     return f"| `{name}` | {paper} | {entry.baseline} | {'OpenRLHF' if entry.upstream else 'this package'} |"
 
 
+def metrics() -> str:
+    head = "| metric | tells | look closer |\n| --- | --- | --- |"
+    return "\n".join([head, *(_metric(metric) for group in GROUPS for metric in group.metrics)])
+
+
+def _metric(metric: Metric) -> str:
+    return f"| `{metric.name}` | {metric.with_unit(metric.title)}: {metric.tells} | {metric.worry} |"
+
+
 def learned(made: Callable[[list[dict]], str]) -> str:
     return made(learning.summarised(DOCS / "results" / "learning.json"))
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "estimators": ("estimator.md", estimators),
+    "metrics": ("runs.md", metrics),
     "regimes": ("results.md", lambda: learned(learning.overview).replace(USUAL, "")),
 }
 

@@ -18,7 +18,6 @@ COMMANDS = {
     ),
     "eval": Command("openrlhf_ebpo.cli.eval", "evaluate models on benchmarks, custom tasks, or files; report; rescore"),
     "hub": Command("openrlhf_ebpo.cli.hub", "push and pull models, priors, runs and results; deploy the Space"),
-    "explain": Command("openrlhf_ebpo.cli.explain", "explain a message and what to do; a metric; an old flag"),
     "doctor": Command("openrlhf_ebpo.cli.doctor", "check this machine: versions, libraries, memory, leftovers, GPUs"),
     "replay": Command(
         "openrlhf_ebpo.cli.replay", "recompute a run's advantages from its rollouts, with its estimator or another one"

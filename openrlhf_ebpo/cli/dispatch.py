@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from openrlhf_ebpo import __version__
+from openrlhf_ebpo import __version__, retired
 from openrlhf_ebpo.command import error_exit
 
 
@@ -62,9 +62,7 @@ def listing(prog: str, about: str, commands: Mapping[str, Command]) -> str:
 def refuse(prog: str, about: str, commands: Mapping[str, Command], given: str | None = None) -> None:
     """A mistyped command is a line, as a mistyped flag is; without any, the help teaches. Both end with status 2."""
     near = difflib.get_close_matches(given or "", commands, n=1)
-    advice = f"Did you mean {near[0]}?" if near else f"There are {', '.join(commands)} (see {prog} --help)"
-    print(
-        f"{prog}: error: no such command: {given}. {advice}" if given else listing(prog, about, commands),
-        file=sys.stderr,
-    )
+    known = f"Did you mean {near[0]}?" if near else f"There are {', '.join(commands)} (see {prog} --help)"
+    line = retired.advice(given) or f"no such command: {given}. {known}"
+    print(f"{prog}: error: {line}" if given else listing(prog, about, commands), file=sys.stderr)
     sys.exit(2)

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.advantage import Estimate
 
 METRIC = "ebpo/zero_advantage"
-SUMMARY = (
-    "steps had only zero advantages: all responses, or all of each group, earned the same "
-    "(`openrlhf-ebpo explain zero advantages` says what to do)"
-)
+SUMMARY = "steps had only zero advantages: all responses, or all of each group, earned the same (docs/errors.md)"
 SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
     "dapo_no_answer": "without an answer",

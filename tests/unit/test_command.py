@@ -23,7 +23,7 @@ COMMANDS = {  # words of openrlhf-ebpo -> the modules that are the same command
     **{("data", name): [] for name in data.COMMANDS},
     **{("eval", name): [f"openrlhf_ebpo.eval.{name}", f"eval.{name}"] for name in evaluation.COMMANDS},
     **{("hub", name): [] for name in hub.COMMANDS},
-    **{(name,): [f"openrlhf_ebpo.cli.{name}"] for name in ("doctor", "explain", "replay", "space", "verify")},
+    **{(name,): [f"openrlhf_ebpo.cli.{name}"] for name in ("doctor", "replay", "space", "verify")},
 }
 ONLY_MODULES = ["openrlhf_ebpo.quickstart", "openrlhf_ebpo.seams"]
 CONSOLE = [sys.executable, "-c", "from openrlhf_ebpo.cli import main; main()"]
@@ -50,7 +50,6 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("eval", "run"): (["--tasks", "file:nowhere.jsonl"], "give --model"),
     ("eval", "report"): (["nowhere"], "nowhere"),
     ("eval", "score"): (["--input", "nowhere.jsonl", "--output", "o.jsonl"], "nowhere.jsonl"),
-    ("explain",): (["--xyzzy"], "no row has all of these words"),
     ("replay",): (["nowhere"], "nowhere holds no run.json"),
     ("verify",): (["nowhere"], "nowhere holds no run.json"),
     ("hub", "push"): (["nowhere"], "nowhere"),
@@ -79,7 +78,7 @@ def test_every_commands_help_is_text_and_status_0(words, capsys):
     assert ended.value.code == 0 and text.startswith("usage: ") and len(text.splitlines()) > 5 and "%(" not in text
 
 
-@pytest.mark.parametrize("words", sorted(set(COMMANDS) - {("explain",)}), ids=" ".join)  # to which a flag is a word
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_flag_that_no_command_has_is_a_line_and_status_2(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main([*words, "--no_such_flag"])
@@ -89,7 +88,7 @@ def test_a_flag_that_no_command_has_is_a_line_and_status_2(words, capsys):
 
 @pytest.mark.parametrize(
     "start",
-    [*STARTS, *nightly(each for each in BY_MODULE if "explain" not in each[-1])],
+    [*STARTS, *nightly(BY_MODULE)],
     ids=lambda argv: " ".join(argv[2:]).removeprefix(CONSOLE[2]).strip(),
 )
 def test_nothing_that_is_imported_says_more_than_that_line(start):

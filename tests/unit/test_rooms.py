@@ -26,6 +26,7 @@ BASE = {
     "hub_client",
     "progress",
     "redact",
+    "retired",
 }  # modules that everybody may import
 MAY_IMPORT = {
     "estimator": set(),
