@@ -7,6 +7,7 @@ import json
 import os
 import re
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import PICKLES
@@ -53,7 +54,8 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
             f"{flag}: this looks like a token, or is an address with a query; a repo of the Hub is owner/name"
         )
     is_address = bool(ADDRESS.match(text))
-    uri = COMMIT_PAGE.sub(r"/tree/\1", text) if is_address else f"hf://{text}"
+    name, at, given = text.partition("@")  # a slash behind the @ belongs to the revision
+    uri = COMMIT_PAGE.sub(r"/tree/\1", text) if is_address else f"hf://{name}{at}{quote(unquote(given), safe='')}"
     try:
         found = parse_hf_uri(uri, endpoint=os.environ.get("HF_ENDPOINT"))
     except HfUriError as error:

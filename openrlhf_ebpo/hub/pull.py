@@ -29,7 +29,7 @@ from openrlhf_ebpo.files import TEMPORARY, write_json
 from openrlhf_ebpo.hub.content import FULL_STATE, sha256
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.outbox import step_tag
-from openrlhf_ebpo.hub.places import place
+from openrlhf_ebpo.hub.places import WEIGHTS, place
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.seams.auto_map import ModelFileError, own_code
@@ -133,6 +133,7 @@ def pull(
         raise HubError(
             f"{repo} holds nothing that can be pulled safely ({escape_names(skipped) or 'no files'})", None, True
         )
+    check_listing(repo, remote)
     folder.mkdir(parents=True, exist_ok=True)
     record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
     remove_other_files(folder, commit, wanted)
@@ -222,6 +223,32 @@ def choose_files(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], 
         elif path != ".gitattributes":
             skipped.append(path)
     return wanted, skipped
+
+
+def check_listing(repo: str, remote: Iterable[str]) -> None:
+    """Check before the download that a model's weights can be pulled: safetensors at the top of the repo.
+
+    Raises:
+        HubError: they are in a subfolder, of another type, or missing.
+    """
+    weights = [path for path in remote if path.endswith(WEIGHTS) and path.partition("/")[0] != FULL_STATE]
+    top = [path for path in weights if "/" not in path]
+    if any(path.endswith(".safetensors") for path in top) or not (weights or "config.json" in remote):
+        return
+    if MANIFEST in remote:  # weights were there when it was pushed: `check_manifest` names what is gone
+        return
+    if top:
+        problem = (
+            f"has its weights as {escape_names(top[:3])}, and only .safetensors are pulled (a pickle can run code)"
+        )
+        remedy = "take a revision with safetensors, or convert them"
+    elif weights:
+        folders = sorted({path.rpartition("/")[0] for path in weights})
+        problem = f"has no weights at its top, but in {escape_names(f'{folder}/' for folder in folders[:5])}"
+        remedy = "download that folder with `hf download REPO --include 'FOLDER/*'`, and name it as the model"
+    else:
+        problem, remedy = "has a config.json and no weights", "take another revision"
+    raise HubError(f"{repo} {problem}: {remedy}. Nothing was downloaded", permanent=True)
 
 
 def stays_inside(path: str) -> bool:

@@ -107,7 +107,7 @@ def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_
     ("files", "said"),
     [
         ({"model.safetensors": File(WEIGHTS[:-1], False)}, "model.safetensors is damaged or cut off"),
-        ({"pytorch_model.bin": File(b"pickle", False)}, "the folder has no weights"),
+        ({"tokenizer.json": File(b"{", False), "model.safetensors": File(WEIGHTS, False)}, "tokenizer.json"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -116,6 +116,24 @@ def test_a_model_that_was_pushed_in_pieces_is_not_called_good(hub, use_hub, tmp_
     assert said in refused(hub_cli.main, "pull", "owner/bad", tmp_path / "bad")
     assert "eval --model" not in capsys.readouterr().out
     assert json.loads((tmp_path / "bad" / RECORD).read_text())["complete"] is False
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"pytorch_model.bin": File(b"pickle", False)}, "pytorch_model.bin"),
+        ({"m.gguf": File(b"GGUF", False)}, "m.gguf"),
+        ({"a b/config.json": File(b"{}", False), "a b/model.safetensors": File(WEIGHTS, False)}, "a b/"),
+        ({"checkpoints/last/model.bin": File(b"pickle", False)}, "checkpoints/last/"),
+        ({}, "no weights"),
+    ],
+    ids=["pickle", "gguf", "subfolder", "pickle in a subfolder", "none"],
+)
+def test_weights_that_pull_does_not_take_are_refused_before_the_download(hub, use_hub, tmp_path, files, found):
+    hub.create("owner/other").commit("main", {"config.json": File(b"{}", False), **files}, "m")
+    message = refused(hub_cli.main, "pull", "owner/other", tmp_path / "other")
+    assert found in message and "--trust_remote_code" not in message
+    assert not (tmp_path / "other").exists() and not hub.count("GET .*(/resolve/|/lfs/)")
 
 
 def test_a_prior_alone_can_be_pulled(client, use_hub, tmp_path):
