@@ -30,6 +30,7 @@ from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, descr
 
 TICK_SECONDS = 1.0
 END_SECONDS = 30.0  # for a driver that was told to end, and Ray's shutdown
+RAY_SECONDS = 5.0  # Ray ends with the driver that started it, whose status may come later
 ONE_SIGNAL_SECONDS = 1.0  # `timeout` sends its signal to the process and to the group
 RAY = ("gcs_server", "raylet")
 
@@ -52,7 +53,8 @@ class Watch:
     Attributes:
         run_dir: the run that a driver has claimed, None before. attempts: what the checkpoints of its drivers are marked with.
         stalls: None until this driver has claimed its run.
-        end: how the driver said that it ended. stop: why it was killed.
+        end: how the driver said that it ended. stop: why it was killed. lost_ray: which process of Ray died before it, and when
+            that was seen.
         asked: the signal that asked for the command's end at once; polite: the one before, which let the training save
             first, and polite_at: when it came.
     """
@@ -78,6 +80,7 @@ class Watch:
         self.killed_for_memory = count_killed_for_memory()
         self.end: dict | None = None
         self.stop: str | None = None
+        self.lost_ray: tuple[str, float] | None = None
         self.stalls: Stalls | None = None
         self.ray: dict[psutil.Process, str] = {}
         self.kill_at = self.touch_at = 0.0
@@ -86,6 +89,8 @@ class Watch:
         """Returns: the command's exit status, when it has ended."""
         while True:
             status = self.wait_for_driver()
+            if self.lost_ray and status >= 0 and (not self.end or self.end["status"] == "failed"):
+                self.stop = self.lost_ray[0]
             left = end_session(self.driver.pid)
             if not self.run_dir:
                 if status < 0 and not self.asked:
@@ -94,7 +99,7 @@ class Watch:
             if left:
                 print_line(f"ended what the training had left running: {join_names(left)}")
             ending, error = self.find_cause(status)
-            if ending != "complete" and (not self.end or status < 0):  # or the driver has said it
+            if ending != "complete" and (not self.end or self.stop or status < 0):  # or the driver has said it
                 self.print_stop(error)
             if self.may_restart(ending, status):
                 ending, error = self.restart(error)
@@ -153,9 +158,14 @@ class Watch:
         self.touch_lock(now)
         if self.stalls and not self.end and not self.stop:
             self.check_steps(now)
-            for process, name in self.ray.items():
-                if not is_alive(process):
-                    self.stop_driver(f"Ray's {name} (process {process.pid}) has died")
+            self.check_ray(now)
+
+    def check_ray(self, now: float) -> None:
+        dead = next((process for process in self.ray if not is_alive(process)), None)
+        if dead and not self.lost_ray:
+            self.lost_ray = f"Ray's {self.ray[dead]} (process {dead.pid}) has died", now
+        elif dead and now - self.lost_ray[1] >= RAY_SECONDS:
+            self.stop_driver(self.lost_ray[0])
 
     def touch_lock(self, now: float) -> None:
         if self.run_dir and now >= self.touch_at:

@@ -1,6 +1,7 @@
 """A command under supervision whose training is a sleep: `supervised_command.py MODE[+orphan] FOLDER [STALL_MINUTES LIMIT]`."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -52,6 +53,10 @@ def main() -> None:
     if mode == "outlived":
         leave(session=True)
     again = (folder / "run").exists()
+    if mode == "starts_ray":  # a process of that name
+        gcs_server = folder / "gcs_server"
+        shutil.copy(shutil.which("sleep"), gcs_server)
+        subprocess.Popen([gcs_server, "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     supervisor.claim(folder / "run", folder / "ckpt", **claim)
     try:
         heart = Heart(folder / "run")
@@ -70,7 +75,7 @@ def main() -> None:
             while True:
                 print("a line", flush=True)
                 time.sleep(0.01)
-        while mode in ("waits", "starts", "saves_nothing"):
+        while mode in ("waits", "starts_ray", "starts", "saves_nothing"):
             time.sleep(1)
         while mode in ("saves", "asked_to_end") and not (asked_by := end_requested_by(folder / "run")):
             time.sleep(0.05)

@@ -21,7 +21,7 @@ from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 from openrlhf_ebpo.supervisor.driver import end_leftovers
 from openrlhf_ebpo.supervisor.ends import is_alive
 from openrlhf_ebpo.supervisor.restarts import PAUSE
-from openrlhf_ebpo.supervisor.watch import ONE_SIGNAL_SECONDS
+from openrlhf_ebpo.supervisor.watch import ONE_SIGNAL_SECONDS, TICK_SECONDS
 
 COMMAND = str(Path(__file__).with_name("supervised_command.py"))
 SECONDS = 40
@@ -135,6 +135,24 @@ def test_a_driver_that_ends_without_a_word_has_failed(start):
     command = start("vanishes").ready()
     assert "the driver ended with status 0 and gave no reason" in command.ends()
     assert command.status == 1 and command.run["status"] == "failed"
+
+
+@pytest.mark.parametrize("driver_is_killed", [False, True])
+def test_a_dead_ray_is_the_cause_unless_the_driver_was_killed(start, driver_is_killed):
+    """Ray's gcs_server dies with the driver that has started it, and may be seen dead first."""
+    command = start("starts_ray").ready()
+    wait_until(lambda: "session" in (command.run_dir / LOCK).read_text())  # the supervisor knows of the claim
+    (gcs,) = command.driver.children()
+    gcs.kill()
+    if driver_is_killed:
+        time.sleep(2 * TICK_SECONDS)  # it is seen
+        command.driver.kill()
+    err, cause = (
+        command.ends(),
+        "the driver was killed by SIGKILL" if driver_is_killed else f"Ray's gcs_server (process {gcs.pid}) has died",
+    )
+    assert f"training stopped: {cause}" in err and cause in command.run["error"]
+    assert command.status == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
