@@ -14,10 +14,10 @@ from time import monotonic
 
 @dataclass
 class Pass:
-    """A pass under way. engines, gpus: how many it holds; None for a server's."""
+    """A pass under way. engines, gpus: how many it holds."""
 
-    engines: int | None = None
-    gpus: int | None = None
+    engines: int
+    gpus: int
     began: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
     _start: float = field(default_factory=lambda: monotonic())
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError, raise_problems
-from openrlhf_ebpo.eval import endpoint, prompts, protocols, shots
+from openrlhf_ebpo.eval import prompts, protocols, shots
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE
 from openrlhf_ebpo.generation import engines
@@ -19,13 +19,13 @@ OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
     *("template", "chat_template", "template_kwargs", "strip_think", "shots"),
 )
-NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation", "openai": "a server"}
+NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", required=True, metavar="A,B,…", help="what is asked; see above")
     add = parser.add_argument_group("model: one of the two").add_argument
-    add("--model", metavar="MODEL", help="folder, Hugging Face name (LoRA adapters are merged), or openai:URL#NAME")
+    add("--model", metavar="MODEL", help="folder or Hugging Face name; LoRA adapters are merged")
     add("--checkpoints", metavar="RUN_DIR", help="every exported checkpoint of this training run (--ckpt.save_hf)")
     add("--no_base", action="store_true", help="of --checkpoints, leave out the model before training")
     add("--step", type=int, default=0, metavar="N", help="training step that --model is from (%(default)s)")
@@ -75,7 +75,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--answer_column", metavar="NAME")
     add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
     engines.add_flags(parser)
-    endpoint.add_flags(parser)
     remote_code.add_flag(parser)
     parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
@@ -89,9 +88,7 @@ def check(args: argparse.Namespace) -> None:
     """
     problems = []
     if bool(args.model) == bool(args.checkpoints):
-        problems.append(
-            "give --model, a folder, a Hugging Face name or openai:URL#NAME, or --checkpoints, a run directory; not both"
-        )
+        problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory; not both")
     if args.model and not args.output_dir:
         problems.append("--output_dir is missing: name a folder for the results")
     if args.checkpoints:
@@ -107,10 +104,9 @@ def check(args: argparse.Namespace) -> None:
         "limit": args.limit is None or args.limit >= 1,
     }
     problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
-    problems += engines.flag_problems(args) + endpoint.flag_problems(args)
-    elsewhere = {"vllm"} if endpoint.is_endpoint(args.model) else {"openai"}
+    problems += engines.flag_problems(args)
     for name, use in NEEDED.items():
-        if name not in elsewhere and importlib.util.find_spec(name) is None:
+        if importlib.util.find_spec(name) is None:
             problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
     raise_problems(problems)
     if args.model and Path(args.model).expanduser().exists():

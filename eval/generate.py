@@ -1,4 +1,4 @@
-"""Responses to all questions that have none yet, in one pass over all tasks: of vLLM engines here, or of a server."""
+"""Responses to all questions that have none yet, in one pass over all tasks: by vLLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
 
-from . import endpoint_questions, prompts
+from . import prompts
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import THINK, THINK_END, Protocol, begun_thinking
@@ -26,50 +26,23 @@ SAMPLING = ("temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop") 
 def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
     """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
 
-    model: folder or Hub name, no adapter; or the address of a server, which the jobs' models describe. engine_flags: fields
-        of EngineSettings that are about the hardware.
+    model: folder or Hub name, not an adapter. engine_flags: fields of EngineSettings that are about the hardware.
 
     Raises:
         UsageError: the model cannot read prompts as long as these, or not --strip_think. StorageError: they cannot be written.
-        ClusterError, GenerationError: too few GPUs, an engine died or no server answers, or a question cannot be
-        answered.
+        ClusterError, GenerationError: too few GPUs, an engine died, or a question cannot be answered.
     """
     if not any(job.missing for job in jobs):
         return
-    if jobs[0].model.endpoint:
-        failed = _from_server(jobs, form, protocol)
-    else:
-        failed = _from_engines(jobs, model, form, protocol, engine_flags)
-    if failed:
+    if failed := _from_engines(jobs, model, form, protocol, engine_flags):
         key, error = next(iter(failed.items()))
         raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
-
-
-def _bar(jobs: Sequence[Job]) -> ProgressBar:
-    return ProgressBar(sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs))
-
-
-def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol) -> dict[str, str]:
-    """Return the keys of the questions that got no responses, and why."""
-    asked = {f"{job.task.name}/{each.id}": (job, each) for job in jobs for each in job.missing}
-    with _bar(jobs) as bar:
-
-        def keep(key: str, record: dict) -> None:
-            job, question = asked[key]
-            job.add(question.id, record)
-            bar.update(record)
-
-        questions = [
-            (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
-            for key, (job, question) in asked.items()
-        ]
-        return endpoint_questions.respond(jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write)
 
 
 def _from_engines(
     jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
 ) -> dict[str, str]:
-    """Do as `_from_server`, with engines that are started for it."""
+    """Start engines and ask them; return the keys of the questions that got no responses, and why."""
     engines.prepare_process()
     check_thinking(protocol, model)
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
@@ -80,7 +53,8 @@ def _from_engines(
     failed: dict[str, str] = {}
     with engines.started(settings) as actors:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
-        with _bar(jobs) as bar:
+        total, done = sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs)
+        with ProgressBar(total, done) as bar:
             for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
                 sampling = Sampling(n, **{name: getattr(protocol, name) for name in SAMPLING})
                 todo = [prompt for _, prompt in group]

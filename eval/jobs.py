@@ -35,7 +35,7 @@ from openrlhf_ebpo.run.results import (
 )
 from openrlhf_ebpo.run.run_log import versions
 
-from . import effort, endpoint_questions, models
+from . import effort, models
 from .grader import Grader
 from .metrics import summarise
 from .models import Model
@@ -110,7 +110,7 @@ class Job:
 
 def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
     """Return the jobs of a model, nothing read or written yet."""
-    identity = model.endpoint.identity() if model.endpoint else models.identity(model.path)
+    identity = models.identity(model.path)
     common = {"prompt": prompt_settings(form), "protocol": f"{protocol.name} ({protocol.fingerprint()})"}
     return [
         Job(
@@ -263,8 +263,7 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
 
     truncated = grid("finish_reason") == "length"
-    said = endpoint_questions.notes(job.records.values(), protocol)
-    notes = [*job.task.notes, *said, *failed_scores(job.task, rows)]
+    notes = [*job.task.notes, *failed_scores(job.task, rows)]
     return {
         "model": job.model.path,
         "step": job.model.step,

@@ -20,8 +20,6 @@ from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.seams.model_folder import problems as folder_problems
 from openrlhf_ebpo.seams.remote_code import trusted
 
-from .endpoint import Endpoint
-
 logger = logging.getLogger(__name__)
 
 ADAPTER = "adapter_config.json"
@@ -30,12 +28,10 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 @dataclass(frozen=True)
 class Model:
-    """path: a folder, a name on the Hub, or the address of a server, which `endpoint` then describes. step: of training;
-    0 is the model before it."""
+    """path: a folder, or a name on the Hub. step: of training; 0 is the model before it."""
 
     path: str
     step: int = 0
-    endpoint: Endpoint | None = None
 
 
 def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:

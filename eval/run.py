@@ -11,8 +11,6 @@ examples:
       --tasks file:questions.jsonl --output_dir results/mine --limit 20                   a quick look
   openrlhf-ebpo eval --model a/base-model --template raw --no-chat_template --tasks file:questions.jsonl \\
       --shots 4 --shots_file train.jsonl --stop $'\\n\\n' --output_dir results/base             a base model, few-shot
-  openrlhf-ebpo eval --model openai:http://gpu-1:8000/v1#Qwen/Qwen3-8B --template boxed --chat_template \\
-      --tasks aime25 --output_dir results/served         through an OpenAI-compatible server; the key in OPENAI_API_KEY
 
 tasks, separated by commas
 BENCHMARKS
@@ -49,7 +47,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import effort, endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
+from openrlhf_ebpo.eval import effort, generate, jobs, models, prompts, protocols, report, shots, tasks
 from openrlhf_ebpo.eval.flags import add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
@@ -84,8 +82,6 @@ def run(args: argparse.Namespace) -> None:
     protocols.check_scorer(protocol)
     chosen = models_of(args)
     form = form_of(args, protocol)
-    for server in filter(None, (model.endpoint for model in chosen)):
-        endpoint.check(server, protocol, form)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
     asked = load_tasks(args, protocol, form)
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
@@ -113,8 +109,6 @@ def show(args: argparse.Namespace, results: Path, protocol: Protocol, asked: Seq
 
 
 def models_of(args: argparse.Namespace) -> list[Model]:
-    if endpoint.is_endpoint(args.model):
-        return [Model(args.model, args.step, endpoint.connect(args))]
     found = models.of_run(args.checkpoints, not args.no_base) if args.checkpoints else [Model(args.model, args.step)]
     for model in found:
         models.check(model.path, "--checkpoints" if args.checkpoints else "--model")
@@ -193,7 +187,6 @@ def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) 
     for task in asked:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
         lines.append(f"task {task.name}: {len(task.questions)} questions{left_out}, {task.source}")
-    lines += [endpoint.described(model.endpoint, form) for model in chosen if model.endpoint]
     return "\n".join([*lines, *[f"step {model.step}: {model.path}" for model in chosen]])
 
 
@@ -236,11 +229,8 @@ def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) ->
 
 
 def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    if todo[0].model.endpoint:
-        under_way = effort.Pass()  # of a server; torch need not be installed
-    else:
-        gpus = 0 if is_cpu_stack() else args.num_engines * args.tensor_parallel_size
-        under_way = effort.Pass(args.num_engines, gpus)
+    gpus = 0 if is_cpu_stack() else args.num_engines * args.tensor_parallel_size
+    under_way = effort.Pass(args.num_engines, gpus)
     for job in todo:
         job.effort = under_way
     with models.full(todo[0].model.path, results) as path:

@@ -13,6 +13,7 @@ import symtable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.seams import auto_map, hub_models, model_folder
 from openrlhf_ebpo.seams.remote_code import trusted
@@ -143,11 +144,8 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
     """Check a model: in a folder, that it is complete and inert; on the Hub, only that it needs no own code, by its
     configuration, which is downloaded with the tokenizer. `check_fetched` checks the rest before the model is loaded. A Hub that cannot be reached
     is not a problem."""
-    if name.startswith("openai:"):  # not shown: an address may hold a password
-        return [
-            f"{flag} openai:…: a model behind a server can be evaluated (openrlhf-ebpo eval), and nothing else. Give its weights: a "
-            "folder, or a name on the Hub"
-        ]
+    if name.startswith("openai:"):  # the rest is not shown: an address may hold a password
+        return [f"{flag}: {retired.advice('openai:')}"]
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         return [f"{flag} {name}: the folder has no config.json, so it is not a model"]

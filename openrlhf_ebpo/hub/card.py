@@ -23,7 +23,6 @@ from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run import catalogue
 from openrlhf_ebpo.run.changes import flatten
-from openrlhf_ebpo.run.results import SERVER
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)
@@ -71,8 +70,7 @@ def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
     """
     run_dir = Path(run_dir)
     run = read(run_dir)
-    # a server does not say which weights it has: they may be of another model
-    rows = [row for row in evaluations.rows_of(evaluations.of_run(run_dir)) if not row["model"].startswith(SERVER)]
+    rows = evaluations.rows_of(evaluations.of_run(run_dir))
     own = [row for row in rows if row["step"] == step]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, step)

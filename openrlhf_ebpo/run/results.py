@@ -25,7 +25,6 @@ from openrlhf_ebpo.run.score_text import k_of
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
 SUMMARY, SAMPLES_FILE = "summary.json", "samples.parquet"
-SERVER = "openai:"  # how the name of a model begins whose responses came from a server: openai:URL#NAME
 TRAINING = "training"  # the protocol of evaluations during training
 REQUIRED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 MAX_NUMBER = 1e12  # in its metrics: a larger one is damage

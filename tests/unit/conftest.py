@@ -43,14 +43,3 @@ def shared_for_all_tests(module, **limits):
     yield pool
     pool.close()
     del pool_module._pools[module]
-
-
-@pytest.fixture
-def serve(monkeypatch):
-    """Starts OpenAI-compatible servers; see model_server.servers."""
-    from model_server import servers
-
-    for name in ("OPENAI_API_KEY", "http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with servers() as start:
-        yield start

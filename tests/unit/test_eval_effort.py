@@ -21,7 +21,7 @@ def test_each_pass_counts_once_with_its_latest_stamp():
 
 def test_gpu_hours_are_known_where_every_pass_says_its_gpus():
     assert effort.gpu_hours([FIRST, SECOND]) == 6 and effort.gpu_hours([{**FIRST, "gpus": 0}]) == 0
-    assert effort.gpu_hours([FIRST, {**SECOND, "gpus": None}]) is effort.gpu_hours([]) is None
+    assert effort.gpu_hours([]) is None
 
 
 @pytest.mark.parametrize(("cpu", "gpus"), [(True, 0), (False, 8)])
@@ -30,7 +30,7 @@ def test_an_evaluation_holds_the_gpus_of_its_engines(monkeypatch, cpu, gpus):
     monkeypatch.setattr(run.generate, "respond", lambda *_: None)
     monkeypatch.setattr(run.models, "full", lambda path, _: nullcontext(path))
     monkeypatch.setattr(run.engines, "flag_values", vars)
-    job = SimpleNamespace(model=SimpleNamespace(path="m", endpoint=None))
+    job = SimpleNamespace(model=SimpleNamespace(path="m"))
     run.generate_missing([job], None, None, None, Namespace(num_engines=2, tensor_parallel_size=4))
     assert (job.effort.engines, job.effort.gpus) == (2, gpus)
 

@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from commands import refused, write_rows
+from evaluated import record, write_model
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import effort, generate, jobs, models, prompts, protocols, run, score
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
+from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
-from openrlhf_ebpo.generation.engines import GenerationError
+from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError
 from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import RunDirectoryError
@@ -48,13 +50,6 @@ def one_core(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
 
-def write_model(path: Path, architecture: str = "Qwen3ForCausalLM", model_type: str = "qwen3") -> str:
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps({"architectures": [architecture], "model_type": model_type}))
-    save_file({"weight": np.zeros(2)}, path / "model.safetensors")
-    return str(path)
-
-
 def arguments(folder: Path, *more: str, **changes: str | None) -> list[str]:
     flags = {"model": folder / "model", "tasks": f"file:{folder}/q.jsonl", "output_dir": folder / "out", "n": 4}
     flags |= {"protocol": "released", "template": "raw", **changes}  # `released` starts no grading processes
@@ -74,17 +69,6 @@ def interrupted(argv: list[str], capsys) -> str:
     return capsys.readouterr().err
 
 
-def record(question: str) -> dict:
-    responses = RESPONSES[question]
-    reasons = ["length" if not text else "stop" for text in responses]
-    return {
-        "responses": responses,
-        "lengths": [max(len(t), 1) for t in responses],
-        "finish_reasons": reasons,
-        "seed": 42,
-    }
-
-
 @pytest.fixture
 def answered(monkeypatch):
     """In place of vLLM: the responses above, until `stop` many questions are answered; then raises `error`."""
@@ -97,7 +81,7 @@ def answered(monkeypatch):
                     if len(asked) == stop:
                         raise error
                     asked.append(question.question)
-                    job.add(question.id, record(question.question))
+                    job.add(question.id, record(RESPONSES[question.question]))
 
         monkeypatch.setattr(generate, "respond", respond_to)
         return asked
@@ -261,6 +245,34 @@ def test_what_is_done_is_kept_and_not_asked_again(folder, answered, capsys):
     answered()
     run.main(arguments(folder))
     assert asked == [q for q, _ in QUESTIONS]
+
+
+def test_complete_tasks_get_their_result_though_another_lacks_a_response(folder, answered, capsys):
+    write_rows(folder / "p.jsonl", [{"question": q, "answer": a} for q, a in QUESTIONS[:1]])
+    argv = arguments(folder, tasks=f"file:{folder}/p.jsonl,file:{folder}/q.jsonl")
+    answered(3, GenerationError("1 questions got no responses, such as file-q/2"))
+    assert "1 questions got no responses, such as file-q/2\n3 of 4 questions are in" in refused(run.main, *argv)
+    (found,) = results.find_results(folder / "out")
+    (page,) = (folder / "out").rglob("report.md")
+    assert found.task == "file-p" and "| file-p |" in page.read_text() and "\nfile-p  0" in capsys.readouterr().out
+    asked = answered()
+    run.main(argv)
+    assert len(asked) == 4 and len(results.find_results(folder / "out")) == 2
+
+
+def test_arguments_of_the_chat_template_continue_a_begun_result(folder, answered, capsys):
+    argv = arguments(folder, "--chat_template", "--template_kwargs", "effort=[1]")
+    answered(1, KeyboardInterrupt())
+    interrupted(argv, capsys)
+    asked = answered()
+    for _ in range(2):
+        run.main(argv)
+    assert len(asked) == 3 and "finished already" in capsys.readouterr().out
+
+
+def test_the_flags_defaults_are_those_of_the_engines(folder):
+    args = parsed(arguments(folder))
+    assert EngineSettings("m", 1, **engines.flag_values(args)) == EngineSettings("m", 1)
 
 
 def test_what_it_took_adds_up_over_all_commands(folder, answered, capsys, monkeypatch):

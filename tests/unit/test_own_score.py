@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from model_server import answer
+from evaluated import record, write_model
 from patience import seconds, wait_until
 
 from openrlhf_ebpo.errors import UsageError
@@ -250,29 +250,29 @@ TASK = Benchmark("count", data=rows, answer=(), score=lambda response, gold, row
 """
 
 
-def counted(folder: Path, server, *more: str) -> None:
-    argv = [
-        "--model",
-        f"openai:{server.url}#m",
-        "--tasks",
-        "counting:TASK",
-        "--output_dir",
-        str(folder / "out"),
-        "--n",
-        "2",
-    ]
-    run.main([*argv, "--template", "raw", "--no-chat_template", "--max_new_tokens", "8", *more])
+def counted(folder: Path) -> None:
+    argv = ["--model", str(folder / "model"), "--tasks", "counting:TASK", "--output_dir", str(folder / "out")]
+    run.main([*argv, "--n", "2", "--template", "raw", "--no-chat_template", "--max_new_tokens", "8"])
 
 
-def test_a_mended_scorer_scores_the_responses_that_are_there(tmp_path, monkeypatch, serve, caplog, capsys):
-    server = serve(lambda handler, body, _: handler.reply(answer(body, ["two words"] * body.get("n", 1))) or True)
+def test_a_corrected_scorer_scores_the_responses_that_are_there(tmp_path, monkeypatch, caplog, capsys):
+    write_model(tmp_path / "model")
+    asked = []
+
+    def respond(todo, *_):
+        for job in todo:
+            for question in job.missing:
+                asked.append(question.question)
+                job.add(question.id, record(["two words"] * 2))
+
+    monkeypatch.setattr(run.generate, "respond", respond)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def evaluated(wrong: str) -> dict:
         (tmp_path / "counting.py").write_text(count_words(wrong))
         sys.modules.pop("counting", None)
-        counted(tmp_path, server)
+        counted(tmp_path)
         (path,) = tmp_path.glob("out/default*/count/step-000000/summary.json")
         return json.loads(path.read_text())
 
@@ -281,12 +281,12 @@ def test_a_mended_scorer_scores_the_responses_that_are_there(tmp_path, monkeypat
     output = capsys.readouterr().out
     assert "warning: count, step 0: 6 of 6 responses could not be scored and count as wrong: score: KeyError" in output
     assert "correct it and repeat the command" in output and "hardly a response" not in output
-    asked, took = len(server.asked), before["passes"]
+    took = before["passes"]
 
     caplog.clear()
     after = evaluated("")
     assert after["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3) and after["counts"]["errors"] == 0
-    assert len(server.asked) == asked and "its scorer fails" not in caplog.text
+    assert len(asked) == 3 and "its scorer fails" not in caplog.text
     assert "count, step 0: its scorer has changed, the responses are re-scored" in capsys.readouterr().out
     assert (after["passes"], after["tokens"]) == (took, before["tokens"])
     (kept,) = tmp_path.glob("out/superseded/*/default*/count/step-000000/summary.json")

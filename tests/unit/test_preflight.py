@@ -306,9 +306,3 @@ def batches(train_batch: int, gpus: int, dynamic: bool) -> Box:
         actor=Box(num_nodes=1, num_gpus_per_node=gpus),
         ds=Box(ring_attn_size=1, tensor_parallel_size=1),
     )
-
-
-def test_a_model_behind_a_server_is_not_looked_for_as_a_folder(good):
-    (problem,) = refused({**good, "actor.model_name_or_path": "openai:http://me:secret@gpu-1:8000/v1#Qwen/Qwen3-8B"})
-    assert problem.startswith("--actor.model_name_or_path openai:…: ") and "openrlhf-ebpo eval" in problem
-    assert "Give its weights" in problem and "secret" not in problem

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from model_server import arguments
 from replay_runs import train
 
 ROOT = Path(__file__).parents[2]
@@ -217,12 +216,11 @@ def test_the_base_install_is_enough_to_read_runs_and_for_commands_to_begin():
 
 
 STACK = {"torch", "ray", "vllm", "openrlhf"}
-LOADS = {  # code -> modules that it must not load; sys.argv[1] is a run, the rest the flags of an evaluation
+LOADS = {  # code -> modules that it must not load; sys.argv[1] is a run
     "import openrlhf_ebpo.estimator.registry": {"numpy", "torch"},
     "from openrlhf_ebpo.run import run_log; from openrlhf_ebpo.estimator import advantage, config": STACK,
     "import openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint": {*STACK, "deepspeed"} - {"torch"},
     "from openrlhf_ebpo.cli import main; main(['replay', sys.argv[1]])": STACK,
-    "from openrlhf_ebpo.eval import run; run.main(sys.argv[2:])": {*STACK, "transformers"},
     "from openrlhf_ebpo.eval import paper, tasks, in_training": {
         *(STACK | {"transformers", "sympy", "math_verify", "datasets", "aiohttp"})
     },
@@ -236,11 +234,10 @@ understand.render(links.clean({}))""": STACK,
 
 
 @pytest.mark.parametrize(("code", "heavy"), LOADS.items(), ids=lambda value: value if isinstance(value, str) else "")
-def test_what_runs_without_the_stack_loads_none_of_it(code, heavy, serve, tmp_path):
+def test_what_runs_without_the_stack_loads_none_of_it(code, heavy, tmp_path):
     train(tmp_path / "run", to=1)
-    argv = [str(tmp_path / "run"), *arguments(tmp_path, serve())]
     code = f"import sys\n{code}\nprint('loaded', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.rpartition("loaded ")[2].split()
     assert "openrlhf_ebpo" in loaded and not heavy & {*loaded}
