@@ -76,8 +76,6 @@ def measured(long: Path, large: Path) -> Iterator[tuple[str, float]]:
         for name, view in CLICKS.items():
             yield f"rollout rows: {name} (s)", timed(lambda view=view: ask(port, tab="samples", **view))
         yield "memory after that, rollouts (MB)", memory(process)
-        yield "rollout rows: distributions (s)", timed(lambda: ask(port, look="distributions"))
-        yield "memory with distributions (MB)", memory(process)
 
 
 @contextlib.contextmanager

@@ -2,16 +2,15 @@
 
 runs.py, hub.py        find runs, and fetch them from the Hub
 metrics.py             metrics.jsonl, followed while it grows
-groups.py, search.py   rollouts/*.parquet: an index of groups and responses (bounded.py: within memory); filters, search, answers
+groups.py, search.py   rollouts/*.parquet: an index of groups (bounded.py: within memory); filters, search, answers
 condition.py, outcome.py   the state of a run, and its result from start to end (paired.py: question by question)
 warnings.py, seeds.py, headline.py   warnings about metrics; runs of one configuration; which configuration did better
 results.py             eval/: results, questions, samples
-replayed.py            a group under every estimator
 text.py, reading.py, turns.py   texts of models: escaped, laid out, split into turns
 settings.py            run.json: settings, without secrets
 parameters.py, links.py   the values of a view, its address, and each visitor's view
-figures.py, lines.py, shelves.py, heatmaps.py, binning.py   data -> Plotly figures; pure
-picture.py, cards.py, strip.py, run_card.py, score_table.py, tables.py   data -> SVG and HTML; pure
+figures.py, lines.py, shelves.py   data -> Plotly figures; pure
+picture.py, cards.py, strip.py, run_card.py, run_table.py, score_table.py, tables.py   data -> SVG and HTML; pure
 page.py, pages/        what a page is; one module a page: its values, its components, what it shows
 workspace.py, rendered.py   the runs of a view, and rendered pages, kept between views
 app.py                 the Gradio app

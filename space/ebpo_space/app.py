@@ -8,37 +8,32 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
 from dataclasses import dataclass
 
 import gradio as gr
 
-from openrlhf_ebpo.redact import without_homes
 from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
-from . import seeds
 from .condition import PATIENCE, SILENCE
 from .links import PARAMETERS, Session, Turn, address, clean, parsed
 from .page import Control, Parts
 from .pages import PAGES
 from .rendered import Rendered
 from .results import MAX_RESULTS, summaries
-from .run_card import state_of
+from .run_table import bar
 from .runs import AT_ONCE
-from .tables import Chip, notices, run_bar
 from .text import HTML
 from .workspace import Workspace
 
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
-SINGLE_CHIPS = 6  # runs that have a chip each in the bar; of more, each configuration has one
 UNKNOWN = object()  # a value that no control has
 HEADER = '<header class="masthead"><h1>EBPO<span>step by step</span></h1></header>'
 
 
 @dataclass
 class Layout:
-    """frame: what stands on every page: the masthead, the bar of runs. locator: number and address of what is shown.
+    """frame: what stands on every page: the masthead, the runs. locator: number and address of what is shown.
     pages: by name."""
 
     frame: Parts
@@ -61,6 +56,7 @@ def lay_out(workspace: Workspace) -> Layout:
     with gr.Row(elem_classes=["top-row"]):
         frame.html("masthead", value=HEADER, js=" window.space.start(trigger);")
         frame.html("bar", classes=("wide-bar",))
+    frame.html("table")
     locator = gr.HTML(
         "",
         html_template="<i></i>",
@@ -126,7 +122,7 @@ def build(workspace: Workspace) -> gr.Blocks:
             data = event._data if isinstance(event._data, dict) else {}
             view = session.view or clean(parsed(located))
             order = data["order"] if isinstance(data.get("order"), int) else 0
-            turn = session.begin(changes_of(data, workspace.chosen(view)), located, order=order)
+            turn = session.begin(changes_of(data, workspace.chosen(view), view["hidden"]), located, order=order)
             return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])} if "tab" in data else None)
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
@@ -154,7 +150,8 @@ def _shown(layout: Layout, workspace: Workspace, view: dict, found: dict) -> dic
         for name, component in parts.shown.items()
         if name in found
     }
-    update[layout.frame.shown["bar"]] = HTML.escape(_bar(workspace, view))
+    chips, table = bar(workspace, view) if PAGES[view["tab"]].reads else (HTML(), HTML())
+    update |= {layout.frame.shown["bar"]: chips, layout.frame.shown["table"]: table}
     for name, properties in found.get("controls", {}).items():
         _set(update, parts.controls[name].component, **properties)
     view |= found.get("view", {})
@@ -165,38 +162,13 @@ def _set(update: dict, component, **properties) -> None:
     update[component] = update.get(component, {}) | gr.update(**properties)
 
 
-def _bar(workspace: Workspace, view: dict) -> str:
-    if not PAGES[view["tab"]].reads:
-        return ""
-    opened, _ = workspace.open_all({**view, "hidden": []})
-    now = time.time()
-    chips = [
-        Chip(
-            seeds.name([run.run.key for run in group]),
-            tuple(run.run.key for run in group),
-            group[0].run.number,
-            Counter(state_of(run, now) for run in group),
-        )
-        for group in (seeds.grouped(opened) if len(opened) > SINGLE_CHIPS else [[run] for run in opened])
-    ]
-    chosen = {key for chip in chips for key in chip.keys}
-    others = [key for key in workspace.runs.listed() if key not in chosen]
-    awaited = notices(
-        [
-            f"{without_homes(each)} holds no run yet: one is shown here once it is written."
-            for each in workspace.runs.awaited()
-        ]
-    )
-    allowed = workspace.runs.allowed
-    return run_bar(chips, others, allowed, view) + awaited if chips or others or allowed else ""
-
-
-def changes_of(data: dict, chosen: list[str]) -> dict:
-    """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones. It comes from a
-    browser, so anything may be in it; `clean` decides."""
+def changes_of(data: dict, chosen: list[str], hidden: list[str]) -> dict:
+    """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones, of which a hidden one
+    or the first leaves if they are many. It comes from a browser, so anything may be in it; `clean` decides."""
     changes = {name: value for name, value in data.items() if name in PARAMETERS}
     if data.get("add") and isinstance(data["add"], str):
-        changes["runs"] = [*chosen, data["add"]][-AT_ONCE:]
+        leaves = next((key for key in chosen if key in hidden), chosen[0]) if len(chosen) >= AT_ONCE else None
+        changes["runs"] = [*(key for key in chosen if key != leaves), data["add"]]
     return changes
 
 

@@ -92,20 +92,19 @@ def _meter(rate: float) -> HTML:
     )
 
 
-def decision(row: Mapping, *, about: Mapping, picture: HTML, history: HTML, every: HTML, raw: bool, find: str) -> HTML:
-    """One group without its answers: prompt, numbers, picture, the same prompt at other steps, every estimator.
+def decision(row: Mapping, *, about: Mapping, picture: HTML, history: HTML, raw: bool, find: str) -> HTML:
+    """One group without its answers: prompt, numbers, picture, the same prompt at other steps.
 
     Args:
         row: one of its answers, for the prompt.
         about: run, step, group, mean, baseline, shrinkage, kind.
-        every: the group under every estimator.
     """
     facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
     numbers = joined(_fact(name, value) for name, value in facts if value is not None and math.isfinite(value))
     source = {name: about[name] for name in ("run", "step", "group")}
     return html(
-        '<article class="group">{}{}<section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section>{}</article>',
-        *(_heading(row, about, raw), prompt_section(row, source, raw, find), numbers, picture, history, every),
+        '<article class="group">{}{}<section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section></article>',
+        *(_heading(row, about, raw), prompt_section(row, source, raw, find), numbers, picture, history),
     )
 
 
@@ -132,8 +131,7 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
     cluster = html("<small>{}</small>", str(row["cluster"])[:60]) if row.get("cluster") else ""
     return html(
         '<header class="bar"><h2>Step {}, group {} {}</h2>{}<span class="tools"><button type="button" {} '
-        'aria-pressed="{}" title="Texts as they were written, nothing drawn or folded">Source</button>'
-        '<button type="button" {}>Compare</button></span></header>',
+        'aria-pressed="{}" title="Texts as they were written, nothing drawn or folded">Source</button></span></header>',
         *(
             about["step"],
             about["group"],
@@ -141,7 +139,6 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
             cluster,
             setting(raw=not raw),
             "true" if raw else "false",
-            setting(tab="compare", run_b="", at_b="", pick_b=0),
         ),
     )
 

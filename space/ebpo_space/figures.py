@@ -26,13 +26,12 @@ def colour(number: int) -> str:
 
 def packed(values: np.ndarray) -> dict:
     """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is not a float32, and what a
-    float32 does not reach as float64. Two dimensions keep their shape."""
+    float32 does not reach as float64."""
     values = np.asarray(values)
     kind = "i4" if values.dtype.kind in "iu" else "f4"
     if kind == "f4" and values.size and np.nanmax(np.abs(values), initial=0) > FLOAT32:
         kind = "f8"
-    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
-    return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode(), **shape}
+    return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()}
 
 
 def number(value: float | None) -> str:

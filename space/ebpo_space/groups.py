@@ -1,7 +1,7 @@
-"""Rollouts: an index of all groups and of the numbers of their responses.
+"""Rollouts: an index of all groups.
 
 A run of a million rows has a few hundred thousand groups. Their index is made from the columns without text, a file at a
-time, once per file; it takes some 150 bytes per group and 20 per response. Prompts and answers are read for what is on the
+time, once per file; it takes some 150 bytes per group. Prompts and answers are read for what is on the
 page only.
 """
 
@@ -26,11 +26,10 @@ from .errors import RunError, attempt, reading
 from .runs import Run, inside
 from .text import middle_cut, plain
 
-NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage", "response_length")
+NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage")
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
 MAX_GROUPS = 2**22  # of a run
-MAX_RESPONSES = 2**22  # of a run, those of the latest steps, whose numbers are kept
 _CLOSE = 1e-6
 _NO_ROWS = pa.table({"group": pa.array([], pa.int64())})
 
@@ -77,83 +76,43 @@ def clusters(found: Sequence[Groups]) -> list[tuple[str, str]]:
     return [(plain(middle_cut(name, 80)), name) for name in sorted(names)[:500]]
 
 
-@dataclass(frozen=True, eq=False)
-class Responses:
-    """Numbers of N responses with a reward: float32, NaN where unknown. group: place of its group in the index."""
-
-    group: np.ndarray
-    reward: np.ndarray
-    advantage: np.ndarray
-    grpo_advantage: np.ndarray
-    length: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.group)
-
-
 class Index:
     """All groups of one run; `read` adds new files and drops removed ones."""
 
     def __init__(self, run: Run, fail: float = 0.0, passing: float = 1.0):
         self.run, self.middle = run, (fail + passing) / 2
         self._lock = threading.Lock()
-        self._blocks: dict[int, tuple[tuple, tuple[Groups, np.ndarray] | None, str]] = {}
-        self._joined: tuple[frozenset, tuple[Groups, list[str], Responses]] | None = None
+        self._blocks: dict[int, tuple[tuple, Groups | None, str]] = {}  # by step: sign of the file, groups, problem
+        self._joined: tuple[frozenset, tuple[Groups, list[str]]] | None = None
 
     def read(self) -> tuple[Groups, list[str]]:
         """The index, and what could not be read."""
-        return self.read_all()[:2]
-
-    def read_all(self) -> tuple[Groups, list[str], Responses]:
-        """The index, what could not be read, and the responses of these groups."""
         with self._lock:
             signs = {step: _sign(path) for step, path in step_files(self.run.path).items()}
-            gone = self._blocks.keys() - signs.keys()  # rolled back: there is room for responses of earlier ones
-            self._blocks = {
-                step: block
-                for step, block in self._blocks.items()
-                if signs.get(step) == block[0] and not (gone and _is_cut(block[1]))
-            }
+            self._blocks = {step: block for step, block in self._blocks.items() if signs.get(step) == block[0]}
+            self._count = sum(len(kept) for _, kept, _ in self._blocks.values() if kept is not None)
             missing = [step for step in reversed(signs) if step not in self._blocks]
-            there = [kept for _, kept, _ in self._blocks.values() if kept]
-            self._count, count = sum(len(groups) for groups, _ in there), 0
             if missing:
                 with ThreadPoolExecutor(4) as pool:
                     for step, (kept, problem) in zip(missing, pool.map(self._block, missing), strict=True):
-                        if kept and count > MAX_RESPONSES:  # of the later files
-                            kept = (kept[0], kept[1][:, :0].copy())
-                        count += kept[1].shape[1] if kept else 0
                         self._blocks[step] = (signs[step], kept, problem)
-            state = frozenset((name, block[0]) for name, block in self._blocks.items())
+            state = frozenset((step, block[0]) for step, block in self._blocks.items())
             if self._joined is None or self._joined[0] != state:
-                problems = [self._blocks[step][2] for step in signs if self._blocks[step][2]]
-                groups, responses = self._join(list(signs))
-                self._joined = (state, (groups, problems, responses))
+                self._joined = (state, (self._join(list(signs)), [p for s in signs if (p := self._blocks[s][2])]))
             return self._joined[1]
 
-    def _join(self, steps: list[int]) -> tuple[Groups, Responses]:
+    def _join(self, steps: list[int]) -> Groups:
         """Put the files together; each then is a view of all, so that nothing is held twice."""
         steps = [step for step in steps if self._blocks[step][1] is not None]
-        left = MAX_RESPONSES
-        for step in reversed(steps):
-            sign, (part, each), problem = self._blocks[step]
-            self._blocks[step] = (sign, (part, each if left > 0 else each[:, :0].copy()), problem)
-            left -= each.shape[1]
         parts = [self._blocks[step][1] for step in steps] or [_summarise(0, _NO_ROWS, 0.5)]
-        groups = Groups(
-            **{f.name: np.concatenate([getattr(part, f.name) for part, _ in parts]) for f in fields(Groups)}
-        )
-        numbers = np.concatenate([each for _, each in parts], axis=1)
-        at = of_group = 0
-        owners = [np.zeros(0, np.int32)]
-        for step, (part, each) in zip(steps, parts, strict=False):
+        names = [field.name for field in fields(Groups)]
+        groups = Groups(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        at = 0
+        for step, part in zip(steps, parts, strict=False):
             sign, _, problem = self._blocks[step]
-            places = np.arange(of_group, of_group + len(part), dtype=np.int32)
-            owners += [np.repeat(places, part.valid)] if each.size else []
-            view = Groups(*(getattr(groups, f.name)[of_group : of_group + len(part)] for f in fields(Groups)))
-            self._blocks[step] = (sign, (view, numbers[:, at : at + each.shape[1]]), problem)
-            of_group, at = of_group + len(part), at + each.shape[1]
-        return groups, Responses(np.concatenate(owners), *numbers)
+            view = Groups(*(getattr(groups, name)[at : at + len(part)] for name in names))
+            self._blocks[step], at = (sign, view, problem), at + len(part)
+        return groups
 
     @property
     def damage(self) -> str:
@@ -161,22 +120,18 @@ class Index:
         bad = sum(block[1] is None for block in list(self._blocks.values()))
         return f"{bad} of {len(self._blocks)} rollout files cannot be read; the page Samples names them." if bad else ""
 
-    def _block(self, step: int) -> tuple[tuple[Groups, np.ndarray] | None, str]:
-        def summarised() -> tuple[Groups, np.ndarray]:
+    def _block(self, step: int) -> tuple[Groups | None, str]:
+        def summarised() -> Groups:
             if self._count > MAX_GROUPS:
                 raise RunError(
                     f"Rollouts before step {step + 1} are left out: the later ones have {MAX_GROUPS:,} groups."
                 )
-            groups, numbers = _summarise(step, read_columns(self.run, step, LIGHT), self.middle)
+            groups = _summarise(step, read_columns(self.run, step, LIGHT), self.middle)
             self._count += len(groups)
-            return groups, numbers
+            return groups
 
         problems: list[str] = []
         return attempt(summarised, None, problems, f"rollouts/step-{step:06d}.parquet"), "".join(problems)
-
-
-def _is_cut(kept: tuple[Groups, np.ndarray] | None) -> bool:
-    return kept is not None and not kept[1].size and bool(kept[0].valid.any())
 
 
 def file_of(run: Run, step: int) -> str:
@@ -252,13 +207,13 @@ def listed(column: pa.ChunkedArray) -> list:
             return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(pa.binary()).to_pylist()]
 
 
-def _summarise(step: int, table: pa.Table, middle: float) -> tuple[Groups, np.ndarray]:
-    """The groups of one file, and (4, N): reward, advantage, GRPO's, and length of the N responses with a reward."""
+def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
+    """The groups of one file."""
     rows = table.num_rows
-    number = {name: _floats(table, name, rows) for name in NUMBERS}
+    number = {name: numbers(table, name) for name in NUMBERS}
     group = _whole(table["group"])
-    valid = _flags(table, "valid", rows, default=np.isfinite(number["reward"])) & np.isfinite(number["reward"])
-    truncated = _flags(table, "truncated", rows, default=np.zeros(rows, bool))
+    valid = flags(table, "valid", np.isfinite(number["reward"])) & np.isfinite(number["reward"])
+    truncated = flags(table, "truncated", np.zeros(rows, bool))
     failed = table["error"].is_valid().to_numpy(zero_copy_only=False) if "error" in table.column_names else ~valid
     starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]])) if rows else np.zeros(0, int)
 
@@ -274,7 +229,7 @@ def _summarise(step: int, table: pa.Table, middle: float) -> tuple[Groups, np.nd
     advantage, grpo = number["advantage"], number["grpo_advantage"]
     rescued = (grpo == 0) & (np.abs(advantage) > 0) & np.isfinite(number["baseline"]) & valid
     none, compared = count == 0, valid & np.isfinite(advantage) & np.isfinite(grpo)
-    groups = Groups(
+    return Groups(
         step=np.full(len(starts), step, np.int32),
         group=group[starts],
         row=starts.astype(np.int32),
@@ -297,12 +252,6 @@ def _summarise(step: int, table: pa.Table, middle: float) -> tuple[Groups, np.nd
         prompt_id=_texts(table, "prompt_id", starts),
         cluster=_texts(table, "cluster", starts),
     )
-    return groups, np.stack([_short(each[valid]) for each in (reward, advantage, grpo, number["response_length"])])
-
-
-def _short(values: np.ndarray) -> np.ndarray:
-    """float32, NaN for what it does not hold."""
-    return np.where(np.abs(values) < np.finfo(np.float32).max, values, np.nan).astype(np.float32)
 
 
 def _whole(column: pa.ChunkedArray) -> np.ndarray:
@@ -311,13 +260,14 @@ def _whole(column: pa.ChunkedArray) -> np.ndarray:
     return column.cast(pa.int64()).to_numpy()
 
 
-def _floats(table: pa.Table, name: str, rows: int) -> np.ndarray:
+def numbers(table: pa.Table, name: str) -> np.ndarray:
+    """A column as float64, NaN where it has nothing."""
     if name not in table.column_names:
-        return np.full(rows, np.nan)
+        return np.full(table.num_rows, np.nan)
     return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False).astype(float)
 
 
-def _flags(table: pa.Table, name: str, rows: int, default: np.ndarray) -> np.ndarray:
+def flags(table: pa.Table, name: str, default: np.ndarray) -> np.ndarray:
     if name not in table.column_names:
         return default
     column = table[name].cast(pa.bool_())

@@ -1,14 +1,12 @@
-"""Runs from data set repos of the Hub: only names that a run has, only after their sizes are known, read-only. Copies of
-repos that visitors add are removed when there are too many."""
+"""Runs from data set repos of the Hub: only names that a run has, only after their sizes are known, read-only."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,31 +16,20 @@ MAX_RUN_BYTES = 2 * 2**30
 MAX_FILE_BYTES = 512 * 2**20
 TOKEN = "EBPO_SPACE_HF_TOKEN"  # a read-only token; without it the Hub is asked anonymously
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
-_HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
+_HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}/{_PART}", re.ASCII)
 _NAME = r"[\w@+=,.:-]{1,200}"
 _FILES = re.compile(
     r"run\.json|metrics\.jsonl|prior\.json|checkpoints\.jsonl|README\.md|rollouts/step-\d{1,9}\.parquet"
     rf"|(eval/)?{_NAME}/{_NAME}/step-\d{{1,9}}/(summary\.json|samples\.parquet)",
     re.ASCII,
 )
-MAX_ADDED = 16  # copies of repos that visitors added; the one that was not asked for for longest goes first
 _AGAIN = 600.0  # seconds until the Hub is asked once more
 _WAIT = 10.0  # seconds for another's download
 
 
 def is_repo(text: str) -> bool:
     """Test if it names a repo, and not a folder: of a folder the first part exists."""
-    return "/" in text and is_hub_name(text) and not os.path.exists(text.partition("/")[0])
-
-
-def is_hub_name(text: str) -> bool:
-    """Test if it can be an owner, or owner/name."""
-    return bool(_HUB_NAME.fullmatch(text))
-
-
-def is_allowed(text: str, allowed: Collection[str]) -> bool:
-    """Test if it names a repo that is, or whose owner is, in the allowlist. What lies here plays no part in it."""
-    return "/" in text and is_hub_name(text) and (text in allowed or text.partition("/")[0] in allowed)
+    return bool(_HUB_NAME.fullmatch(text)) and not os.path.exists(text.partition("/")[0])
 
 
 def wanted(
@@ -94,7 +81,7 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
         snapshot_download(
             repo, repo_type="dataset", revision=info.sha, allow_patterns=names, local_dir=directory, token=token
         )
-        forget(directory, names)
+        _remove_rolled_back(directory, names)
     except RunError:
         raise
     except RepositoryNotFoundError:
@@ -105,8 +92,8 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
     return directory, left_out
 
 
-def forget(directory: Path, names: Sequence[str]) -> None:
-    """Remove files of a run that the repo no longer has: steps that were rolled back."""
+def _remove_rolled_back(directory: Path, names: Sequence[str]) -> None:
+    """Remove files that the repo no longer has."""
     for path in directory.rglob("*"):
         name = path.relative_to(directory).as_posix()
         if path.is_file() and _FILES.fullmatch(name) and name not in names:
@@ -122,18 +109,13 @@ class Copy:
     path: Path
     problems: tuple[str, ...]
     at: float  # when it was fetched
-    used: float  # when it was last asked for
 
 
 @dataclass
 class Fetched:
-    """Copies of repos: fetched when first asked for, and again at intervals, since a run may grow.
-
-    keep: repos whose copies stay; of others the last `MAX_ADDED` do.
-    """
+    """Copies of repos: fetched when first asked for, and again at intervals, since a run may grow."""
 
     cache: Path | None
-    keep: Container[str]
     fetch: Callable = fetch
     copies: dict[str, Copy] = field(default_factory=dict)
     _one: threading.Lock = field(default_factory=threading.Lock)  # downloads do not take every thread
@@ -144,31 +126,20 @@ class Fetched:
         Raises:
             RunError: it cannot be fetched.
         """
-        now, copy = time.monotonic(), self.copies.get(repo)
-        if copy:
-            copy.used = now
-        if copy and now - copy.at < _AGAIN:
+        copy = self.copies.get(repo)
+        if copy and time.monotonic() - copy.at < _AGAIN:
             return copy
         if not self._one.acquire(timeout=0 if copy else _WAIT):
             if copy:
                 return copy
             raise RunError(f"{repo}: other runs are being fetched from the Hub. Try again in a minute.")
         try:
-            try:
-                path, problems = self.fetch(repo, self.cache)
-            except RunError:
-                if copy is None:
-                    raise
-                path, problems = copy.path, copy.problems
-            made = Copy(path, tuple(problems), time.monotonic(), time.monotonic())
-            self.copies[repo] = made
-            self._remove_oldest()
+            path, problems = self.fetch(repo, self.cache)
+        except RunError:
+            if copy is None:
+                raise
+            path, problems = copy.path, copy.problems
         finally:
             self._one.release()
-        return made
-
-    def _remove_oldest(self) -> None:
-        added = [name for name in self.copies if name not in self.keep]
-        for name in sorted(added, key=lambda name: self.copies[name].used)[:-MAX_ADDED]:
-            del self.copies[name]
-            shutil.rmtree((self.cache or default_cache()) / name, ignore_errors=True)
+        self.copies[repo] = Copy(path, tuple(problems), time.monotonic())
+        return self.copies[repo]

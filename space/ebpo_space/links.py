@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote
 
 from .pages import PAGES
-from .parameters import Parameter, names, one_of
+from .parameters import Parameter, flag, names, one_of
+from .run_table import SORTS
 
 PARAMETERS: dict[str, Parameter] = {  # by name in the address
     "tab": (next(iter(PAGES)), one_of(PAGES)),
     "runs": ([], names),
     "hidden": ([], names),
+    "table": (False, flag),  # of all runs, open
+    "sort": ("", one_of(SORTS)),
     **{name: parameter for page in PAGES.values() for name, parameter in page.parameters.items()},
 }
 

@@ -5,13 +5,12 @@ It reads run directories, nothing else: it needs neither a GPU nor torch, and ca
 examples:
   openrlhf-ebpo space --runs runs/quickstart                       one run, or all runs below a folder
   openrlhf-ebpo space --runs runs/ebpo/run runs/grpo/run           two runs, side by side
-  openrlhf-ebpo space --runs owner/name --allow owner              a data set repository of the Hub; visitors may add
-                                                                   others of the same owner
+  openrlhf-ebpo space --runs owner/name                            a data set repository of the Hub
   python space/app.py --runs runs/quickstart                       the same from a checkout
 
 environment, for a Space on the Hub:
-  EBPO_SPACE_RUNS, EBPO_SPACE_ALLOW   as --runs and --allow, separated by commas
-  EBPO_SPACE_HF_TOKEN                 a read-only token for private repositories; without it the Hub is asked anonymously
+  EBPO_SPACE_RUNS       as --runs, separated by commas
+  EBPO_SPACE_HF_TOKEN   a read-only token for private repositories; without it the Hub is asked anonymously
 
 Links keep the view: what is on the page is in the address.
 """
@@ -28,8 +27,6 @@ from pathlib import Path
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import Parser, error_exit
 from openrlhf_ebpo.command import parse as parse_flags
-
-from .hub import is_hub_name
 
 SESSIONS = 500  # of visitors, 0.4 MB each; who comes back later is shown what the address says
 THREADS = 8  # answers worked on at a time
@@ -51,13 +48,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="RUN",
         help="run directories, folders that hold some or will, or owner/name of data set repositories on the Hub",
     )
-    parser.add_argument(
-        "--allow",
-        nargs="+",
-        default=listed("EBPO_SPACE_ALLOW"),
-        metavar="NAME",
-        help="owners, or owner/name, whose data set repositories visitors may add (default: none)",
-    )
+    parser.add_argument("--allow", nargs="*", help=argparse.SUPPRESS)  # retired
     parser.add_argument(
         "--host",
         default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
@@ -69,9 +60,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
-    for name in options.allow:
-        if not is_hub_name(name):
-            parser.error(f"--allow {name!r} is neither an owner nor owner/name on the Hub")
+    if options.allow is not None or os.environ.get("EBPO_SPACE_ALLOW"):
+        named = "--allow" if options.allow is not None else "EBPO_SPACE_ALLOW"
+        parser.error(f"{named} is gone: visitors add no repositories; name every run, or owner/name, with --runs")
     check_address(parser, options.host, options.port)
     return options
 
@@ -107,7 +98,7 @@ def serve(options: argparse.Namespace) -> None:
 
     gc.freeze()
     gc.enable()
-    workspace = Workspace(Runs(options.runs, options.allow))
+    workspace = Workspace(Runs(options.runs))
     demo = build(workspace)
     _, url, _ = demo.launch(
         prevent_thread_lock=True,

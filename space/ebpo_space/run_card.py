@@ -48,10 +48,6 @@ class Looked:
     problems: Sequence[str]
 
 
-def state_of(run: Opened, now: float) -> str:
-    return condition(run.about, run.metrics, signs(run.run), now).kind
-
-
 def look(run: Opened, groups: Groups, now: float) -> Looked:
     came, problems = outcome(run.run, run.metrics, run.rewards)
     state = condition(run.about, run.metrics, signs(run.run), now)
@@ -203,9 +199,7 @@ def _worst(each: Warned) -> str:
 def _panel_link(each: Warned) -> HTML:
     if each.metric == "step":
         return HTML()
-    return html(
-        '<button type="button" {}>panel</button>', setting(tab="dynamics", look="metrics", more=[each.metric], zoom="")
-    )
+    return html('<button type="button" {}>panel</button>', setting(tab="dynamics", more=[each.metric], zoom=""))
 
 
 def _groups_link(each: Warned, looked: Looked) -> HTML:

@@ -1,4 +1,4 @@
-"""Which runs there are: directories and data set repos of the Hub that the app was started with, and repos of an allowlist.
+"""Which runs there are: directories and data set repos of the Hub that the app was started with.
 
 A visitor only ever names a run by its key. Paths come from the command line alone, and files of a run are opened through
 `inside`, so a symbolic link in a run cannot lead out of it.
@@ -47,11 +47,9 @@ class Runs:
     """The runs of this app.
 
     given: run directories, folders with run directories below them, or Hub data set repos (owner/name).
-    allowed: owners, or owner/name, whose data set repos a visitor may add.
     """
 
     given: Sequence[str] = ()
-    allowed: Sequence[str] = ()
     cache: Path | None = None
     fetch: Callable = hub.fetch
     _known: dict[str, Run] = field(default_factory=dict)
@@ -62,11 +60,10 @@ class Runs:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self):
-        self._fetched = Fetched(self.cache, self._listed, self.fetch)
+        self._fetched = Fetched(self.cache, self.fetch)
 
     def listed(self) -> list[str]:
-        """The runs that the app was started with, in a stable order; looks for new ones every few seconds. Not
-        among them is what visitors add."""
+        """The runs that the app was started with, in a stable order; looks for new ones every few seconds."""
         with self._lock:
             if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
                 self._scan()
@@ -104,16 +101,14 @@ class Runs:
         """The run of this key; a Hub repo is fetched the first time.
 
         Raises:
-            RunError: unknown, not allowed, or it cannot be fetched.
+            RunError: unknown, or it cannot be fetched.
         """
         listed = self.listed()
         with self._lock:
             if found := self._known.get(key):
                 return found
-        if key not in listed and not hub.is_allowed(key, self.allowed):
-            names = ", ".join(self.allowed) or "none"
-            unlisted = f"it is not on this app's list of Hub repositories (allowed: {names})"
-            raise RunError(f"There is no run called “{key}” here, and {unlisted}.")
+        if key not in listed:
+            raise RunError(f"There is no run called “{key}” here: the owner of this app names the runs that it shows.")
         copy = self._fetched.get(key)
         return Run(key, copy.path, problems=copy.problems)
 

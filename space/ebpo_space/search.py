@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from .bounded import batches, columns_of
 from .errors import RunError, reading
-from .groups import Groups, Index, listed, open_file, read_columns, rows_of
+from .groups import Groups, Index, flags, listed, numbers, open_file, read_columns, rows_of
 from .runs import Run
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
@@ -165,6 +165,27 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
     columns = columns_of(open_file(run, step))
     table = read_columns(run, step, columns, slice(row, row + min(size, MAX_ANSWERS)))
     return rows_of(table)
+
+
+def batch_scale(run: Run, step: int) -> tuple[float, float] | None:
+    """Mean m and deviation s with which training made the advantages of a step's responses: A = (r − V − m) / s. None unless
+    one m and s fit them all.
+
+    Raises:
+        RunError: the file is gone or damaged.
+    """
+    table = read_columns(run, step, ("reward", "baseline", "advantage", "valid"))
+    reward, baseline, advantages = (numbers(table, name) for name in ("reward", "baseline", "advantage"))
+    raw = reward - baseline
+    known = flags(table, "valid", np.isfinite(reward)) & np.isfinite(raw) & np.isfinite(advantages)
+    x, y = raw[known], advantages[known]
+    if not x.size or not np.ptp(x) > 0:
+        return None
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    offset = float(y.mean() - slope * x.mean())
+    if not slope > 0 or np.abs(slope * x + offset - y).max() > 1e-3 * max(1.0, float(np.abs(y).max())):
+        return None
+    return -offset / slope, 1 / slope
 
 
 def history(groups: Groups, prompt_id: str | None) -> np.ndarray:

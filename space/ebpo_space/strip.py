@@ -34,7 +34,7 @@ def answers(
     source: of the group's texts, for `reading.answer`.
     find: what is searched for.
     longest: tiles in order of length, the longest first.
-    scale: the batch's mean and deviation of r − V (`replayed.batch_scale`).
+    scale: the batch's mean and deviation of r − V (`search.batch_scale`).
     """
     tiles = strip(rows, chosen, lambda i: {"answer": i + 1}, find, longest)
     left = (

@@ -1,15 +1,14 @@
-"""HTML of what the pages share: the bar of runs, notices, tables."""
+"""HTML of what the pages share: buttons, notices, tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from openrlhf_ebpo.redact import without_homes
 
 from .figures import colour
-from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
+from .text import HTML, attribute, harmless, html, joined
 
 STATE = {  # of a run, in words
     "training": "training",
@@ -65,81 +64,9 @@ def no_runs(awaited: Sequence[str]) -> HTML:
     )
 
 
-class Chip(NamedTuple):
-    """One run in the bar, or all seeds of one configuration. states: how many runs are in which of `STATE`."""
-
-    name: str
-    keys: tuple[str, ...]
-    number: int
-    states: Mapping[str, int]
-
-
-def run_bar(chips: Sequence[Chip], others: Sequence[str], allowed: Sequence[str], view: dict) -> HTML:
-    """The chosen runs as chips, hidden ones included, how many runs they are of how many, a menu of the others, and a field
-    for a Hub repository."""
-    keys = [key for chip in chips for key in chip.keys]
-    shown = joined(_chip(chip, view) for chip in chips)
-    count = html("<small>{} of {} runs</small>", len(keys), len(keys) + len(others)) if others and keys else ""
-    parts = shown, count, _menu(keys, others), _hub_field(allowed)
-    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}{}</div>', *parts)
-
-
 def dot(number: int, kind: str = "dot") -> HTML:
     """A run's colour."""
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
-
-
-def _chip(chip: Chip, view: dict) -> HTML:
-    name = attribute(chip.name, 60)
-    hidden = set(chip.keys) <= set(view["hidden"])
-    others = [key for key in view["hidden"] if key not in chip.keys]
-    mark = dot(chip.number, "dot live" if chip.states.get("training") else "dot")
-    switch = html(
-        '<button type="button" class="see" {0} title="{2}" aria-label="{1} is {2}">{3}</button>',
-        *(setting(hidden=others if hidden else [*others, *chip.keys]), name),
-        *("hidden; show it" if hidden else "shown; hide it", mark),
-    )
-    return html(
-        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small></span>',
-        *(
-            "hidden" if hidden else "",
-            colour(chip.number),
-            switch,
-            run_name(chip.name, 44),
-            _states(chip),
-        ),
-    )
-
-
-def _states(chip: Chip) -> str:
-    """The state of a run; the count of a configuration's runs, and of those that are not complete."""
-    if len(chip.keys) == 1:
-        (kind,) = chip.states
-        return STATE[kind] if kind != "unknown" else ""
-    left = [f"{count} {STATE[kind]}" for kind, count in chip.states.items() if kind != "complete"]
-    return ", ".join([f"{len(chip.keys)} seeds", *left])
-
-
-def _menu(keys: list[str], others: Sequence[str]) -> HTML:
-    if not others:
-        return HTML()
-    options = joined(
-        html('<option value="{}">{}</option>', attribute(key), middle_cut(key, 60)) for key in others[:500]
-    )
-    return html(
-        '<select data-name="add" aria-label="Add a run"><option value="">Add a run…</option>{}</select>',
-        options,
-    )
-
-
-def _hub_field(allowed: Sequence[str]) -> HTML:
-    if not allowed:
-        return HTML()
-    return html(
-        '<input data-name="add" type="text" placeholder="owner/name on the Hub" spellcheck="false" '
-        'aria-label="Add a data set repository of the Hub (allowed: {})">',
-        attribute(", ".join(allowed), 120),
-    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:

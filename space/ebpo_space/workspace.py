@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,19 +67,28 @@ class Workspace:
         turns = [key for turn in itertools.zip_longest(*groups) for key in turn if key is not None]
         return sorted(turns[:AT_ONCE], key=[key for group in groups for key in group].index)
 
-    def configurations(self) -> list[list[str]]:
-        """Keys of the listed runs: those that differ only in their seed together, in the order of their first runs. The place
-        of a configuration is the number of its colour."""
+    def described(self) -> list[Opened]:
+        """The listed runs as their run.json describes them, without metrics. Those that differ only in their seed share the
+        number of a colour."""
         known = {key: self.runs.known(key) for key in self.runs.listed()}
         about = {key: attempt(lambda run=run: describe(run), {}, []) if run else {} for key, run in known.items()}
         runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
-        return [[run.run.key for run in group] for group in seeds.grouped(runs)]
+        return [
+            replace(run, run=replace(run.run, number=number))
+            for number, group in enumerate(seeds.grouped(runs))
+            for run in group
+        ]
 
-    def numbers(self, others: Sequence[str] = ()) -> dict[str, int]:
-        """Key -> number of its colour, of the listed runs and then of others."""
-        groups = self.configurations()
-        numbers = {key: number for number, group in enumerate(groups) for key in group}
-        return numbers | {key: len(groups) + i for i, key in enumerate(key for key in others if key not in numbers)}
+    def configurations(self) -> list[list[str]]:
+        """Keys of the listed runs: those that differ only in their seed together, in the order of their first runs."""
+        found: dict[int, list[str]] = {}
+        for run in self.described():
+            found.setdefault(run.run.number, []).append(run.run.key)
+        return list(found.values())
+
+    def numbers(self) -> dict[str, int]:
+        """Key -> number of its colour."""
+        return {run.run.key: run.run.number for run in self.described()}
 
     def shown(self, view: dict) -> list[str]:
         """Keys of the view's runs that are not hidden."""
@@ -92,7 +101,7 @@ class Workspace:
             RunError: there is no such run.
         """
         run = self.runs.get(key)
-        run = replace(run, number=(numbers or self.numbers([key]))[key])
+        run = replace(run, number=(numbers or self.numbers())[key])
         problems = list(run.problems)
         if not run.path.is_dir():
             problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
@@ -105,7 +114,7 @@ class Workspace:
         """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
         opened, problems = [], []
         chosen, shown = self.chosen(view), self.shown(view)
-        numbers = self.numbers(chosen)
+        numbers = self.numbers()
         for key in shown:
             found = attempt(lambda key=key: self.open(key, numbers), None, problems, key)
             if found is not None:

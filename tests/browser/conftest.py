@@ -106,7 +106,7 @@ def temporary(tmp_path_factory):
 @pytest.fixture(scope="session")
 def app(serve, runs, temporary):
     places = {"GRADIO_TEMP_DIR": str(temporary / "gradio"), "TMPDIR": str(temporary)}
-    return serve("--runs", str(runs), "--allow", "friends", **places)
+    return serve("--runs", str(runs), **places)
 
 
 @pytest.fixture(scope="session")

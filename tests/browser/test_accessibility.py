@@ -11,7 +11,6 @@ READY = {
     "overview": ".run-card",
     "dynamics": ".panel[data-drawn]",
     "samples": ".answer",
-    "compare": ".sides .reading",
     "evaluation": "table.scores",
     "configuration": "table.settings",
     "understand": ".story",

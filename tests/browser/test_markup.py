@@ -96,14 +96,6 @@ def test_every_group_with_and_without_formulas(look, run):
     page.wait_for_function("() => location.search.includes('cluster=')")
 
 
-def test_two_runs_compared(look):
-    page = look(f"?tab=compare&runs={ONE},2,broken", ".sides .reading")
-    assert "<img data-foreign" in page.locator(".prompt").first.inner_text()
-    assert "<img data-foreign" in page.locator(".sides > .answer .reading").first.inner_text()
-    page.locator(".side .choices button", has_text="2").first.click()
-    page.wait_for_selector(".side:nth-child(2) .strip, .side:nth-child(2) .none")
-
-
 def test_evaluation_with_its_questions(look):
     page = look(f"?tab=evaluation&runs={ONE},2,broken", "table.scores")
     assert "<img data-foreign" in page.locator("table.scores").inner_text()

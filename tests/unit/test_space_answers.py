@@ -10,9 +10,8 @@ from space_runs import learning_run
 from openrlhf_ebpo.space import reading
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import samples
-from openrlhf_ebpo.space.replayed import batch_scale
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.search import error_counts
+from openrlhf_ebpo.space.search import batch_scale, error_counts
 from openrlhf_ebpo.space.workspace import Workspace
 
 
@@ -30,7 +29,7 @@ def workspace(folder):
 
 
 def test_the_arithmetic_leads_from_reward_to_advantage(folder, workspace):
-    mean, deviation = batch_scale(workspace.open("ebpo"), 12, 4)
+    mean, deviation = batch_scale(workspace.open("ebpo").run, 12)
     rows = pq.read_table(folder / "ebpo" / "rollouts" / "step-000012.parquet").to_pylist()
     rows = [row for row in rows if row["valid"]]
     made = [(row["reward"] - row["baseline"] - mean) / deviation for row in rows]
@@ -41,7 +40,7 @@ def test_the_arithmetic_leads_from_reward_to_advantage(folder, workspace):
 
 
 def test_without_a_logged_baseline_there_is_no_arithmetic(workspace):
-    assert batch_scale(workspace.open("grpo"), 12, 4) is None
+    assert batch_scale(workspace.open("grpo").run, 12) is None
     assert "arithmetic" not in samples.render(clean({"runs": "grpo"}), workspace)["answers"]
 
 

@@ -15,13 +15,14 @@ from recorded_runs import GOOD, save_result
 from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo import space
-from openrlhf_ebpo.space.app import _bar, fingerprint
+from openrlhf_ebpo.space.app import changes_of, fingerprint
 from openrlhf_ebpo.space.headline import ONE_SEED
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
 from openrlhf_ebpo.space.run_card import VERDICT
+from openrlhf_ebpo.space.run_table import COLUMNS, bar
 from openrlhf_ebpo.space.runs import AT_ONCE, Runs
-from openrlhf_ebpo.space.tables import STATE, Chip, run_bar
+from openrlhf_ebpo.space.tables import STATE
 from openrlhf_ebpo.space.warnings import RULES
 from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
 
@@ -198,10 +199,42 @@ def test_all_configurations_are_shown_in_turn_and_share_a_colour(tmp_path):
     assert {run.run.number for run in opened if run.run.key.startswith("ebpo")} == {0}
     assert {run.run.number for run in opened if run.run.key.startswith("grpo")} == {1}
     assert workspace.open("grpo-00").run.number == 1
-    bar = _bar(workspace, clean({}))
-    assert bar.count('class="chip') == 2 and f"{AT_ONCE} of {2 * AT_ONCE} runs" in bar and "10 seeds" in bar
-    hidden = sets(bar)[0]["hidden"]
+    chips, table = bar(workspace, clean({}))
+    assert chips.count('class="chip') == 2 and f"{AT_ONCE} of {2 * AT_ONCE} runs" in chips and "10 seeds" in chips
+    hidden = sets(chips)[0]["hidden"]
     assert len(hidden) == AT_ONCE // 2 and all(key.startswith("ebpo") for key in hidden)
+    assert table == "" and {"table": True} in sets(chips)
+
+
+def names(table: str) -> list[str]:
+    return [
+        re.sub(r"<[^>]+>", "", each).strip() for each in re.findall(r'<th scope="row">.*?</button>(.*?)</th>', table)
+    ]
+
+
+def test_the_table_has_every_run_and_sorts_by_any_column(tmp_path):
+    for seed in range(AT_ONCE + 2):
+        place = tmp_path / f"run-{seed:02d}"
+        place.mkdir()
+        args = {"train": {"seed": seed}, "actor": {"lr": float(seed)}}
+        (place / "run.json").write_text(json.dumps({"schema": 1, "args": args, "started": f"2026-01-{30 - seed:02d}"}))
+        (place / "metrics.jsonl").write_text(json.dumps({"step": 1, "reward": 0.5 - seed / 100}) + "\n")
+    shown = Workspace(Runs([str(tmp_path)]))
+    chips, table = bar(shown, clean({"table": 1}))
+    assert 'class="chip' not in chips, "of many configurations the table says which is which"
+    assert len(names(table)) == AT_ONCE + 2 and table.count("not read</td>") == 2 and "run-21" in table
+    first = {
+        each: names(bar(shown, clean({"table": 1, "sort": each}))[1])[0]
+        for each in ("-run", "seed", "started", "reward")
+    }
+    assert first == {"-run": "run-21", "seed": "run-00", "started": "run-21", "reward": "run-19"}
+    for column in COLUMNS:
+        turned = [each["sort"] for each in sets(bar(shown, clean({"table": 1, "sort": column}))[1]) if "sort" in each]
+        assert f"-{column}" in turned and len(turned) == len(COLUMNS)
+    (add, _) = [each["add"] for each in sets(table) if "add" in each]
+    chosen = shown.chosen(clean({}))
+    after = changes_of({"add": add}, chosen, ["run-07"])["runs"]
+    assert add in after and "run-07" not in after and len(after) == AT_ONCE, "a hidden one leaves"
 
 
 @pytest.mark.parametrize("page", ["overview", "dynamics", "samples", "evaluation"])
@@ -213,14 +246,13 @@ def test_a_hidden_run_is_nowhere_but_in_the_bar(workspace, page):
     assert ALL_HIDDEN in everything["notes"]
 
 
-def test_a_click_on_the_dot_hides_and_shows_again():
-    run = [Chip("a", ("a",), 0, {"unknown": 1})]
-    view = clean({"hidden": "b"})
+def test_a_click_on_the_dot_hides_and_shows_again(workspace):
+    view = clean({"runs": "ebpo-1,grpo-1", "hidden": "grpo-1"})
     states = []
     for _ in range(2):
-        view = clean({**view, **sets(run_bar(run, [], [], view))[0]})
+        view = clean({**view, **sets(bar(workspace, view)[0])[0]})
         states.append(view["hidden"])
-    assert states == [["b", "a"], ["b"]]
+    assert states == [["grpo-1", "ebpo-1"], ["grpo-1"]]
 
 
 def test_hostile_and_empty_runs_have_cards(workspace, tmp_path):

@@ -12,22 +12,20 @@ import pytest
 from panels import board, values
 from space_runs import learning_run
 
-from openrlhf_ebpo.estimator.registry import ESTIMATORS
 from openrlhf_ebpo.run.catalogue import HELD_OUT, Shown, shown_in
 from openrlhf_ebpo.space import document, pages
-from openrlhf_ebpo.space.figures import number, signed
+from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.metrics import positions
-from openrlhf_ebpo.space.pages import compare, configuration, dynamics, evaluation, samples, understand
+from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
 from openrlhf_ebpo.space.routes import chunk
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.search import KINDS, answers, position_of
+from openrlhf_ebpo.space.search import KINDS, position_of
 from openrlhf_ebpo.space.shelves import SPEED
 from openrlhf_ebpo.space.workspace import Workspace
 
 PAGES = {
-    "compare": compare,
     "configuration": configuration,
     "dynamics": dynamics,
     "samples": samples,
@@ -73,9 +71,8 @@ def test_the_x_axis_can_be_rollouts_or_time(workspace):
 
 def test_every_figure_is_one_that_plotly_reads(workspace):
     graph_objects = pytest.importorskip("plotly.graph_objects")
-    shown = [("dynamics", {"look": look}) for look in dynamics.LOOKS] + [("evaluation", {})]
-    for page, view in shown:
-        view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl", **view}
+    view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl"}
+    for page in ("dynamics", "evaluation"):
         assert board(show(workspace, page, **view))
         for panel in board(show(workspace, page, **view)).values():
             text = re.sub(r'"@[\w-]+"', '"#112233"', json.dumps(panel["figure"]))
@@ -125,58 +122,20 @@ def test_samples_of_another_estimator_have_no_picture(workspace):
     assert "<svg" not in show(workspace, "samples", run="grpo")["decision"]
 
 
-def lines(detail: str) -> dict[str, str]:
-    """Title of an estimator -> its line of the table."""
-    rows = re.findall(r'<th scope="row"><b>(.*?)</b>(.*?)</tr>', detail)
-    return {name: re.sub(r"<[^>]+>", " ", rest) for name, rest in rows}
-
-
-@pytest.mark.parametrize("run", ["ebpo", "grpo"])
-def test_samples_show_a_group_under_every_estimator(workspace, run):
-    detail = show(workspace, "samples", run=run, at="5.3")["decision"]
-    found = lines(detail)
-    assert list(found) == [entry.title for name, entry in ESTIMATORS.items() if name != "gae"]
-    used = [name for name, line in found.items() if "used in training" in line]
-    assert used == [{"ebpo": "EBPO", "grpo": "GRPO"}[run]]
-    rows = [row for row in answers(workspace.open(run).run, *group_at(workspace, run, 5, 3)) if row["valid"]]
-    best = max(row["reward"] for row in rows)
-    logged = next(row["advantage"] for row in rows if row["reward"] == best)
-    assert signed(logged) in found[used[0]]
-    assert ("from this batch alone" in found["EBPO"]) == (run != "ebpo") and "from this batch alone" in found["SPO"]
-
-
-def group_at(workspace, run, step, group):
-    groups = workspace.index(workspace.open(run)).read()[0]
-    return groups, position_of(groups, step, group)
-
-
-def test_samples_of_a_users_own_estimator_have_its_line_first(workspace, tmp_path):
-    folder = learning_run(tmp_path / "own", steps=2, seed=1, name="own", prompts=4, estimator="my_package.mine:Mine")
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="own", at="1.2")["decision"]
-    assert next(iter(lines(detail))) == "Mine" and "used in training" in lines(detail)["Mine"]
-
-
-def test_rollouts_without_a_column_that_estimators_need_say_so(tmp_path):
-    folder = learning_run(tmp_path / "old", steps=1, seed=1, name="old", prompts=4)
-    path = folder / "rollouts" / "step-000001.parquet"
-    pq.write_table(pq.read_table(path).drop_columns(["score_weight", "action_tokens"]), path)
-    found = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")
-    assert "must have one column action_tokens and one score_weight" in found["decision"]
-    assert found["answers"].count('class="tile') == 4
-
-
-@pytest.mark.parametrize("column", ["advantage", "sample", "reward"])
-def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_path, column):
-    folder = learning_run(tmp_path / "odd", steps=1, seed=1, name="odd", prompts=4)
-    path = folder / "rollouts" / "step-000001.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(["1"] * len(table))), path)
-    found = show(Workspace(Runs([str(folder)])), "samples", runs="odd", at="1.2")
-    detail = found["decision"]
-    if column != "reward":  # without which there are no groups at all
-        assert f"rollouts/step-000001.parquet: the column {column} is of type string" in detail
-        assert found["answers"].count('class="tile') == 4
-    assert str(tmp_path) not in detail
+def test_samples_offer_the_same_prompt_in_the_other_run(tmp_path):
+    for name, pace in (("a", 1.0), ("b", 0.4)):
+        learning_run(tmp_path / name, steps=6, seed=1, name=name, prompts=8, pace=pace)
+    learning_run(tmp_path / "other", steps=6, seed=5, name="other", prompts=8)
+    both = Workspace(Runs([str(tmp_path)]))
+    found = samples.render(clean({"runs": "a,b,other", "at": "3.2"}), both)["decision"]
+    wishes = [json.loads(html.unescape(each)) for each in re.findall(r'data-set="([^"]*)"', found)]
+    (there,) = [wish for wish in wishes if wish.get("run") == "b"]
+    here, beyond = (both.index(both.open(key)).read()[0] for key in "ab")
+    prompt = here.prompt_id[position_of(here, 3, 2)]
+    assert beyond.prompt_id[position_of(beyond, *map(int, there["at"].split(".")))] == prompt
+    assert there["at"].startswith("3."), "the nearest step"
+    assert samples.render(clean({"runs": "a,b,other", **there}), both)["view"]["at"] == there["at"]
+    assert not [wish for wish in wishes if wish.get("run") == "other"], "a run that never had the prompt"
 
 
 def test_evaluation_marks_the_papers_numbers(workspace):
@@ -203,6 +162,15 @@ def test_understand_says_when_estimators_learn_nothing(right):
     assert ("learns nothing here" in found["story"]) == (right in (0, 4))
 
 
+@pytest.mark.parametrize(("right", "gain"), [(0, "−0.10"), (1, "+0.71"), (4, "+0.15")])
+def test_understand_has_the_worked_example_of_the_docs(right, gain):
+    view = clean({"g": 4, "right": right, "mean": 5 / 12, "within": 35 / 144, "between": 13 / 72})
+    story = understand.render(view)["story"]
+    assert "(σ²/G) / (σ²/G + τ²) = <b>0.252</b>" in story
+    assert ("= <b>0.292</b>" in story) == (right == 1)
+    assert gain in story
+
+
 @pytest.mark.parametrize("mean", [0.01, 0.5, 0.99])
 @pytest.mark.parametrize("between", [0.0, 0.25])
 @pytest.mark.parametrize("within", [0.0, 0.25])
@@ -225,10 +193,8 @@ def test_steps_may_be_typed_with_blanks_and_capitals(workspace, typed, label):
 
 
 @pytest.mark.parametrize("at", ["9" * 200 + ".1", "1." + "9" * 200, "-1.-1"])
-@pytest.mark.parametrize("page", ["samples", "compare"])
-def test_a_place_that_no_run_has_is_said(workspace, page, at):
-    found = show(workspace, page, at=at, at_b=at)
-    assert "There is no group" in found["notes" if page == "samples" else "notices"]
+def test_a_place_that_no_run_has_is_said(workspace, at):
+    assert "There is no group" in show(workspace, "samples", at=at)["notes"]
 
 
 def test_an_address_gives_back_its_view():
@@ -356,7 +322,7 @@ def test_the_rest_of_a_long_question_can_be_asked_for(tmp_path):
     assert chunk(runs, {**asked, "from": "20000", "to": "20010"}) == "word word "
 
 
-OF_ALL = {"tab", "runs", "hidden"}  # values that no page owns
+OF_ALL = {"tab", "runs", "hidden", "table", "sort"}  # values that no page owns
 
 
 def test_a_page_is_one_line_of_the_table():

@@ -11,15 +11,14 @@ from openrlhf_ebpo.estimator.registry import title
 
 from ..cards import PER_PAGE, badge, decision, group_list, history_bar
 from ..errors import RunError, attempt
-from ..groups import Groups, Index, clusters
+from ..groups import Groups, clusters
 from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
 from ..picture import Drawn, implied_prior_mean, picture
-from ..replayed import batch_scale, under_every_estimator
-from ..search import KINDS, Filter, answers, choose, error_counts, history, position_of, prompts_of
+from ..search import KINDS, Filter, answers, batch_scale, choose, error_counts, history, position_of, prompts_of
 from ..strip import MAX_TILES, first_with
 from ..strip import answers as strip
-from ..tables import choice, empty, no_runs, notices, setting
+from ..tables import choice, dot, empty, no_runs, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 
@@ -48,6 +47,7 @@ PARAMETERS = {
     "raw": (False, flag),
     "longest": (False, flag),  # answers by length
 }
+MAX_OTHER_RUNS = 6  # in which the same prompt is looked for
 _FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
 
 
@@ -98,10 +98,13 @@ def render(view: dict, workspace: Workspace) -> dict:
         said = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
         notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", said, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
-    return _page(view, keys, opened, index, groups, problems)
+    return _page(view, keys, workspace, opened, groups, problems)
 
 
-def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str]) -> dict:
+def _page(
+    view: dict, keys: list[str], workspace: Workspace, opened: Opened, groups: Groups, problems: list[str]
+) -> dict:
+    index = workspace.index(opened)
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
     try:
         success = view["from"], view["to"]
@@ -126,7 +129,14 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
         **(
             {}
             if current is None
-            else _group(view, opened, index, groups, current, badge(groups, current, failed, passed))
+            else _group(
+                view,
+                opened,
+                groups,
+                current,
+                badge(groups, current, failed, passed),
+                _elsewhere(workspace, keys, opened, groups, current),
+            )
         ),
         "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
@@ -159,10 +169,10 @@ def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     return int(found[0]) if len(found) and not view["at"] else None
 
 
-def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML) -> dict:
-    """decision, answers: HTML."""
+def _group(view: dict, opened: Opened, groups: Groups, p: int, kind: HTML, elsewhere: HTML) -> dict:
+    """decision, answers: HTML. elsewhere: the same prompt in other runs."""
     try:
-        rows = answers(index.run, groups, p)
+        rows = answers(opened.run, groups, p)
     except RunError as error:
         return {"decision": notices([str(error)]), "answers": ""}
     find, name = view["text"].strip(), opened.estimator
@@ -170,18 +180,39 @@ def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kin
     numbers = {each: float(getattr(groups, each)[p]) for each in ("mean", "baseline", "shrinkage")}
     shown = {
         "picture": _picture(opened, groups, p),
-        "history": history_bar(groups, history(groups, groups.prompt_id[p]), p),
-        "every": under_every_estimator(opened, groups, p, name),
+        "history": history_bar(groups, history(groups, groups.prompt_id[p]), p) + elsewhere,
     }
     chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
     said = {"raw": view["raw"], "find": find}
-    scale = attempt(lambda: batch_scale(opened, place["step"], int(groups.size[p])), None, [])
+    scale = attempt(lambda: batch_scale(opened.run, place["step"]), None, [])
     return {
         "decision": decision(rows[0], about={**place, **numbers, "kind": kind}, **said, **shown),
         "answers": strip(
             rows, chosen, estimator=title(name), source=place, longest=view["longest"], scale=scale, **said
         ),
     }
+
+
+def _elsewhere(workspace: Workspace, keys: list[str], opened: Opened, groups: Groups, p: int) -> HTML:
+    """The same prompt in the other runs, at the step nearest to this one."""
+    buttons = []
+    for key in [key for key in keys if key != opened.run.key][:MAX_OTHER_RUNS]:
+        other = attempt(lambda key=key: workspace.open(key), None, [])
+        if other is None:
+            continue
+        there, _ = workspace.index(other).read()
+        visits = history(there, groups.prompt_id[p])
+        if len(visits):
+            nearest = int(visits[np.abs(there.step[visits] - groups.step[p]).argmin()])
+            at = f"{there.step[nearest]}.{there.group[nearest]}"
+            said = html("{}{} <small>step {}</small>", dot(other.run.number), run_name(key, 28), there.step[nearest])
+            buttons.append(choice({"run": key, "at": at, "answer": 0}, said, False))
+    if not buttons:
+        return HTML()
+    return html(
+        '<section class="history"><small>The same prompt in another run</small>{}</section>',
+        _choices("The same prompt in another run", joined(buttons)),
+    )
 
 
 def _picture(opened: Opened, groups: Groups, p: int) -> HTML:

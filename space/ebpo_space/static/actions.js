@@ -1,4 +1,4 @@
-// Buttons, selects and fields of pages: with data-set='{"name": value}' they change the view.
+// Buttons of pages: with data-set='{"name": value}' they change the view.
 (() => {
   "use strict";
   const { tell, clicks, renewed } = window.space;
@@ -23,14 +23,6 @@
       }
       const node = event.target.closest("[data-set]");
       if (node) send(node);
-    });
-    root.addEventListener("change", (event) => {
-      const node = event.target.closest("select[data-name]");
-      if (node && node.value) { send(node, { [node.dataset.name]: node.value }); node.value = ""; }
-    });
-    root.addEventListener("keydown", (event) => {
-      const node = event.target.closest("input[data-name]");
-      if (node && event.key === "Enter" && node.value.trim()) { send(node, { [node.dataset.name]: node.value.trim() }); node.value = ""; }
     });
   };
 
