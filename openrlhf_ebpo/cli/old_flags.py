@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError, raise_problems
-from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED
 
 
@@ -109,11 +108,8 @@ def translate(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def is_old(flag: str | None) -> bool:
-    """True for a flag that means something else, or nothing, in 0.11.2. What has a dot is of 0.10.2 to 0.11.1: if such a
-    release is installed, it reads the flag itself."""
-    if flag not in TABLE or TABLE[flag].new == (flag,):
-        return False
-    return "." not in flag or installed_release() == RECOMMENDED
+    """True for a flag that means something else, or nothing, in 0.11.2."""
+    return flag in TABLE and TABLE[flag].new != (flag,)
 
 
 def shell_command(argv: list[str], program: str) -> str:

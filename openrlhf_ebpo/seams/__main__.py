@@ -9,7 +9,7 @@ import textwrap
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.seams.check import imports, installed_release, source_fingerprint
 from openrlhf_ebpo.seams.install import all_seams
-from openrlhf_ebpo.seams.releases import listed
+from openrlhf_ebpo.seams.releases import TESTED
 from openrlhf_ebpo.seams.rows import Seam
 
 ABOUT = """List every row of what is replaced in OpenRLHF, with its reason, and hold it against the installed packages.
@@ -22,7 +22,7 @@ INDENT = " " * 9  # under the name in a row's line
 
 
 def check(_: argparse.Namespace) -> None:
-    print(f"OpenRLHF {installed_release()}; tested: {listed()}")
+    print(f"OpenRLHF {installed_release()}; tested: {', '.join(TESTED)}")
     lines = [line(seam) for seam in all_seams()]
     print("\n".join(f"{state}\n{reason(seam)}" for state, seam in zip(lines, all_seams(), strict=True)))
     if different := [each for each in lines if each.startswith(("CHANGED", "GONE"))]:

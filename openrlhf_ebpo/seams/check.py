@@ -12,7 +12,7 @@ import sys
 
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.seams.releases import GPU_INSTALL, RECOMMENDED, TESTED, listed
+from openrlhf_ebpo.seams.releases import GPU_INSTALL, RECOMMENDED, TESTED
 from openrlhf_ebpo.seams.rows import Seam
 from openrlhf_ebpo.seams.stack import module_path
 
@@ -38,7 +38,7 @@ def check_unchanged(seams: tuple[Seam, ...]) -> None:
     changes = [change for seam in seams if (change := changed(seam))]
     if changes:
         raise SeamError(
-            f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: {listed()}. "
+            f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: {', '.join(TESTED)}. "
             f"pip install 'openrlhf=={RECOMMENDED}', or adapt the rows (docs/develop.md):\n" + "\n".join(changes)
         )
 
@@ -80,7 +80,7 @@ def untested() -> str | None:
         return None
     return (
         f"OpenRLHF {release} is installed, which this version of openrlhf_ebpo was not tested with. All that is replaced in "
-        f"it is unchanged, so it is used; tested: {listed()} (docs/develop.md)"
+        f"it is unchanged, so it is used; tested: {', '.join(TESTED)} (docs/develop.md)"
     )
 
 

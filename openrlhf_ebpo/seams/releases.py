@@ -6,7 +6,7 @@ where a source differs and the row fits it all the same, its fingerprint is adde
 
 from __future__ import annotations
 
-TESTED = ("0.11.0", "0.11.1", "0.11.2")  # by tests/contract/test_releases.py
+TESTED = ("0.11.2",)  # by tests/contract/test_releases.py
 RECOMMENDED = "0.11.2"  # what our pins install, and all other tests run with
 
 # With a GPU. vLLM brings torch, for which flash-attn is then compiled: it has no wheel for this torch, and its build imports torch
@@ -23,33 +23,28 @@ BESIDE_TORCH = {"2.11.0": {"transformers": "5.17.0", "vllm": "0.24.0"}}
 
 # What a row replaces -> fingerprints of the sources that it fits, the newest last: first 12 hex digits of the SHA-256.
 SOURCES = {
-    "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker": ("92687a602cf3", "351a52599ac6"),
+    "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker": ("351a52599ac6",),
     "openrlhf.trainer.ppo_trainer.PPOTrainer": ("5d13ed090ca7",),
     "openrlhf.trainer.ppo_trainer.compute_eval_metrics": ("6bacef13e26a",),
     "openrlhf.trainer.ppo_trainer_async.TrainingActor": ("49680a82ee4a",),
     "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ("576117b63be4",),
-    "openrlhf.trainer.ppo_utils.samples_generator.SamplesGenerator": ("3516fb40bea5", "bd1b6401b375", "11458b2545a7"),
+    "openrlhf.trainer.ppo_utils.samples_generator.SamplesGenerator": ("11458b2545a7",),
     "openrlhf.datasets.prompts_dataset.PromptDataset": ("c67a76171e1f",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.setup_dataloader": ("f4b22fa08dc3",),
-    "openrlhf.utils.agent.SingleTurnAgentExecutor": ("31b53fe07a28", "6013aa285887", "e06d107899c7"),
-    "openrlhf.utils.agent.MultiTurnAgentExecutor": ("b284c7a56244", "251641a99dd5"),
-    "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ("f7ff14e33ef4", "eb61743a7634"),
+    "openrlhf.utils.agent.SingleTurnAgentExecutor": ("e06d107899c7",),
+    "openrlhf.utils.agent.MultiTurnAgentExecutor": ("251641a99dd5",),
+    "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ("eb61743a7634",),
     "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ("92c64969980b",),
-    "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ("5e74d0828bd0", "5c6bfd4475a6", "afd1137caf53"),
+    "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ("afd1137caf53",),
     "openrlhf.trainer.ray.ppo_critic.CriticPPOTrainer": ("e67a52dc27a2",),
-    "openrlhf.trainer.sft_trainer.SFTTrainer": ("cf0f21ef1e5a", "bc0c94cc5e9c"),
+    "openrlhf.trainer.sft_trainer.SFTTrainer": ("bc0c94cc5e9c",),
     "openrlhf.utils.loss_utils.get_loss_batch_info": ("5ff6166e43e6",),
     "openrlhf.utils.loss_utils._optimizer_step_loss_norm": ("ebf549cde744",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.save_ckpt": ("7a036f572da7",),
-    "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.save_model": ("15476c8178ee", "576c88c2f7e0"),
+    "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.save_model": ("576c88c2f7e0",),
     "openrlhf.trainer.ray.launcher.RayActorGroup.async_init_model_from_pretrained": ("3c293c3e9178",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.load_ckpt": ("6ff8e416fcea",),
     "openrlhf.utils.deepspeed.deepspeed_utils.get_train_ds_config": ("2e79fbb11ad6",),
     "openrlhf.trainer.ppo_utils.replay_buffer.NaiveReplayBuffer": ("f1e8190d186c",),
     "openrlhf.utils.distributed_util.stateless_init_process_group": ("0f4de7e6719a",),
 }
-
-
-def listed(releases: tuple[str, ...] = TESTED) -> str:
-    """For a sentence: "0.11.0, 0.11.1 and 0.11.2"."""
-    return " and ".join(filter(None, [", ".join(releases[:-1]), releases[-1]]))

@@ -49,10 +49,8 @@ def rollout_log_probs(samples: list, args) -> list[torch.Tensor | None]:
 
 
 def uses_importance_correction(advantage) -> bool:
-    """Return True if OpenRLHF trains with the rollout log-probabilities. Up to 0.11.1 the flag was is_correction_enable."""
-    return getattr(advantage, "is_correction_level", "off") != "off" or getattr(
-        advantage, "is_correction_enable", False
-    )
+    """Return True if OpenRLHF trains with the rollout log-probabilities."""
+    return advantage.is_correction_level != "off"
 
 
 def matching_log_probs(sample) -> torch.Tensor | None:

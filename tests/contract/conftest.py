@@ -79,6 +79,7 @@ def rollout_args(sections):
             "algo.advantage.gamma": 1.0,
             "algo.advantage.lambd": 0.95,
             "algo.advantage.no_std_norm": False,
+            "algo.advantage.is_correction_level": "off",
             "algo.advantage.ebpo.fail_reward": 0.0,
             "algo.advantage.ebpo.pass_reward": 1.0,
             "algo.advantage.ebpo.reward_clip_range": None,

@@ -20,13 +20,9 @@ from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 PPO, SFT = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_sft"
-ONE_THRESHOLD = pytest.mark.skipif(
-    installed_release() in ("0.11.0", "0.11.1"), reason="a single threshold came with OpenRLHF 0.11.2"
-)
 
 
 class Caught(Exception):
@@ -218,9 +214,7 @@ def test_only_a_clip_range_that_was_typed_applies_under_ebpo(command, given):
         (["--train.partial_rollout_enable"], "--train.partial_rollout_enable requires --train.async_enable"),
         (["--advantage_estimator", "rloo", "--rollout.n_samples_per_prompt", "1"], "n_samples_per_prompt > 1"),
         (["--rollout.vllm_generate_batch_size", "99999"], "requires --train.async_enable"),
-        pytest.param(
-            ["--algo.advantage.is_correction_threshold", "1", "2", "3"], "is_correction_threshold", marks=ONE_THRESHOLD
-        ),
+        (["--algo.advantage.is_correction_threshold", "1", "2", "3"], "is_correction_threshold"),
         (["--actor.num_gpus_per_node", "100000"], "number of sample batches"),
     ],
     ids=lambda value: str(value)[:40],
@@ -232,7 +226,6 @@ def test_what_upstream_refuses_is_a_usage_error_with_its_words(command, extra, s
     assert shown in str(error.value)
 
 
-@ONE_THRESHOLD
 def test_validating_twice_gives_the_same(command):
     """Upstream's validation changes a default list in place when one threshold is given."""
     argv = [*command, "--algo.advantage.is_correction_threshold", "3"]

@@ -84,10 +84,9 @@ def test_a_few_responses_are_enough(step, rolled_out):
 
 
 def test_where_openrlhf_corrects_with_them_they_stay(step, rolled_out):
-    for setting in ({"algo.advantage.is_correction_level": "token"}, {"algo.advantage.is_correction_enable": True}):
-        experiences, found = step(rolled_out(), **setting)
-        assert all(e.rollout_log_probs.shape == e.action_mask.shape for e in experiences)
-        assert set(found) == KEYS
+    experiences, found = step(rolled_out(), **{"algo.advantage.is_correction_level": "token"})
+    assert all(e.rollout_log_probs.shape == e.action_mask.shape for e in experiences)
+    assert set(found) == KEYS
 
 
 def test_an_excluded_response_and_an_agents_wrong_count_are_left_out(step, rolled_out):

@@ -14,13 +14,9 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import close_run, read_run
-from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED
 from openrlhf_ebpo.seams.stack import module_path
 
-pytestmark = pytest.mark.skipif(
-    installed_release() != RECOMMENDED, reason=f"old flags become those of OpenRLHF {RECOMMENDED}"
-)
 FLAGS = Path(__file__).parents[1] / "data" / "openrlhf_flags"
 SCRIPTS = {"0.9.3": "grpo_hybrid_0.9.3.sh", "0.10.1": "reinforce_async_0.10.1.sh"}
 

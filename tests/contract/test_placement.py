@@ -92,7 +92,6 @@ def arguments(sections):
                 "train.agent_func_path": None,
                 "algo.kl.init_coef": 0.01 if on["kl"] else 0.0,
                 "algo.advantage.is_correction_level": "off",
-                "algo.advantage.is_correction_enable": False,  # its name up to 0.11.1
                 "actor.model_name_or_path": "m",
                 "actor.num_nodes": 2,
                 "actor.num_gpus_per_node": 4,

@@ -1,6 +1,5 @@
 """Clip-Cov and KL-Cov over upstream's own PolicyLoss, and inside its ActorPPOTrainer."""
 
-import inspect
 import itertools
 import math
 from types import SimpleNamespace
@@ -34,11 +33,7 @@ def build(sections):
     """(upstream's loss, the loss that the trainer uses) of a type."""
     from openrlhf.models import PolicyLoss
 
-    has_levels = "is_correction_level" in inspect.signature(PolicyLoss).parameters
-
     def loss(loss_type, ratio=0.1, coef=1.0, bounds=(0.1, 4.0), seed=0, **settings):
-        if not has_levels and settings.pop("is_correction_level", "off") != "off":
-            pytest.skip("importance correction by level came with OpenRLHF 0.11.2")
         flat = {"actor.policy_loss_type": loss_type, "train.seed": seed, "actor.clip_cov.ratio": ratio}
         flat |= {"actor.clip_cov.bounds": list(bounds), "actor.kl_cov.ratio": ratio, "actor.kl_cov.coef": coef}
         ours = with_covariance(PolicyLoss(policy_loss_type=loss_type, **settings), sections(**flat))

@@ -1,4 +1,4 @@
-"""Every release of TESTED, as it was published: each row's source is a known one, and commands and estimator work with it.
+"""Every release of TESTED, as it was published: each row's source is a known one.
 
 The packages come from the registry that pip is set to; where it cannot be reached, the tests skip, and fail if CI is set. Nothing is installed: a
 release is a folder in front of the others on PYTHONPATH, where Ray's workers find it too.
@@ -27,14 +27,6 @@ from openrlhf_ebpo.seams.rows import SEAMS
 rows = [seam for seam in (*SEAMS, *CPU_SEAMS) if seam.sources]
 print(json.dumps([check.installed_release(), {str(seam): check.source_fingerprint(seam.module, seam.name) for seam in rows}]))
 """
-# Of the contract tests those in which most of upstream's code runs.
-CONTRACT = (
-    "test_command_line.py",
-    "test_ebpo_in_upstream.py",
-    "test_policy_loss.py",
-    "test_prompts.py",
-    "test_saving.py",
-)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +80,9 @@ def run_with(place: Path, *command: str) -> str:
 
 @RELEASES
 def test_every_row_fits_the_published_release(published, release):
-    lines = run_with(published(release), "-m", "openrlhf_ebpo.seams").splitlines()
-    assert lines[0] == f"OpenRLHF {release}; tested: {releases.listed()}"
+    printed = run_with(published(release), "-m", "openrlhf_ebpo.seams").splitlines()
+    lines = [line for line in printed if not line.startswith(" ")]
+    assert lines[0] == f"OpenRLHF {release}; tested: {', '.join(releases.TESTED)}"
     assert len(lines) > len(SEAMS) and {line.split()[0] for line in lines[1:]} == {"ok", "by"}
 
 
@@ -102,14 +95,6 @@ def test_every_known_source_is_one_of_a_tested_release(published):
         for target, fingerprint in fingerprints.items():
             known.setdefault(target, set()).add(fingerprint)
     assert {target: set(sources) for target, sources in releases.SOURCES.items()} == known
-
-
-@pytest.mark.nightly  # daily: contract/test_seams.py and the rest of tests/contract, with the pinned release; the fingerprints of all, above
-@pytest.mark.parametrize("release", [release for release in releases.TESTED if release != releases.RECOMMENDED])
-def test_the_contract_holds_with_the_published_release(published, release):
-    """RECOMMENDED is installed: all tests run with it."""
-    tests = [str(ROOT / "tests" / "contract" / name) for name in CONTRACT]
-    run_with(published(release), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
 def test_the_pins_are_those_of_the_recommended_release():

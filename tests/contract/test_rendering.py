@@ -124,7 +124,6 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "actor.model_name_or_path": f"{model}/chat",
             "data.disable_fast_tokenizer": slow,
             "algo.advantage.is_correction_level": "off",
-            "algo.advantage.is_correction_enable": False,  # its name up to 0.11.1
             "rollout.n_samples_per_prompt": 4,
             "reward.timeout": 7.5,
             "reward.memory": 100,

@@ -121,7 +121,10 @@ def test_a_mistyped_topic_is_answered():
 def test_openrlhf_is_judged_by_its_source_and_not_by_its_number(monkeypatch):
     monkeypatch.setattr(check.importlib.metadata, "version", lambda name: "0.99.0")
     line = doctor.line(machine.openrlhf())
-    assert line.startswith("note openrlhf 0.99.0\n     -> OpenRLHF 0.99.0 is installed") and releases.listed() in line
+    assert (
+        line.startswith("note openrlhf 0.99.0\n     -> OpenRLHF 0.99.0 is installed")
+        and ", ".join(releases.TESTED) in line
+    )
     monkeypatch.setitem(releases.SOURCES, "openrlhf.trainer.ppo_trainer.PPOTrainer", ("0" * 12,))
     line = doctor.line(machine.openrlhf())
     assert line.startswith("FIX  openrlhf 0.99.0\n") and "seam openrlhf.trainer.ppo_trainer.PPOTrainer:" in line

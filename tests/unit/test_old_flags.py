@@ -224,12 +224,6 @@ def test_spellings_between_0_10_and_0_11_1_and_the_one_that_never_was(typed, lev
     assert any(dropped in notice for notice in notices) == (level == "off")
 
 
-def test_a_release_that_knows_them_reads_the_dotted_ones_itself(monkeypatch):
-    monkeypatch.setattr(old_flags, "installed_release", lambda: "0.11.0")
-    argv = ["--algo.advantage.is_correction_enable", "--algo.advantage.is_correction_type", "icepop"]
-    assert translate(argv) == (argv, [])
-
-
 def test_a_scheme_that_is_not_enabled_stays_off(new):
     argv = ["--vllm_is_correction_type", "icepop"]
     assert new(argv)["--algo.advantage.is_correction_level"] == "off"
