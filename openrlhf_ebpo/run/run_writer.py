@@ -7,8 +7,10 @@ interruption does no harm.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +21,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
-from openrlhf_ebpo.run.run_log import DROPPED, PRIOR, PRIOR_STARTS, first_kept, rollouts_path, step_files
+from openrlhf_ebpo.run.run_log import (
+    DROPPED,
+    PRIOR,
+    PRIOR_STARTS,
+    RunDirectoryError,
+    first_kept,
+    rollouts_path,
+    step_files,
+)
 
 ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer
 RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token of its text (docs/gpus.md)
@@ -35,6 +45,7 @@ class RunLog:
         self.rollouts_every = rollouts_every
         self.keep_rollouts = keep_rollouts
         (self.run_dir / "rollouts").mkdir(parents=True, exist_ok=True)
+        self._folder = self.run_dir.stat()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="run_log")
         self._pending: list[Future] = []
         self._continues = True
@@ -48,7 +59,18 @@ class RunLog:
         there = rollouts_path(self.run_dir, step).exists() and step >= first_kept(self.run_dir)
         self._continues = continues and (step == 0 or there)
 
+    def check_in_place(self) -> None:
+        """Raises RunDirectoryError if the run directory was moved or deleted: what is written would make a new one."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self.run_dir.stat(), self._folder):
+                return
+        raise RunDirectoryError(
+            f"the run directory {self.run_dir} was moved or deleted while the training ran. Move it back, and resume with "
+            "--ckpt.load_enable"
+        )
+
     def write_metrics(self, step: int, metrics: dict) -> None:
+        self.check_in_place()
         row = {**{k: plain(v) for k, v in metrics.items()}, "step": step, "time": time.time()}
         append_json_line(self.run_dir / "metrics.jsonl", row)
 
@@ -58,6 +80,7 @@ class RunLog:
         began_from: gives the estimator's state before this step. It is written where the rollouts before do not lead to
             it, or will not when older ones are gone.
         """
+        self.check_in_place()
         while len(self._pending) > 1 or (self._pending and self._pending[0].done()):
             self._pending.pop(0).result()
         logged = step % self.rollouts_every == 0
@@ -80,9 +103,11 @@ class RunLog:
             _drop_oldest(self.run_dir, self.keep_rollouts, has_state)
 
     def write_prior(self, state: dict) -> None:
+        self.check_in_place()
         write_json(self.run_dir / PRIOR, state)
 
     def write_checkpoint(self, step: int, **paths) -> None:
+        self.check_in_place()
         append_json_line(self.run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})
 
     def flush(self) -> None:

@@ -201,8 +201,11 @@ class Watch:
     def note(self, **fields) -> None:
         """Set fields of run.json, None to remove one; best effort."""
         with contextlib.suppress(OSError, RunDirectoryError):
-            run = (read_run(self.run_dir) or {}) | fields
-            write_json(self.run_dir / "run.json", {k: v for k, v in run.items() if v is not None or k not in fields})
+            if run := read_run(self.run_dir):
+                run |= fields
+                write_json(
+                    self.run_dir / "run.json", {k: v for k, v in run.items() if v is not None or k not in fields}
+                )
 
     # Signals
 

@@ -314,6 +314,28 @@ def test_training_does_not_wait_for_one_batch_and_files_come_in_order(tmp_path):
     assert [read_rollouts(tmp_path, step)["step"].to_pylist() for step in (1, 2)] == [[1], [2]]
 
 
+@pytest.mark.parametrize("another_is_there", [False, True])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda log: log.write_metrics(2, {}),
+        lambda log: log.write_rollouts(2, Batch()),
+        lambda log: log.write_prior({}),
+        lambda log: log.write_checkpoint(2),
+    ],
+)
+def test_a_run_directory_that_was_moved_away_is_noticed_and_not_made_again(tmp_path, write, another_is_there):
+    run_dir = tmp_path / "run"
+    log = RunLog(run_dir, None)
+    run_dir.rename(tmp_path / "moved")
+    if another_is_there:
+        run_dir.mkdir()
+    with pytest.raises(RunDirectoryError, match=f"{run_dir} was moved or deleted"):
+        write(log)
+    log.flush()
+    assert not list(run_dir.glob("*"))
+
+
 def test_only_every_nth_step_keeps_its_rollouts(tmp_path):
     log = RunLog(tmp_path, None, rollouts_every=3)
     for step in range(1, 8):

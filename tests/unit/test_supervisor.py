@@ -155,6 +155,14 @@ def test_a_dead_ray_is_the_cause_unless_the_driver_was_killed(start, driver_is_k
     assert command.status == 1
 
 
+def test_no_run_is_made_where_the_directory_was_moved_away(start):
+    command = start("waits", "0.01", "0.05").ready()
+    moved = command.run_dir.rename(command.folder / "moved")
+    command.ends()
+    assert command.status == 1 and not command.run_dir.exists()
+    assert read_run(moved)["status"] == "running"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts_the_training_once(start, number):
     """A batch system sends SIGTERM to every process."""
