@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from openrlhf_ebpo.data.questions import answer_key, answer_text
+from openrlhf_ebpo.data.questions import answer_key
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards.grading import extract_answer
+from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.run.results import LIMITED
 
 from .choices import lettered
@@ -22,7 +22,6 @@ from .types import Rules
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
-ANSWER_MARK = "####"  # GSM8K writes its answers behind this mark, after the solution
 
 
 def as_it_is(question: str, row: Mapping) -> str:
@@ -32,19 +31,6 @@ def as_it_is(question: str, row: Mapping) -> str:
 def plain_rules(row: Mapping, answer) -> Rules:
     """Return a list of several answers: all are asked for."""
     return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
-
-
-def gold_text(value) -> str:
-    r"""Return a gold answer in one spelling: "025", "25.0", 25.0, ["25"], "$25$" and "\boxed{25}" are all 25; a list
-    with commas.
-
-    Raises:
-        ValueError: there is none, or it is neither text nor number; in words.
-    """
-    texts = [_one_gold(piece) for piece in (value if isinstance(value, (list, tuple)) else [value])]
-    if not texts or not all(texts):
-        raise ValueError("it has no gold answer")
-    return ", ".join(texts)
 
 
 def integer_text(text: str) -> str:
@@ -57,15 +43,6 @@ def integer_text(text: str) -> str:
     if not re.fullmatch(r"-?\d+", number):
         raise ValueError(f"its gold answer {text[:60]!r} is not an integer")
     return number
-
-
-def _one_gold(value) -> str:
-    text = None if isinstance(value, bool) else answer_text(value)
-    if text is None:
-        raise ValueError(f"its gold answer is neither text nor number but {type(value).__name__}: {str(value)[:60]}")
-    if r"\boxed" in text:
-        text = extract_answer(text) or ""
-    return re.sub(r"\\?\$", "", text.rpartition(ANSWER_MARK)[2]).strip()
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.data.questions import answer_key, answer_text, bare_question, question_id
+from openrlhf_ebpo.data.questions import answer_key, bare_question, question_id
 from openrlhf_ebpo.data.table import ROW_BATCH_SIZE
+from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 
@@ -150,6 +151,16 @@ def prompt_text(prompt) -> str | None:
         texts = [message.get("content") for message in messages if message.get("role") == "user"]
         prompt = texts[0] if len(texts) == 1 else None
     return prompt if isinstance(prompt, str) else None
+
+
+def answer_text(answer) -> str | None:
+    """Return a gold answer as text, "" if it is missing, None if it is neither text nor a number."""
+    try:
+        return gold_text(answer)
+    except MissingGold:
+        return ""
+    except GoldError:
+        return None
 
 
 @functools.lru_cache(1 << 16)  # DAPO-Math-17K has 17 thousand different prompts in 1.8 million rows

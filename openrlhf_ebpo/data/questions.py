@@ -57,17 +57,6 @@ def question_id(question: str) -> str:
     return hashlib.sha256(normalised.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def answer_text(value) -> str | None:
-    """Convert a gold answer to text: "34" for 34, 34.0 or ["34"], "" for a missing one. None if it is neither text nor a number."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).strip() if isinstance(value, (str, int, float)) else None
-
-
 @functools.lru_cache(1 << 16)
 def answer_key(answer: str) -> str:
     r"""Return the key that answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 = \frac{1}{2}.

@@ -67,7 +67,7 @@ def find_files(path: str, subset: str | None, split: str, revision: str | None) 
 
 
 def find_columns(files: Sequence[Path], prompt: str | None, answer: str | None, source: str | None) -> Columns:
-    """Return the columns named by flags, or the first known name that the first file has.
+    """Return the columns named by flags, or the first known name that the first file has, in upper or lower case.
 
     Raises:
         UsageError: the named or every known column is missing.
@@ -89,7 +89,8 @@ def read_values(files: Sequence[Path], columns: Columns) -> Iterator[list[tuple]
 
 
 def _choose(found, named, known, flag, path, required=True) -> str | None:
-    name = named or next((name for name in known if name in found), None)
+    by_name = {name.lower(): name for name in reversed(found)}
+    name = named or next((by_name[name] for name in known if name in by_name), None)
     if name in found or (name is None and not required):
         return name
     missing = f"{flag} {named}: {path} has no such column" if named else f"{path} has none of {', '.join(known)}"

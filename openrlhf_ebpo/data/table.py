@@ -17,7 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
 
 SUFFIXES = (".parquet", ".jsonl")
-READ_SUFFIXES = (*SUFFIXES, ".json")  # .json is read as JSON lines
+READ_SUFFIXES = (*SUFFIXES, ".json")  # .json holds lines, or one array of rows
 ROW_BATCH_SIZE = 8192
 
 # Which command makes a column that may be missing: the second half of the message.
@@ -52,7 +52,8 @@ def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (),
 def read_rows(
     path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_size: int = ROW_BATCH_SIZE
 ) -> Iterator[list[dict]]:
-    """Yield the file as lists of at most `batch_size` rows, without ever holding more of it than that.
+    """Yield the file as lists of at most `batch_size` rows, without ever holding more of it than that; a JSON array is
+    read at once.
 
     columns: what to read of a Parquet file (dots lead into structs); JSON lines always give all.
 
@@ -89,6 +90,8 @@ def count_rows(path: str | Path, flag: str = "--input") -> int:
     if check_file(path, flag) == ".parquet":
         with _parquet(path, flag) as file:
             return file.metadata.num_rows
+    if (array := _json_array(path, flag)) is not None:
+        return len(array)
     with open(path, "rb") as file:
         return sum(not line.isspace() for line in file)
 
@@ -175,9 +178,27 @@ def _parquet_rows(path, columns, flag: str, batch_size: int) -> Iterator[list[di
 
 def _json_rows(path, flag: str, batch_size: int) -> Iterator[list[dict]]:
     with open(path, "rb") as file:
-        rows = (_json_row(line, number, path, flag) for number, line in enumerate(file, 1) if line.strip())
+        rows = _json_array(path, flag)
+        if rows is None:
+            rows = (_json_row(line, number, path, flag) for number, line in enumerate(file, 1) if line.strip())
+        rows = iter(rows)
         while batch := list(itertools.islice(rows, batch_size)):
             yield batch
+
+
+def _json_array(path, flag: str) -> list[dict] | None:
+    """Return the rows of a .json file that is one array of objects; None for any other."""
+    with open(path, "rb") as file:
+        if Path(path).suffix.lower() != ".json" or not file.read(1024).lstrip().startswith(b"["):
+            return None
+        file.seek(0)
+        try:
+            rows = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{flag} {path} is neither a JSON array nor lines of JSON objects: {error}") from error
+    if wrong := next((number for number, row in enumerate(rows, 1) if not isinstance(row, dict)), None):
+        raise UsageError(f"{flag} {path}: row {wrong} of its array is not a JSON object")
+    return rows
 
 
 def _json_row(line: bytes, number: int, path, flag: str) -> dict:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 
-from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError
-from openrlhf_ebpo.rewards.math import as_text, response_of
+from openrlhf_ebpo.rewards.golds import gold_text
+from openrlhf_ebpo.rewards.grading import SPECIAL
+from openrlhf_ebpo.rewards.math import response_of
 
 REMEDY = "Leave rows with such prompts out, or write them in characters that the tokenizer has"
 READ = 300  # characters at the end of a response
@@ -50,16 +51,11 @@ def reward_func(queries, prompts, labels, **_kwargs):
     import torch  # who only reads answers (answers.py) does without
 
     answers = [answer_of(response_of(query, prompt, REMEDY)) for query, prompt in zip(queries, prompts, strict=True)]
-    right = torch.tensor([is_right(gold_of(label), each) for label, each in zip(labels, answers, strict=True)]).float()
+    right = torch.tensor(
+        [is_right(gold_text(label), each) for label, each in zip(labels, answers, strict=True)]
+    ).float()
     no_answer = torch.tensor([float(each is None) for each in answers])
     return {"rewards": 2 * right - 1, "scores": right, "extra_logs": {"dapo_no_answer": no_answer}}
-
-
-def gold_of(label) -> str:
-    gold = as_text(label)
-    if not isinstance(gold, str):
-        raise GoldError(f"the gold answer must be a text, not {type(gold).__name__} {str(gold)[:200]!r}")
-    return gold
 
 
 def answer_of(response: str) -> str | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import unicodedata
 
+from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.rewards.grading import SPECIAL
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.returned import RewardError
@@ -33,7 +34,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
     import torch  # who only reads answers (answers.py) does without
 
     verdicts = [
-        shared_pool().grade(as_text(label), response_of(query, prompt))
+        shared_pool().grade(gold_text(label), response_of(query, prompt))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
     rewards = torch.tensor([float(verdict.correct) for verdict in verdicts])
@@ -50,11 +51,6 @@ def extra_logs(verdict: Verdict) -> dict[str, float]:
         "math_no_answer": float(verdict.outcome == "no_answer"),
         "math_timeout": float(verdict.outcome in ("timeout", "crash")),
     }
-
-
-def as_text(label):
-    """Convert labels that the data file holds as numbers to the texts they stand for."""
-    return str(label) if isinstance(label, (int, float)) and not isinstance(label, bool) else label
 
 
 def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:

@@ -10,8 +10,9 @@ import asyncio
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
+from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.rewards.guard import ERROR_KEY, describe
-from openrlhf_ebpo.rewards.math import as_text, extra_logs
+from openrlhf_ebpo.rewards.math import extra_logs
 from openrlhf_ebpo.rewards.pool import shared_pool
 
 
@@ -25,7 +26,7 @@ class AgentExecutor(SingleTurnAgentExecutor):
         (start, end), *_ = response["action_ranges"]
         text = hf_tokenizer.decode(response["observation_tokens"][start:end], skip_special_tokens=True)
         try:
-            verdict = await asyncio.to_thread(lambda: shared_pool().grade(as_text(label), text))
+            verdict = await asyncio.to_thread(lambda: shared_pool().grade(gold_text(label), text))
         except Exception as error:  # as with a reward function, it travels with its sample (guard.py)
             return {**response, ERROR_KEY: describe(error)}
         reward = float(verdict.correct)

@@ -85,8 +85,6 @@ class Pool:
 
     def grade_answer(self, gold: str, answer: str | None) -> Verdict:
         """Grade an answer that has been found already; None or "" counts as none."""
-        if not isinstance(gold, str):
-            raise GoldError(f"the gold answer must be a text, not {type(gold).__name__} {str(gold)[:200]!r}")
         verdict = self._grade_once(gold, answer or "")
         return verdict if answer else Verdict(False, "no_answer")
 

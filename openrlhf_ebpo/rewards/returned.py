@@ -3,6 +3,8 @@ processes of reward functions import this, and a function that needs no torch sh
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import traceback
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from openrlhf_ebpo.redact import redacted_text
 
+logger = logging.getLogger(__name__)
 MAX_SHOWN_CHARS = 200  # of a returned value
 MAX_ERROR_CHARS = 2000
 
@@ -36,19 +39,21 @@ def _text(error: BaseException) -> str:
 
 def check_reward(returned) -> dict:
     """Return what a reward function gave for one response, if it can be used: numbers as they are, a list of one
-    number (as reward servers send it) as that number. The values of `extra_logs` are not checked.
+    number (as reward servers send it) as that number. Values of `extra_logs` that hold no number are left out.
 
     Args:
-        returned: expected {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict
-            of numbers, optional}.
+        returned: {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict of numbers,
+            optional}; or the reward alone, as OpenRLHF took it up to 0.8.2.
 
     Raises:
         RewardError: with what was found instead.
     """
+    if isinstance(returned, (int, float, list, np.ndarray, np.generic)) or _is_tensor(returned):
+        returned = {"rewards": returned}
     if not isinstance(returned, dict):
         raise RewardError(
-            f"reward_func returned {_show(returned)}; it must return a dict with the key 'rewards' "
-            "(and optionally 'scores' and 'extra_logs')"
+            f"reward_func returned {_show(returned)}; it must return a dict with the key 'rewards' (and optionally "
+            "'scores' and 'extra_logs'), or the reward alone"
         )
     if returned.get("rewards") is None:
         raise RewardError(f"reward_func gave no reward: 'rewards' is missing or None in {_show(returned)}")
@@ -60,7 +65,25 @@ def check_reward(returned) -> dict:
             f"'extra_logs' has {', '.join(sorted(taken))}, which every row of metrics.jsonl has: rename it"
         )
     checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
-    return {**returned, **checked}
+    logs = {name: number for name, value in (extra_logs or {}).items() if (number := _logged(name, value)) is not None}
+    return {**returned, **checked, **({"extra_logs": logs} if extra_logs else {})}
+
+
+def _logged(name: str, value) -> bool | int | float | None:
+    """Return the number of a log, the first of a tensor, as OpenRLHF takes it. None, and a warning, if it holds no number."""
+    if _is_tensor(value):
+        value = value.flatten()[0].item() if value.numel() else None
+    first = next(np.asarray(value, dtype=object).flat, None)
+    first = first.item() if isinstance(first, np.generic) else first
+    if isinstance(first, (int, float)):
+        return first
+    _warn_left_out(name, type(value).__name__)
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_left_out(name: str, kind: str) -> None:
+    logger.warning("reward_func gave %r in its extra_logs without a number (%s): it is not logged", name, kind)
 
 
 def finite_number(value, name: str):
@@ -80,17 +103,16 @@ def finite_number(value, name: str):
 
 
 def plain(checked: dict) -> dict:
-    """Return what OpenRLHF reads of a checked reward, tensors and arrays as the numbers that they hold: it crosses to another
-    process as JSON, so it brings no code."""
+    """Return what OpenRLHF reads of a checked reward as plain numbers: it crosses to another process as JSON, so it
+    brings no code."""
     kept = {name: _number(checked[name]) for name in ("rewards", "scores") if checked.get(name) is not None}
-    return {**kept, "extra_logs": {name: _number(value) for name, value in (checked.get("extra_logs") or {}).items()}}
+    return {**kept, "extra_logs": checked.get("extra_logs") or {}}
 
 
 def _number(value):
-    """Convert to plain numbers; of a tensor the first one, as OpenRLHF takes it from `extra_logs`."""
     if _is_tensor(value):
         return value.flatten()[0].item()
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_tensor(value) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -144,6 +145,25 @@ def importing_problem(path: str, hook: str) -> str | None:
         return str(error)
 
 
+def check_callable(function: object) -> None:
+    """Raises RewardError: a reward_func that cannot be called as OpenRLHF does."""
+    if not callable(function):
+        raise RewardError("reward_func is not callable, or not there")
+    if any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
+        raise RewardError("reward_func is an `async def`, which nothing awaits: write `def reward_func`")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of C code
+        return
+    try:
+        signature.bind("queries", "prompts", "labels")
+    except TypeError as error:
+        raise RewardError(
+            f"reward_func{signature} cannot be called with queries, prompts, labels ({error}): write "
+            "`def reward_func(queries, prompts, labels)`"
+        ) from None
+
+
 def load(path: str, hook: str, sys_path: list[str]) -> Callable[..., dict]:
     """Return the file's reward_func, loaded as by OpenRLHF, with a checked return that JSON holds; called in a process of the pool.
     `hook`, which Ray calls first in each worker, takes seconds: it is called when what it changes is imported."""
@@ -155,6 +175,5 @@ def load(path: str, hook: str, sys_path: list[str]) -> Callable[..., dict]:
     file = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(file)
     function = getattr(file, "reward_func", None)
-    if not callable(function):
-        raise RewardError("reward_func is not callable, or not there")
+    check_callable(function)
     return lambda *arguments: plain(check_reward(function(*arguments)))

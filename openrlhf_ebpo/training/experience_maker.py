@@ -64,8 +64,8 @@ class EBPOExperienceMaker:
         self._rollout_log_probs = mismatch.rollout_log_probs(rollout_samples, self.args)
         if self.estimator:
             _raise_if_all_failed(self._errors)
-            complete_info(rollout_samples)
             complete_scores(rollout_samples)
+        complete_info(rollout_samples)
 
     def make_experience(self, samples_list):
         with self.during(LOG_PROBS):
@@ -177,7 +177,8 @@ def group_std(result: Estimate) -> np.ndarray:
 
 def complete_info(samples) -> None:
     """Give every sample the same info keys, as upstream's batching needs. A failed sample lacks what its reward
-    function would have logged: it gets the mean of the others, which leaves the logged means as they were."""
+    function would have logged, and a log without a number is left out: it gets the mean of the others, which leaves the logged
+    means as they were."""
     keys = dict.fromkeys(itertools.chain.from_iterable(sample.info for sample in samples))
     for key in keys:
         there = [sample.info[key].reshape(-1) for sample in samples if key in sample.info]

@@ -1,7 +1,6 @@
 """Cleaning a data set: ids, duplicates, conflicting answers, templates, the validation split, and crashes."""
 
 import json
-import math
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from properties import given, settings, st
 
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data.clean import held_out
-from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, answer_key, answer_text, bare_question, question_id
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, answer_key, bare_question, question_id
 from openrlhf_ebpo.data.table import read_table
 
 HARD = "In triangle $ABC$, $\\sin A = \\frac{4}{5}$ and {n} < 90°. 求 $\\{x\\}$?"
@@ -118,12 +117,6 @@ def test_different_answers_stay_different():
     ]
     assert len({answer_key(answer) for answer in answers}) == len(answers) - 1  # "" and $$
     assert answer_key("9" * 10_000) != answer_key("9" * 10_001)
-
-
-def test_answers_become_text():
-    assert [answer_text(v) for v in (34, 34.0, 0.5, " x ", ["7"], True)] == ["34", "34", "0.5", "x", "7", "True"]
-    assert [answer_text(v) for v in (None, math.nan, "")] == ["", "", ""]
-    assert [answer_text(v) for v in ({"a": 1}, ["1", "2"], [])] == [None] * 3
 
 
 # The command

@@ -107,6 +107,24 @@ def test_bad_json_is_named(tmp_path, text, message):
     assert f"--input {path}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text, message", [('[{"a": 1}, 2]', "row 2 of its array"), ('[{"a": 1},\n', "neither a JSON array nor lines")]
+)
+def test_a_bad_json_array_is_named(tmp_path, text, message):
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_table(path)
+
+
+def test_a_json_array_is_read_as_lines_are(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(' [\n {"a": 1},\n {"a": 2, "b": {"c": 3}}]')
+    assert read_table(path)["a"].to_pylist() == [1, 2] and count_rows(path) == 2
+    assert [len(rows) for rows in read_rows(path, batch_size=1)] == [1, 1]
+    assert column_names(path) == ["a"]
+
+
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "rows.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(UsageError, match="cannot be read as Parquet"):

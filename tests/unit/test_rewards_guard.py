@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe
+from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe, plain
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,13 @@ def test_a_good_return_keeps_its_values_as_single_numbers(returned):
 @pytest.mark.parametrize(
     ("returned", "shown"),
     [
-        ([1.0], "reward_func returned list [1.0]; it must return a dict with the key 'rewards'"),
-        (1.0, "reward_func returned float 1.0"),
-        (None, "reward_func returned NoneType None"),
-        (torch.tensor([1.0]), "reward_func returned Tensor"),
+        (None, "reward_func returned NoneType None; it must return a dict with the key 'rewards'"),
+        ("1.0", "reward_func returned str '1.0'"),
+        ([1.0, 0.0], "gave 2 values as 'rewards' for one response: list [1.0, 0.0]"),
+        ([], "gave 0 values as 'rewards'"),
+        (torch.tensor([]), "gave 0 values as 'rewards'"),
+        (math.nan, "gave float nan as 'rewards'"),
+        ([{"rewards": 1.0}], "as 'rewards'; one finite number is needed"),
         ({}, "'rewards' is missing or None"),
         ({"reward": 1.0}, "'rewards' is missing or None in dict {'reward': 1.0}"),
         ({"rewards": None}, "'rewards' is missing or None"),
@@ -78,9 +81,27 @@ def test_a_bad_return_is_named_with_what_was_found(returned, shown):
     assert shown in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "returned", [1, 1.0, True, [1.0], np.float32(1), np.array([1.0]), torch.tensor(1.0), torch.tensor([1.0])], ids=str
+)
+def test_the_reward_alone_is_taken(returned):
+    """As OpenRLHF's own example returned it up to 0.8.2."""
+    assert plain(check_reward(returned)) == {"rewards": 1, "extra_logs": {}}
+
+
+def test_a_log_without_a_number_is_left_out_with_a_warning_and_the_reward_stays(caplog):
+    empty = {"tensor": torch.tensor([]), "list": [], "array": np.array([]), "none": None, "text": "x", "dict": {}}
+    kept = {"pair": torch.tensor([0.25, 1.0]), "one": [0.5], "array of one": np.array([2]), "flag": True}
+    for _ in range(2):
+        checked = check_reward({"rewards": 1.0, "extra_logs": {**empty, **kept}})
+    assert checked == {"rewards": 1.0, "extra_logs": {"pair": 0.25, "one": 0.5, "array of one": 2, "flag": True}}
+    assert plain(checked) == checked
+    assert sorted(message.split("'")[1] for message in caplog.messages) == sorted(empty)
+
+
 def test_a_long_return_is_cut_in_the_message():
     with pytest.raises(RewardError) as error:
-        check_reward(["x" * 10_000])
+        check_reward(("x" * 10_000,))
     assert len(str(error.value)) < 500
 
 

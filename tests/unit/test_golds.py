@@ -1,0 +1,72 @@
+"""Gold answers: the same values are read, and refused, as labels of a training, by `data prepare` and by evaluation."""
+
+import json
+import math
+from decimal import Decimal
+
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_ebpo.data import prepare
+from openrlhf_ebpo.eval.tasks import files
+from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
+from openrlhf_ebpo.rewards.math import reward_func
+
+READ = [
+    ("$\\frac{1}{2}$", "\\frac{1}{2}"),
+    ("\\boxed{\\text{even}}", "\\text{even}"),
+    ("$\\boxed{204}$", "204"),
+    ("Thus we get \\boxed{7} and \\boxed{8}.", "8"),
+    ("\\$18.90", "18.90"),
+    ("She sells 9.\nSo 9 * 2 = 18.\n#### 18", "18"),
+    ("-3", "-3"),
+    (" x ", "x"),
+    (34, "34"),
+    (27.0, "27"),
+    (0.5, "0.5"),
+    (1e-05, "0.00001"),
+    (-2.5e-7, "-0.00000025"),
+    (1e22, "1" + 22 * "0"),
+    (Decimal("27.00"), "27"),
+    (Decimal("0.10"), "0.10"),
+    (["7"], "7"),
+    ([7.0], "7"),
+    (["1", 2, 3.0], "1, 2, 3"),
+]
+MISSING = [None, "", "  ", [], [None], "\\boxed{}", "####", "$$", math.nan]
+REFUSED = [{"a": 1}, True, [True], math.inf, [["7"]]]
+
+
+@pytest.mark.parametrize(("value", "expected"), READ)
+def test_one_spelling(value, expected):
+    assert gold_text(value) == expected
+
+
+@pytest.mark.parametrize("value", MISSING + REFUSED)
+def test_what_is_not_a_gold_answer(value):
+    with pytest.raises(MissingGold if value in MISSING else GoldError, match="gold answer"):
+        gold_text(value)
+
+
+@pytest.mark.parametrize("label", ["Half of 14 is 7.\n#### 7", ["7"], 7, 7.0, "\\boxed{7}"])
+def test_training_reads_the_label(label, grader):
+    assert reward_func(["p \\boxed{7}", "p \\boxed{8}"], ["p", "p"], [label, label])["rewards"].tolist() == [1, 0]
+
+
+def test_training_refuses_a_truth_value(grader):
+    with pytest.raises(GoldError, match="neither text nor number but bool: True"):
+        reward_func(["p \\boxed{7}"], ["p"], [True])
+
+
+@pytest.mark.parametrize("layout", ["lines", "array", "indented"])
+def test_prepare_and_evaluation_read_the_same_rows(tmp_path, layout):
+    values = [value for value, _ in READ if not isinstance(value, Decimal)] + MISSING + REFUSED
+    rows = [{"Problem": f"Question {number}?", "Answer": value} for number, value in enumerate(values)]
+    path = tmp_path / "rows.json"
+    lines = "\n".join(map(json.dumps, rows))
+    path.write_text({"array": json.dumps(rows), "indented": json.dumps(rows, indent=1)}.get(layout, lines))
+    prepare.main(["--input", str(path), "--output", str(tmp_path / "out"), "--validation", "0"])
+    prepared = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    asked = files.load_file(str(path)).questions
+    assert [(row["question"], row["label"]) for row in prepared] == [(each.question, each.gold) for each in asked]
+    assert [row["label"] for row in prepared] == [text for value, text in READ if not isinstance(value, Decimal)]
