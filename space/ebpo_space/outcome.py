@@ -7,75 +7,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
-from openrlhf_ebpo.run.score_text import percent, points
-
-from . import results
+from . import change, results
+from .change import Change, half_width, over_questions, widened, window
 from .errors import RunError
 from .metrics import Metrics
-from .paired import change
 from .results import Result
 from .runs import Run
-from .seeds import t_quantile
 from .text import middle_cut
 
-PART, FEWEST = 10, 5  # a part of the run is a tenth, of five steps or more
-SLOWEST = 0.97  # correlation from step to step that is believed: beyond, a run is one long swing
+FEWEST_AT_PEAK = 3  # steps whose mean is a peak
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The best point between start and end, from which a run fell by more than chance explains.
-
-    low, high: 95 % interval of the fall (end minus peak), widened for the choice of the best point (Bonferroni). at: in words.
-    """
+    """The best point between start and end, from which a run fell by more than noise explains. at: in words; fall: from
+    there to the end, its interval widened for the choice of the best point; best: the best single step, in words."""
 
     at: str
     value: float
-    low: float
-    high: float
+    fall: Change
+    best: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """From `first` to `last`, fractions if `is_share`; low and high: 95 % interval of the difference, None if unknown.
-    what: what was measured, in words; how: how the interval was made; peak: None if the end is about as good as any step."""
+    """From `first` to `last`, fractions if `is_share`. what: what was measured, in words; change: None if its interval is
+    not known, and `how` says why; peak: None if the end is about as good as any step."""
 
     what: str
     first: float
     last: float
-    low: float | None
-    high: float | None
+    change: Change | None
     how: str
     is_share: bool
     peak: Peak | None = None
 
     @property
     def verdict(self) -> str:
-        if self.low is None:
+        if self.change is None:
             return "unsure"
-        if self.peak:
-            return "fell"
-        return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
+        return "fell" if self.peak else self.change.verdict
 
     @property
     def difference(self) -> str:
         return self.written(self.last - self.first, signed=True)
 
-    @property
-    def interval(self) -> str:
-        if self.low is None:
-            return ""
-        low, high = (self.written(end, signed=True).removesuffix(" points") for end in (self.low, self.high))
-        return f"95% CI {low} to {high}"
-
     def written(self, value: float, signed: bool = False) -> str:
-        if self.is_share:
-            return f"{points(value)} points" if signed else f"{percent(value)} %"
-        return f"{value:+.3g}".replace("-", "−") if signed else f"{value:.3g}".replace("-", "−")
+        return change.written(value, self.is_share, signed)
 
 
 def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[Outcome | None, list[str]]:
@@ -90,53 +71,46 @@ def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[O
 
 def _evaluated(run: Run, found: Sequence[Result]) -> Outcome | None:
     """pass@1 of the first and the last checkpoint that were asked all tasks that both were asked, paired by question."""
-    protocol = results.largest_protocol(found)
-    by = {(each.step, each.task): each for each in found if each.protocol == protocol and "pass@1" in each.metrics}
+    by = results.scores(found)
     steps = sorted({step for step, _ in by})
     tasks = [task for step, task in by if steps and step == steps[0] and (steps[-1], task) in by]
     if len(steps) < 2 or not tasks:
         return None
-    ends = [[by[step, task] for task in tasks] for step in (steps[0], steps[-1])]
-    first, last = (float(np.mean([each.metrics["pass@1"]["value"] for each in end])) for end in ends)
-    try:
-        paired = change((run, a, run, b) for a, b in zip(*ends, strict=True))
-    except RunError:
-        paired = None
+    mean = {
+        step: float(np.mean([by[step, task].metrics["pass@1"]["value"] for task in tasks]))
+        for step in steps
+        if all((step, task) in by for task in tasks)
+    }
     named = middle_cut(tasks[0], 40) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     what = f"held-out pass@1, {named}, {'base model' if not steps[0] else f'step {steps[0]:,}'} to step {steps[-1]:,}"
-    if paired is None:
-        return Outcome(what, first, last, None, None, "its answers cannot be read: no interval", True)
-    how = f"paired over {paired.questions:,} questions"
-    middle = last - first - paired.difference  # if not all questions are in both
-    low, high = paired.low + middle, paired.high + middle
-    return Outcome(what, first, last, low, high, how, True, _best_checkpoint(run, by, steps, tasks))
 
+    def between(a: int, b: int) -> Change | None:
+        return over_questions((run, by[a, task], run, by[b, task]) for task in tasks)
 
-def _best_checkpoint(run: Run, by: dict, steps: Sequence[int], tasks: Sequence[str]) -> Peak | None:
-    """The checkpoint between the first and the last with the best mean, if it is above both by more than chance explains."""
-    between = [step for step in steps[1:-1] if all((step, task) in by for task in tasks)]
-    if not between:
-        return None
-    means = {step: float(np.mean([by[step, task].metrics["pass@1"]["value"] for task in tasks])) for step in between}
-    best = max(means, key=means.get)
+    first, last = mean[steps[0]], mean[steps[-1]]
     try:
-        rise, fall = (
-            change((run, by[a, task], run, by[b, task]) for task in tasks)
-            for a, b in ((steps[0], best), (best, steps[-1]))
-        )
+        paired = between(steps[0], steps[-1])
+        peak = _best_checkpoint(mean, between) if paired else None
     except RunError:
+        paired, peak = None, None
+    how = f"paired over {paired.over}" if paired else "its answers cannot be read: no interval"
+    return Outcome(what, first, last, paired, how, True, peak)
+
+
+def _best_checkpoint(mean: dict[int, float], between) -> Peak | None:
+    """The checkpoint between the first and the last with the best mean, if it is above both by more than chance explains."""
+    first, *others, last = mean
+    if not others:
         return None
+    best = max(others, key=mean.get)
+    rise, fall = between(first, best), between(best, last)
     if rise is None or fall is None:
         return None
-    wider = widened(len(between))
+    wider = widened(len(others))
     low, high = (fall.difference + wider * (end - fall.difference) for end in (fall.low, fall.high))
-    rises = rise.difference + wider * (rise.low - rise.difference) > 0
-    return Peak(f"at step {best:,}", means[best], low, high) if rises and high < 0 else None
-
-
-def widened(choices: int) -> float:
-    """Compute how much longer a 95 % interval is if it shall hold for the best of so many points (Bonferroni)."""
-    return NormalDist().inv_cdf(1 - 0.025 / max(choices, 1)) / NormalDist().inv_cdf(0.975)
+    if rise.difference + wider * (rise.low - rise.difference) <= 0 or high >= 0:
+        return None
+    return Peak(f"at step {best:,}", mean[best], Change(fall.difference, max(low, -1), high, fall.over))
 
 
 def _logged(metrics: Metrics) -> Outcome | None:
@@ -145,7 +119,14 @@ def _logged(metrics: Metrics) -> Outcome | None:
     if len(steps) < 2:
         return None
     what = f"held-out success during training, step {steps[0]:,} to {steps[-1]:,}"
-    return Outcome(what, float(values[0]), float(values[-1]), None, None, "its answers are not kept: no interval", True)
+    return Outcome(what, float(values[0]), float(values[-1]), None, "its answers are not kept: no interval", True)
+
+
+def shares(values: np.ndarray, rewards: tuple[float, float]) -> tuple[np.ndarray, bool]:
+    """Rewards as shares of the way from fail to pass, if all are on it; else as they are."""
+    fail, passing = rewards
+    on_it = passing > fail and len(values) > 0 and values.min() >= fail and values.max() <= passing
+    return ((values - fail) / (passing - fail), True) if on_it else (values, False)
 
 
 def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
@@ -153,53 +134,40 @@ def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
     steps, values = metrics.rewards()
     if len(values) < 2:
         return None
-    size = part(len(values))
+    values, is_share = shares(values, rewards)
+    size = window(len(values))
     first, last = float(values[:size].mean()), float(values[-size:].mean())
     half = half_width(values, size)
     what = f"training reward, first {size} against last {size} of {len(values):,} steps"
-    is_share = rewards == (0.0, 1.0) and values.min() >= 0 and values.max() <= 1
     if half is None:
-        return Outcome(what, first, last, None, None, "too few steps for an interval", is_share)
-    low, high = last - first - half, last - first + half
-    peak = _best_part(steps, values, size, half)
-    return Outcome(what, first, last, low, high, "over steps, allowing for autocorrelation", is_share, peak)
+        return Outcome(what, first, last, None, "too few steps for an interval", is_share)
+    over = "noise: that between successive steps"
+    low, high = _possible(last - half, last + half, is_share)
+    found = Change(last - first, low - first, high - first, over, is_share)
+    return Outcome(what, first, last, found, over, is_share, _best_window(steps, values, is_share))
 
 
-def _best_part(steps: np.ndarray, values: np.ndarray, size: int, half: float) -> Peak | None:
-    """The best `size` steps between the first and the last ones, if above both by more than chance explains."""
+def _possible(low: float, high: float, is_share: bool) -> tuple[float, float]:
+    """No share is below 0 or above 100 %."""
+    return (max(low, 0.0), min(high, 1.0)) if is_share else (low, high)
+
+
+def _best_window(steps: np.ndarray, values: np.ndarray, is_share: bool) -> Peak | None:
+    """The best steps between the first and the last ones, if above both by more than noise explains."""
+    size = max(min(window(len(values)), len(values) // 4), FEWEST_AT_PEAK)
     if len(values) < 4 * size:
         return None
     means = np.convolve(values, np.full(size, 1 / size), "valid")
     best = size + int(means[size:-size].argmax())
-    half *= widened(len(values) // size - 2)
-    if means[best] - half <= means[0] or means[best] - half <= means[-1]:
+    half = half_width(values, size) * widened(len(means) - 2 * size)
+    peak, last = float(means[best]), float(means[-1])
+    if peak - half <= means[0] or peak - half <= last:
         return None
-    at = f"in steps {int(steps[best]):,} to {int(steps[best + size - 1]):,}"
-    fall = float(means[-1] - means[best])
-    return Peak(at, float(means[best]), fall - half, fall + half)
-
-
-def part(count: int) -> int:
-    """A tenth of so many steps, not less than five, and not more than half."""
-    return max(min(max(count // PART, FEWEST), count // 2), 1)
-
-
-def half_width(values: np.ndarray, size: int) -> float | None:
-    """Half of the 95 % interval of the difference of two means of `size` steps; None where too few steps tell their noise.
-
-    Steps are correlated, so the mean of m varies more than its steps say. Within parts of `size` steps the deviations from the
-    part's mean give an autoregression of order 1 (as Andrews and Monahan 1992 whiten before a kernel is used), its
-    coefficient corrected for the short parts (Kendall 1954). In simulations of 60 and more steps this covers 85 to 98 % up to a
-    correlation of 0.6; Newey and West's estimator covers 70 to 99 %.
-    """
-    parts = np.array_split(values, len(values) // size)
-    deviations = [each - each.mean() for each in parts]
-    squares = sum(float((each**2).sum()) for each in deviations)
-    freedom = len(values) - len(parts)
-    if size < 3 or freedom < 4:
-        return None
-    rho = sum(float((each[1:] * each[:-1]).sum()) for each in deviations) / squares if squares > 0 else 0.0
-    rho = min(max(rho + (1 + 3 * rho) / size, 0.0), SLOWEST)
-    lags = np.arange(1, size)
-    of_mean = squares / freedom * (1 + 2 * float(((1 - lags / size) * rho**lags).sum())) / size
-    return t_quantile(max(freedom * (1 - rho) / (1 + rho), 1.0)) * (2 * of_mean) ** 0.5
+    low, high = _possible(last - half, last + half, is_share)
+    top = best + int(values[best : best + size].argmax())
+    return Peak(
+        f"in steps {int(steps[best]):,} to {int(steps[best + size - 1]):,}",
+        peak,
+        Change(last - peak, low - peak, high - peak, "noise: that between successive steps", is_share),
+        f"best step {int(steps[top]):,}: {change.written(float(values[top]), is_share)}",
+    )

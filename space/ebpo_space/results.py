@@ -97,6 +97,20 @@ def largest_protocol(found: Sequence[Result]) -> str:
     return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
 
 
+def scores(found: Sequence[Result]) -> dict[tuple[int, str], Result]:
+    """By step and task, the results with a pass@1 under the largest protocol."""
+    protocol = largest_protocol(found)
+    return {(each.step, each.task): each for each in found if each.protocol == protocol and "pass@1" in each.metrics}
+
+
+def ends_of(columns: Sequence[Column]) -> dict[str, tuple[Column, Column]]:
+    """The first and the last column of each run."""
+    ends: dict[str, tuple[Column, Column]] = {}
+    for column in sorted(columns, key=lambda column: column.step):
+        ends[column.run] = (ends.get(column.run, (column,))[0], column)
+    return dict(sorted(ends.items(), key=lambda item: item[1][0].number))
+
+
 def summaries(run: Run) -> list[Path]:
     """The run's files summary.json; of a folder of results alone, those in it."""
     return next((found for place in RESULTS if (found := sorted(run.path.glob(place)))), [])

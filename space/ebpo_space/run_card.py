@@ -12,11 +12,12 @@ from openrlhf_ebpo.run.catalogue import find
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
+from .change import written
 from .condition import Condition, clock, condition, signs
 from .figures import colour, number
 from .groups import Groups
-from .outcome import Outcome, outcome
-from .paired import GRPO
+from .headline import GRPO
+from .outcome import Outcome, outcome, shares
 from .picture import sparkline
 from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
@@ -90,9 +91,11 @@ def _outcome(looked: Looked) -> HTML:
         return HTML(
             "<section><h3>Outcome</h3><p>Nothing to compare yet: two steps or two evaluations are needed.</p></section>"
         )
-    steps, values = looked.run.metrics.rewards()
-    line = sparkline(steps, values, f"Mean reward: {_ends(values)}", looked.run.run.number)
-    figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, _ends(values)) if line else ""
+    steps, rewards = looked.run.metrics.rewards()
+    values, is_share = shares(rewards, looked.run.rewards)
+    ends = " → ".join(written(float(values[at]), is_share) for at in (0, -1)) if len(values) else ""
+    line = sparkline(steps, values, f"Mean reward: {ends}", looked.run.run.number)
+    figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, ends) if line else ""
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',
         *(found.verdict, _fall(found) if found.peak else _change(found)),
@@ -103,19 +106,19 @@ def _outcome(looked: Looked) -> HTML:
 
 def _change(found: Outcome) -> HTML:
     return html(
-        '<p class="big">{}<small>{}</small></p><p>{}</p>', found.difference, found.interval, VERDICT[found.verdict]
+        '<p class="big">{}<small>{}</small></p><p>{}</p>',
+        *(found.difference, found.change.interval if found.change else "", VERDICT[found.verdict]),
     )
 
 
 def _fall(found: Outcome) -> HTML:
     """The peak, and the fall from there, which the difference from start to end hides."""
     peak = found.peak
-    fall = found.written(found.last - peak.value, signed=True)
-    low, high = (found.written(end, signed=True).removesuffix(" points") for end in (peak.low, peak.high))
+    best = f" ({peak.best})" if peak.best else ""
     return html(
-        '<p class="big">{}<small>since its best</small></p><p>rose to <b>{}</b> {}, then fell by more than chance would explain '
-        "(95% CI {} to {}, allowing for the choice of the best)</p>",
-        *(fall, found.written(peak.value), peak.at, low, high),
+        '<p class="big">{}<small>since its best</small></p><p>rose to <b>{}</b> {}{}, then fell by more than chance would explain '
+        "({}, allowing for the choice of the best)</p>",
+        *(peak.fall.written, found.written(peak.value), peak.at, best, peak.fall.interval),
     )
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from openrlhf_ebpo.run import score_text
 from openrlhf_ebpo.run.score_text import NONE, percent, points
 
+from .change import Change, over_questions
 from .errors import RunError
 from .figures import colour
-from .paired import Change, change, ends_of
-from .results import Column, Result
+from .results import Column, Result, ends_of
 from .runs import Run
 from .tables import dot, table
 from .text import HTML, harmless, html, run_name
@@ -81,7 +81,7 @@ def _between(
     """Over the tasks that both checkpoints of the run have."""
     ends = [(by.get((run.key, first.step, task)), by.get((run.key, last.step, task))) for task in tasks]
     try:
-        return change((run, a, run, b) for a, b in ends if a and b)
+        return over_questions((run, a, run, b) for a, b in ends if a and b)
     except RunError as error:
         problems.append(f"{run.key}: {error}")
         return None

@@ -17,11 +17,10 @@ import numpy as np
 
 from openrlhf_ebpo.run.run_log import dig
 
+from .change import t_quantile
 from .runs import Run
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
-# Student's t at 97.5 %, 1 to 9 degrees of freedom
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 class Described(Protocol):
@@ -133,13 +132,3 @@ def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return values.min(0), values.max(0)
     half = t_quantile(n - 1) * values.std(0, ddof=1) / n**0.5
     return values.mean(0) - half, values.mean(0) + half
-
-
-def t_quantile(degrees: float) -> float:
-    """97.5 % quantile of Student's t; above nine degrees by the first terms of its expansion (Cornish-Fisher), to 0.1 %."""
-    if degrees < 1:
-        return float("inf")
-    if degrees <= len(_T):
-        return float(np.interp(degrees, np.arange(1, len(_T) + 1), _T))
-    z = 1.959964
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

@@ -1,4 +1,4 @@
-"""What came of a run: paired over questions, or over steps that are correlated."""
+"""What came of a run: paired over questions, or over steps, whose noise is that of successive differences."""
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -7,10 +7,12 @@ from space_runs import evaluation, learning_run
 
 from openrlhf_ebpo.eval.resampling import compare
 from openrlhf_ebpo.space import results
+from openrlhf_ebpo.space.change import Change, half_width, over_questions, window
+from openrlhf_ebpo.space.headline import _by_step
 from openrlhf_ebpo.space.metrics import Metrics
-from openrlhf_ebpo.space.outcome import half_width, outcome, part
-from openrlhf_ebpo.space.paired import Change, change
+from openrlhf_ebpo.space.outcome import outcome
 from openrlhf_ebpo.space.runs import Run
+from openrlhf_ebpo.space.workspace import Opened
 
 SHARE = (0.0, 1.0)
 
@@ -33,7 +35,7 @@ def test_checkpoints_are_compared_question_by_question(run):
     said = [[np.array(list(results.rates(run, r).values())) for r in end] for end in ends]
     expected = compare(*said, [each.samples for each in ends[0]])
     assert found.last - found.first == pytest.approx(expected["difference"])
-    assert [found.low, found.high] == pytest.approx(expected["interval"])
+    assert [found.change.low, found.change.high] == pytest.approx(expected["interval"])
     assert "mean of 2 tasks, base model to step 4" in found.what and "paired over 30 questions" in found.how
     assert not problems and found.verdict == "better" and found.difference.startswith("+")
 
@@ -44,7 +46,7 @@ def test_samples_that_cannot_be_read_leave_the_values(tmp_path):
     for path in tmp_path.glob("eval/*/*/*/samples.parquet"):
         path.write_bytes(b"damaged")
     found, _ = outcome(Run("x", tmp_path, 0), Metrics(), SHARE)
-    assert found.verdict == "unsure" and found.interval == "" and "cannot be read" in found.how
+    assert found.verdict == "unsure" and found.change is None and "cannot be read" in found.how
     assert found.last > found.first
 
 
@@ -55,21 +57,23 @@ def test_only_questions_of_both_count(tmp_path):
     pq.write_table(pq.read_table(path).slice(0, 80), path)
     first, last = results.find(Run("x", tmp_path, 0))[0]
     run = Run("x", tmp_path, 0)
-    assert change([(run, first, run, last)]).questions == 10
+    assert over_questions([(run, first, run, last)]).over == "10 questions"
     pq.write_table(pq.read_table(path).slice(0, 0), path)
-    assert change([(run, first, run, last)]) is None
+    assert over_questions([(run, first, run, last)]) is None
 
 
 def test_of_many_questions_less_than_a_point_can_be_seen():
-    assert Change(0.001, -0.003, 0.005, 20_000).words.endswith("less than about 0.4 points could not be seen")
+    assert Change(0.001, -0.003, 0.005, "20,000 questions").words.endswith(
+        "less than about 0.4 points could not be seen"
+    )
 
 
 def test_a_change_is_said_in_words():
-    better = Change(0.121, 0.08, 0.162, 200)
+    better = Change(0.121, 0.08, 0.162, "200 questions")
     assert better.words == "better than chance would explain, 200 questions"
     assert (better.written, better.interval) == ("+12.1 points", "95% CI +8.0 to +16.2")
-    assert Change(-0.1, -0.2, -0.01, 1).words == "worse than chance would explain, 1 question"
-    nothing = Change(0.01, -0.05, 0.07, 200)
+    assert Change(-0.1, -0.2, -0.01, "1 question").words == "worse than chance would explain, 1 question"
+    nothing = Change(0.01, -0.05, 0.07, "200 questions")
     assert nothing.words.startswith("no difference shown, 200 questions; ") and nothing.written == "+1.0 points"
     assert nothing.words.endswith("less than about 6 points could not be seen") and nothing.verdict == "open"
 
@@ -81,7 +85,7 @@ def test_a_run_that_rose_and_fell_names_its_best_checkpoint_and_the_fall(tmp_pat
     found, _ = outcome(Run("x", tmp_path, 0), Metrics(), SHARE)
     best = 10 * rates.index(max(rates))
     assert found.verdict == "fell" and found.peak.at == f"at step {best}"
-    assert found.peak.low < found.last - found.peak.value < found.peak.high < 0
+    assert found.peak.fall.low <= found.last - found.peak.value < found.peak.fall.high < 0
 
 
 @pytest.mark.parametrize("rates", [[0.1, 0.3, 0.5, 0.7], [0.7, 0.5, 0.3, 0.1], [0.4, 0.42, 0.41, 0.4], [0.1, 0.8]])
@@ -130,25 +134,84 @@ def test_the_training_reward_is_the_last_tenth_against_the_first(tmp_path):
 def test_few_steps_have_no_interval_and_none_no_outcome(tmp_path, count):
     found, _ = outcome(Run("x", tmp_path, 0), metrics(reward=np.full(count, 0.5)), SHARE)
     assert (found is None) == (count < 2)
-    assert found is None or found.low is None or count > 5
+    assert found is None or found.change is None or count > 5
 
 
 def test_parts_are_a_tenth_of_five_steps_or_more():
-    assert [part(n) for n in (2, 3, 9, 10, 60, 1000)] == [1, 1, 4, 5, 6, 100]
+    assert [window(n) for n in (2, 3, 9, 10, 60, 1000)] == [1, 1, 4, 5, 6, 100]
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.6])
-def test_the_interval_covers_a_correlated_run_that_learns(rho):
+# steps and their noise: rewards are shares right of 32 answers
+
+
+def curve(*stretches: tuple[float, int], seed: int = 0, answers: int = 32) -> np.ndarray:
+    rates = np.concatenate([np.full(count, rate) for rate, count in stretches])
+    return np.random.default_rng(seed).binomial(answers, rates) / answers
+
+
+def trained(tmp_path, values, rewards=SHARE):
+    return outcome(Run("x", tmp_path, 0), metrics(rollout__reward_mean=values), rewards)[0]
+
+
+@pytest.mark.parametrize(
+    ("stretches", "verdict"),
+    [
+        ([(0.9, 6), (0.1, 6)], "worse"),
+        ([(0.1, 6), (0.9, 6)], "better"),
+        ([(0.05, 30), (0.9, 30)], "better"),
+        ([(0.07, 4), (0.9, 4), (0.0, 4)], "fell"),
+        ([(0.07, 20), (0.9, 20), (0.0, 20)], "fell"),
+    ],
+)
+def test_sudden_rises_and_falls_are_changes_and_never_noise(tmp_path, stretches, verdict):
+    found = [trained(tmp_path, curve(*stretches, seed=seed)) for seed in range(40)]
+    assert [each.verdict for each in found] == [verdict] * 40
+    assert all(-1 <= each.change.low <= each.change.high <= 1 for each in found), "no share beyond 0 and 100 %"
+
+
+@pytest.mark.parametrize("steps", [12, 60, 400])
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_level_noise_is_still_noise(tmp_path, steps, rate):
+    found = [trained(tmp_path, curve((rate, steps), seed=seed)).verdict for seed in range(300)]
+    assert found.count("open") >= 0.92 * 300 and found.count("fell") <= 6
+
+
+def opened(values) -> Opened:
+    return Opened(Run("x", None, 0), {}, metrics(rollout__reward_mean=values), ())
+
+
+def test_a_run_at_0_against_one_at_20_percent_is_a_difference():
+    for seed in range(30):
+        found, what = _by_step(opened(curve((0.2, 12), seed=seed)), opened(np.zeros(12)))
+        assert found.verdict == "better" and found.written.endswith(" points") and what == "training reward"
+    alike = [
+        _by_step(opened(curve((0.2, 12), seed=seed)), opened(curve((0.2, 12), seed=1000 + seed)))[0].verdict
+        for seed in range(200)
+    ]
+    assert alike.count("open") >= 0.92 * 200
+
+
+def test_the_peak_the_best_step_and_the_fall_come_first_in_words(tmp_path):
+    found = trained(tmp_path, curve((0.07, 4), (0.9, 4), (0.0, 4)))
+    assert found.peak.at == "in steps 6 to 8" or found.peak.at == "in steps 5 to 7"
+    assert found.peak.best.startswith("best step ") and found.peak.fall.high < 0
+    assert found.peak.fall.low >= -found.peak.value, "nothing falls below 0"
+
+
+def test_rewards_of_another_scheme_are_shares_of_the_way_from_fail_to_pass(tmp_path):
+    found = trained(tmp_path, 2 * curve((0.1, 6), (0.9, 6)) - 1, (-1.0, 1.0))
+    assert found.is_share and found.verdict == "better" and 0 <= found.first < 0.2
+
+
+@pytest.mark.parametrize("steps", [80, 400])
+def test_the_interval_covers_a_run_that_learns(steps):
     rng = np.random.default_rng(1)
-    trend, size, covered = 8 * (1 - np.exp(-3 * np.arange(80) / 80)), part(80), 0
+    trend, size, covered = 8 * (1 - np.exp(-3 * np.arange(steps) / steps)), window(steps), 0
     for _ in range(300):
-        noise = rng.standard_normal(81)
-        for i in range(1, 81):
-            noise[i] += rho * noise[i - 1]
-        values = trend + noise[1:]
+        values = trend + rng.standard_normal(steps)
         error = values[-size:].mean() - values[:size].mean() - (trend[-size:].mean() - trend[:size].mean())
         covered += abs(error) <= half_width(values, size)
-    assert covered >= 0.86 * 300
+    assert covered >= 0.92 * 300
 
 
 def test_a_run_that_never_changes_has_an_interval_without_width():

@@ -16,7 +16,7 @@ from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo import space
 from openrlhf_ebpo.space.app import changes_of, fingerprint
-from openrlhf_ebpo.space.headline import ONE_SEED
+from openrlhf_ebpo.space.headline import SEEDS
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
 from openrlhf_ebpo.space.run_card import VERDICT
@@ -122,13 +122,13 @@ def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):
     assert [name in row for name, row in zip(("ebpo-*", "grpo-*"), rows, strict=True)] == [True, True]
     assert all("held-out pass@1" in row and "<td>2</td>" in row and re.search(r"<b>\+.* to \+", row) for row in rows)
     said = found["headline"]
-    assert "EBPO against GRPO" in said and "range" in said and "2 seeds" in said and ONE_SEED not in said
+    assert "EBPO against GRPO" in said and "range" in said and "2 seeds" in said and SEEDS[1] not in said
     assert overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["seeds"] == ""
 
 
 def test_the_headline_says_who_won_over_what_and_that_it_is_one_seed(workspace):
     said = overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["headline"]
-    assert "EBPO did better than GRPO" in said and ONE_SEED in said and "30 questions of 2 tasks" in said
+    assert "EBPO did better than GRPO" in said and SEEDS[1] in said and "30 questions of 2 tasks" in said
     assert re.search(r"\+\d+\.\d points</b>.*95% CI \+\d", said)
     backwards = overview.render(clean({"runs": "grpo-1,ebpo-1"}), workspace)["headline"]
     assert "EBPO did better than GRPO" in backwards
@@ -160,7 +160,7 @@ def test_without_evaluations_the_training_rewards_are_compared(folder, tmp_path)
         learning_run(tmp_path / name, steps=30, seed=1, name=name, prompts=4, pace=pace, estimator=estimator)
         shutil.rmtree(tmp_path / name / "eval")
     said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
-    assert "training reward" in said and "over steps 26 to 30" in said and ONE_SEED in said
+    assert "training reward" in said and "over steps 26 to 30" in said and SEEDS[1] in said
 
 
 @pytest.mark.parametrize("better", [True, False])

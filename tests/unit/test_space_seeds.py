@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.space import seeds
+from openrlhf_ebpo.space.change import t_quantile
 
 
 def run(key="a", seed=1, started="t", **changes):
@@ -106,8 +107,8 @@ def test_the_band_ends_with_the_shortest_run_and_leaves_out_what_one_lacks():
 
 
 def test_t_quantiles_meet_where_the_table_ends():
-    quantiles = [seeds.t_quantile(degrees) for degrees in range(1, 40)]
+    quantiles = [t_quantile(degrees) for degrees in range(1, 40)]
     assert quantiles[:2] == pytest.approx([12.706, 4.303], abs=1e-3)
     assert quantiles == sorted(quantiles, reverse=True)
-    assert seeds.t_quantile(10) == pytest.approx(2.228, abs=3e-3)
-    assert seeds.t_quantile(30) == pytest.approx(2.042, abs=1e-3) and seeds.t_quantile(0) == float("inf")
+    assert t_quantile(10) == pytest.approx(2.228, abs=3e-3)
+    assert t_quantile(30) == pytest.approx(2.042, abs=1e-3) and t_quantile(0) == float("inf")

@@ -11,8 +11,7 @@ from .. import parameters, reading, results
 from ..cards import current_mark, pager, tokens
 from ..errors import RunError
 from ..figures import colour
-from ..paired import ends_of
-from ..results import Column, Result
+from ..results import Column, Result, ends_of
 from ..tables import choice, dot, setting
 from ..text import HTML, attribute, harmless, html, joined, middle_cut
 from ..workspace import Workspace
