@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up everything and passes the tests: style, unit, contract, browser, integration, faults.
+# Sets up everything and passes the tests: style, unit, contract, browser, integration.
 #
 #   bash scripts/test.sh                        the daily tests, in groups of which three run at a time, for two cores
 #   bash scripts/test.sh --all                  the nightly ones too: slow tests whose faults daily ones find as well
@@ -34,7 +34,7 @@ groups=(
     "tests/unit/test_[a-g]*"
     "tests/contract"
     "tests/unit/test_s*"
-    "tests/unit/test_[j-rt-z]* tests/faults tests/gpu"
+    "tests/unit/test_[j-rt-z]* tests/gpu"
     "tests/browser"
 )
 export LOGS=$(mktemp -d)

@@ -12,7 +12,6 @@ MAX_TEST_SECONDS = {
     "gpu": 600,
     "integration": 300,
     "browser": 300,
-    "faults": 300,
     "integrations": 900,
 }
 

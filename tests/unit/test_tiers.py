@@ -25,7 +25,7 @@ def test_the_comment_at_each_marker_names_daily_tests():
         comment = " ".join(line.partition("#")[2] for line in lines[max(0, number - 2) : number + 2])
         if "daily: the docstring" in comment:
             comment = path.read_text().split('"""')[1]
-        named = re.findall(r"(?:unit|contract|integration|browser|faults)/test_\w+\.py", comment)
+        named = re.findall(r"(?:unit|contract|integration|browser)/test_\w+\.py", comment)
         if not named or not all((TESTS / name).exists() for name in named):
             lacking.append(f"{path.relative_to(TESTS)}:{number}: {comment or 'no comment'}")
     assert NIGHTLY and not lacking, "\n".join(lacking)

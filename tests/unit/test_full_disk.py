@@ -1,0 +1,50 @@
+"""A run on a full disk says which disk, and what is written there stays readable."""
+
+import contextlib
+import subprocess
+
+import pytest
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.run.run_log import RunDirectoryError, close_run, open_run, read_run
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of a few megabytes, and a function that fills it."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "full", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small disk can only be made by root")
+
+    def fill() -> None:
+        with open(tmp_path / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+
+    yield tmp_path, fill
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_a_start_on_a_full_disk_names_it_and_says_what_to_do(disk):
+    folder, fill = disk
+    fill()
+    args = {"actor": {"model_name_or_path": "m"}, "data": {"prompt_dataset": "d"}, "train": {"seed": 7}}
+    run = {"name": "r", "argv": [], "args": args, "resume": False}
+    with pytest.raises(
+        RunDirectoryError, match=r"the disk of .*/run is full .*run\.json.*: make room on it, or name"
+    ) as full:
+        open_run(folder / "run", **run)
+    assert str(folder / "run") in str(full.value)
+
+
+def test_a_full_disk_does_not_keep_run_json_at_running(disk):
+    folder, fill = disk
+    run = {"status": "running", "args": {str(number): number for number in range(2000)}, "error": None}
+    write_json(folder / "run.json", run)
+    fill()
+    close_run(folder, "failed", "OSError: No space left on device")
+    assert read_run(folder)["status"] == "failed" and read_run(folder)["args"] == run["args"]
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(OSError, match="No space"):
+        close_run(folder, "failed", "x" * 10**6)
+    assert (folder / "run.json").read_bytes() == before
