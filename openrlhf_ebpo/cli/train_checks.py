@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from openrlhf_ebpo.checks import model_check, preflight
+from openrlhf_ebpo.checks import batch_sizes, model_check, preflight
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -96,6 +96,7 @@ CHECKS = (  # in this order; each takes the flags by name, and raises a Reported
     eval_metrics.check_flags,
     save_times.check_flag,
     check_numbers,
+    batch_sizes.check,
     check_estimator,
     check_checkpoints,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import presets, registry
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
 from openrlhf_ebpo.generation.cluster import gpus_needed
@@ -24,7 +23,7 @@ def adapt(args, elsewhere: bool = False) -> list[str]:
     elsewhere: the command is for another machine, one with CUDA.
 
     Raises:
-        UsageError: as `batch_notices`; or this machine cannot do what is asked for.
+        UsageError: this machine cannot do what is asked for.
     """
     args.ckpt.attempt = secrets.token_hex(8)
     notices = estimator_notices(args) + policy_loss.notices(args) + batch_notices(args) + stale_notices(args)
@@ -104,24 +103,17 @@ def off_policy_causes(args) -> list[str]:
 
 
 def batch_notices(args) -> list[str]:
-    """Compare the rollout batch with the optimizer steps that it fills; upstream does not.
-
-    Raises:
-        UsageError: it is less than one, and none of its responses would be trained on.
-    """
+    """Compare the rollout batch with the optimizer steps that it fills; upstream does not."""
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     if responses % args.train.batch_size == 0:
         return []
     found = (
-        f"--train.batch_size {args.train.batch_size} does not divide the {responses} responses of a rollout batch "
+        f"warning: --train.batch_size {args.train.batch_size} does not divide the {responses} responses of a rollout batch "
         f"(--rollout.batch_size {args.rollout.batch_size} times {args.rollout.n_samples_per_prompt})"
     )
-    trained = prompts.trainable(responses, args)
-    if not trained:
-        raise UsageError(f"{found}: none would be trained on. Give {responses}, or a number that divides it")
-    if trained < responses:
-        return [f"warning: {found}: {responses - trained} of them are left out of every step"]
-    return [f"warning: {found}: OpenRLHF mixes what is left into the next step"]
+    if untrained := responses - prompts.trainable(responses, args):
+        return [f"{found}: {untrained} of them are left out of every step"]
+    return [f"{found}: OpenRLHF mixes what is left into the next step"]
 
 
 def add_flag(group) -> None:

@@ -168,7 +168,7 @@ def test_parts_that_change_nothing_are_named(command, capsys):
 PARALLEL = [
     *("--vllm.tensor_parallel_size", "2"),
     *("--ds.ring_attn_size", "2"),
-    *("--actor.num_gpus_per_node", "4", "--ref.num_gpus_per_node", "1"),
+    *("--actor.num_gpus_per_node", "4", "--ref.num_gpus_per_node", "2"),
     *("--ds.attn_implementation", "flash_attention_2"),
 ]
 
@@ -180,12 +180,12 @@ def test_a_dry_run_for_a_machine_with_gpus_changes_nothing_for_this_one(command,
     train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--assume_cuda", "80"])
     said = capsys.readouterr().out
     assert (
-        "checked as for a machine with GPUs: 7, of 80 GB" in said
-    )  # 4 of the policy, 1 of the reference, an engine of 2
+        "checked as for a machine with GPUs: 8, of 80 GB" in said
+    )  # 4 of the policy, 2 of the reference, an engine of 2
     assert '"attn_implementation": "flash_attention_2"' in said and '"sync_backend": "nccl"' in said
     assert "no CUDA" not in said and "not checked for it: its libraries and drivers" in said
     train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--assume_cuda"])
-    assert "checked as for a machine with GPUs: 7\n" in capsys.readouterr().out
+    assert "checked as for a machine with GPUs: 8\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -270,13 +270,6 @@ def test_a_rollout_batch_that_is_no_whole_number_of_optimizer_steps_is_told(trai
     assert [said in notice for notice in notices] == [True] * bool(said)
 
 
-def test_a_rollout_batch_smaller_than_an_optimizer_step_is_refused_where_nothing_would_be_trained():
-    with pytest.raises(
-        UsageError, match=r"--train.batch_size 128 .* the 64 responses .*Give 64, or a number that divides it"
-    ):
-        train_notices.batch_notices(batches(128, gpus=8, dynamic=False))
-
-
 def test_what_train_sft_cannot_read_is_named_before_anything_starts(good, tmp_path):
     (tmp_path / "pairs.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     args = {
