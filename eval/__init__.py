@@ -12,7 +12,6 @@ grader.py     answers against golds in separate processes: answer_match.py (by t
               (a benchmark's own scorer)
 score.py      the command that scores a file
 metrics.py    pass@k, maj@k, intervals: intervals.py, of differences: resampling.py
-effort.py     tokens, time and GPU-hours
 in_training.py  answers of evaluations during training, as results
 report.py     the command that writes report.md from results: tables.py, plots.py, paper.py (reported.json)
 

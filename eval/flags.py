@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError, raise_problems
-from openrlhf_ebpo.eval import prompts, protocols, shots
+from openrlhf_ebpo.eval import prompts, protocols
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE
 from openrlhf_ebpo.generation import engines
@@ -17,7 +17,7 @@ from openrlhf_ebpo.seams import remote_code
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
-    *("template", "chat_template", "template_kwargs", "strip_think", "shots"),
+    *("template", "chat_template", "template_kwargs", "strip_think"),
 )
 NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
 
@@ -67,8 +67,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="read the answer from behind the last </think> only; a response that never ends its <think> has none",
     )
-    add("--shots", type=int, metavar="N", help="show N answered questions before each one, for base models")
-    add("--shots_file", metavar="FILE", help=".jsonl or .parquet that they are from")
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add = parser.add_argument_group("questions").add_argument
     add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
@@ -117,12 +115,11 @@ def chosen_protocol(args: argparse.Namespace) -> Protocol:
     """Return the protocol of --protocol with what the other flags change.
 
     Raises:
-        UsageError: a setting that makes no sense, or a --shots_file that is not there.
+        UsageError: a setting that makes no sense.
     """
     changes = {name: getattr(args, name) for name in OVERRIDES}
     changes["stop"] = None if args.stop is None else tuple(args.stop)
     changes["template_kwargs"] = None if args.template_kwargs is None else template_kwargs(args.template_kwargs)
-    changes["shots_file"] = args.shots_file and shots.named(args.shots_file)
     return protocols.override(protocols.get(args.protocol), **changes)
 
 

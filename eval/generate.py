@@ -64,7 +64,6 @@ def _from_engines(
                         continue
                     opened = begun_thinking(prompt.text) if protocol.strip_think else ""
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)
-                    record["prompt_tokens"] = prompt_lengths([prompt], model)[0]
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update(record)
     return failed
@@ -80,7 +79,7 @@ def check_thinking(protocol: Protocol, model: str) -> None:
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
     """Render the missing questions, by task/question: one question may be in two tasks."""
-    rendered = prompts.render(job.missing, prompts.for_task(form, job.task), model)
+    rendered = prompts.render(job.missing, form, model)
     keyed = (dataclasses.replace(prompt, key=f"{job.task.name}/{prompt.key}") for prompt in rendered)
     return {prompt.key: (job, prompt) for prompt in keyed}
 

@@ -20,7 +20,7 @@ from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY, without_thinking
-from .tasks import CHOICE, OWN, REASONING_GYM, Question, Rules, choice_letters, own
+from .tasks import OWN, REASONING_GYM, Question, Rules, own
 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
@@ -91,8 +91,6 @@ class Grader:
 
     def reading(self, rules: Rules) -> Reading:
         """Return how responses are read for an answer, and which answers vote together."""
-        if rules.kind == CHOICE:
-            return Reading(lambda text: choice_letters.letter(text, rules.entry), str.strip, False)
         return {REASONING_GYM: READINGS[GYM], OWN: Reading(str, str.strip, False)}.get(rules.kind, self._math)
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
@@ -132,8 +130,6 @@ class Grader:
         return {"correct": False, "extracted": None, "error": error}
 
     def _ask(self, gold: str, rules: Rules, answer: str) -> bool:
-        if rules.kind == CHOICE:
-            return answer == gold
         if rules.kind == REASONING_GYM:
             return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
         if self._math.compares:
@@ -142,8 +138,6 @@ class Grader:
         return released.is_equal(rules.source_gold or gold, answer)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
-        if rules.kind == CHOICE and (gold not in rules.entry or len(gold) != 1):
-            return f"{NO_GOLD}{gold!r:.{MAX_REASON}} is none of the letters {rules.entry}"
         if not self.reading(rules).compares:
             return None
         correct, error = self._compare_once(gold, rules, gold)

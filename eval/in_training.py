@@ -99,7 +99,6 @@ def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args, 
         "versions": versions(),
         "seeds": [],
         "counts": {"excluded_golds": 0, "errors": sum(error is not None for each in prompts for error in each.errors)},
-        "seconds": {},
         "settings": {"model": args.actor.model_name_or_path},
     }
 

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import json
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,7 +34,7 @@ from openrlhf_ebpo.run.results import (
 )
 from openrlhf_ebpo.run.run_log import versions
 
-from . import effort, models
+from . import models
 from .grader import Grader
 from .metrics import summarise
 from .models import Model
@@ -61,7 +60,7 @@ class Job:
     """A task with n responses to a question, for a model.
 
     settings: what the responses depend on, as JSON. records: finished questions by id (generate.to_record). append: writes
-    a line of the progress file. effort: the pass that generates now, with which records are stamped.
+    a line of the progress file.
     """
 
     task: Task
@@ -71,7 +70,6 @@ class Job:
     settings: dict
     records: dict[str, dict] = field(default_factory=dict)
     append: Append | None = None
-    effort: effort.Pass | None = None
 
     @property
     def progress(self) -> Path:
@@ -102,7 +100,6 @@ class Job:
         Raises:
             StorageError: it cannot be written; the question then counts as not done.
         """
-        record = {**record, "pass": self.effort.now()} if self.effort else record
         with storing(self.progress):
             self.append({"id": question_id, **record})
         self.records[question_id] = record
@@ -191,43 +188,32 @@ def reopen(job: Job, aside: Path) -> None:
     """Make the responses of the result a progress file again, in which nothing is missing; the result is kept in `aside`."""
     print(f"{job.task.name}, step {job.model.step}: its scorer has changed, the responses are re-scored", flush=True)
     shutil.copytree(job.directory, aside)
-    lines = [{"settings": job.asked}, *earlier_records(job.directory, job.result)]
+    lines = [{"settings": job.asked}, *earlier_records(job.directory)]
     with replacing(job.progress) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (job.directory / SUMMARY).unlink()  # from here on it is under way
 
 
-def earlier_records(directory: Path, result: dict) -> list[dict]:
-    """Return the lines of the progress file that a result was made of; what it says of all questions together stands in
-    the first ones."""
+def earlier_records(directory: Path) -> list[dict]:
+    """Return the lines of the progress file that a result was made of."""
     rows = read_columns(directory, ["question_id", "seed", *COLUMNS.values()]).to_pylist()
     lines = []
     for key, group in itertools.groupby(rows, key=itemgetter("question_id")):
         samples = list(group)
         columns = {name: [row[column] for row in samples] for name, column in COLUMNS.items()}
         lines.append({"id": key, **columns, "seed": samples[0]["seed"]})
-    prompts = (result.get("tokens") or {}).get("prompt")
-    if prompts is not None:
-        for line in lines:
-            line["prompt_tokens"] = prompts if line is lines[0] else 0
-    for line, each in zip(lines, result.get("passes") or [], strict=False):
-        line["pass"] = each
     return lines
 
 
-def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passes: Sequence[dict]) -> None:
+def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm) -> None:
     """Score the responses, write the result, and delete the progress file.
-
-    passes: that generated them, with all tasks (passes_of).
 
     Raises:
         StorageError: it cannot be written; the responses stay in the progress file.
     """
-    started = time.monotonic()
     rows = score(job, grader)
-    seconds = {"generation": round(effort.seconds_of(passes), 1), "scoring": round(time.monotonic() - started, 1)}
     with storing(job.directory):
-        save_result(job.directory, {**summary(job, protocol, form, rows, passes), "seconds": seconds}, rows)
+        save_result(job.directory, summary(job, protocol, form, rows), rows)
         job.progress.unlink()
     job.records.clear()  # responses of many steps would not fit into memory
 
@@ -256,8 +242,8 @@ def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -
 # The summary of its result
 
 
-def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], passes: Sequence[dict]) -> dict:
-    """Return summary.json without `seconds`. rows: of samples.parquet. passes: as `finish` takes them."""
+def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]) -> dict:
+    """Return summary.json. rows: of samples.parquet."""
 
     def grid(name: str) -> np.ndarray:
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
@@ -277,9 +263,6 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
             "excluded_golds": len(job.task.skipped),
             "errors": sum(row["error"] is not None for row in rows),
         },
-        "tokens": effort.tokens(job.records.values()),
-        "passes": list(passes),
-        "cost": {"gpu_hours": effort.gpu_hours(passes)},
         "settings": job.settings,
     }
 
@@ -290,9 +273,3 @@ def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
         return []
     causes = Counter(row["error"] for row in rows if row["error"])
     return [f"{count} of {len(rows)} {UNSCORED}{cause}" for cause, count in causes.most_common(CAUSES)]
-
-
-def passes_of(jobs: Sequence[Job]) -> list[dict]:
-    """Return the passes that generated the jobs' responses, the one under way among them."""
-    stamps = [record["pass"] for job in jobs for record in job.records.values() if "pass" in record]
-    return effort.merged([*stamps, *(job.effort.now() for job in jobs if job.effort)])

@@ -20,7 +20,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import saved
 from openrlhf_ebpo.run.run_log import dig, read_known_run, read_run
 
-from .tasks import Question, Task
+from .tasks import Question
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.generation.rendering import Prompt
@@ -32,7 +32,6 @@ TEMPLATES = {
     "boxed": QUESTION + "\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
     "released": DAPO_TEMPLATE.partition(QUESTION)[0] + QUESTION,  # the authors' script leaves the closing line away
 }
-ROLES = ("user", "assistant")
 HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_template or --no-chat_template"
 
 
@@ -41,7 +40,7 @@ class PromptForm:
     """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
     template, after a system message if there is one. input_template: or else into this text, in place of its {}.
     source: where it is from, for people. template_kwargs: as Protocol has them; None for none. bos: the prompt begins with
-    the tokenizer's begin token, as with --data.add_bos in training. shots: as Task has them, in a form for one task."""
+    the tokenizer's begin token, as with --data.add_bos in training."""
 
     template: str
     chat_template: bool = False
@@ -50,7 +49,6 @@ class PromptForm:
     source: str = ""
     template_kwargs: tuple[tuple[str, str], ...] | None = None
     bos: bool = False
-    shots: tuple[tuple[str, str], ...] | None = None
 
     def given(self) -> dict:
         """Return further arguments of the chat template, by name."""
@@ -104,15 +102,6 @@ def with_bos(form: PromptForm, add_bos: bool | None, run_dir: str | Path | None)
     return replace(form, bos=trained if add_bos is None else add_bos)
 
 
-def check_shots(form: PromptForm, shots: int, stop: tuple[str, ...]) -> None:
-    """Raise UsageError where a model would continue with further questions, whose answers would be read."""
-    if shots and not (form.chat_template or stop):
-        raise UsageError(
-            f"--shots {shots}: without a chat template a model continues with further questions, and the last answer is "
-            "read: add --stop with a text that begins them, such as --stop $'\\n\\n'"
-        )
-
-
 def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
     """Return the questions as the model gets them, by the code that makes the prompts of training; key and label are
     the question's id and gold.
@@ -126,25 +115,12 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     return render_rows(rows, model, form.chat_template, form.input_template, form.given(), form.bos)
 
 
-def for_task(form: PromptForm, task: Task) -> PromptForm:
-    """Return the form with the task's shots."""
-    return replace(form, shots=task.shots or None)
-
-
 def message(form: PromptForm, question: str) -> str | list[dict]:
-    """Return the question with its shots: turns of a chat, or text before it."""
-    # no str.format: mathematics is full of braces
-    *asked, last = (
-        form.template.replace(QUESTION, each) for each in (*(shot for shot, _ in form.shots or ()), question)
-    )
-    turns = [(text, answer) for text, (_, answer) in zip(asked, form.shots or (), strict=True)]
-    if not form.chat_template:
-        return last if not turns else "\n\n".join([*(f"{text}\n{answer}" for text, answer in turns), f"{last}\n"])
-    if not (form.system or turns):
-        return last
-    system = [{"role": "system", "content": form.system}] if form.system else []
-    roles = [{"role": role, "content": text} for turn in turns for role, text in zip(ROLES, turn, strict=True)]
-    return [*system, *roles, {"role": "user", "content": last}]
+    """Return the question in its template: text, or the turns of a chat with a system message."""
+    text = form.template.replace(QUESTION, question)  # not str.format: mathematics is full of braces
+    if not (form.chat_template and form.system):
+        return text
+    return [{"role": "system", "content": form.system}, {"role": "user", "content": text}]
 
 
 def training_form(run_dir: str | Path) -> PromptForm:

@@ -39,7 +39,7 @@ THINK, THINK_END = "<think>", "</think>"  # around thoughts before an answer, wh
 MATH_VERIFY = "math-verify"
 MINERVA_TEXT = "minerva-text"  # released.is_equal
 # left out of records and fingerprints while they are off
-OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs", "strip_think", "shots", "shots_file")
+OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs", "strip_think")
 UNSET = {"chat_template": "as the model was trained", "max_model_len": "what the longest prompt needs"}
 IN_FOLDER = re.compile(r"[\w.:-]{0,60}")
 NOT_TEMPLATE_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "chat_template", "tools", "documents")
@@ -58,7 +58,6 @@ class Protocol:
         as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
     strip_think: what a response says up to </think> is not read for its answer.
-    shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from.
     """
 
     name: str
@@ -80,8 +79,6 @@ class Protocol:
     stop: tuple[str, ...] = ()
     template_kwargs: tuple[tuple[str, str], ...] = ()
     strip_think: bool = False
-    shots: int = 0
-    shots_file: str = ""
 
     def samples(self, task: str) -> int:
         """Responses to each question of a task."""
@@ -192,8 +189,6 @@ def check(protocol: Protocol) -> None:
         f"--min_p {p.min_p}: must be from 0 (off) to 1": not 0 <= p.min_p <= 1,
         "--stop '': an empty text would end every response; leave it out": not all(p.stop),
         f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here": taken,
-        f"--shots {p.shots}: must be at least 1, or 0 for none": p.shots < 0,
-        "--shots N and --shots_file FILE go together": bool(p.shots) != bool(p.shots_file),
         f"--max_model_len {room}: leaves no room for a prompt with --max_new_tokens {p.max_new_tokens}": room
         is not None
         and room <= p.max_new_tokens,

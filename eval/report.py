@@ -41,10 +41,6 @@ PASS_AT_1 = (
 )
 PASS_AT_K = "Unbiased pass@k; maj@k is the expected correctness of the majority vote of k samples, ties averaged."
 CURVE = "In percent; bands are 95 % over questions."
-EFFORT = (
-    "Of generation, with the start of the engines; repeated commands add up. Prompts count once, whatever the number of "
-    "responses. GPU-hours are those of the GPUs that the engines held."
-)
 
 
 @dataclass(frozen=True)
@@ -184,11 +180,6 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         "## Questions and answers",
         tables.answers(columns),
         "Truncated: the response reached the token limit. Mean length in tokens.",
-        *_section(
-            "Tokens and time",
-            tables.took([column for model in models for column in model.history.values()]),
-            EFFORT,
-        ),
         "## How it was measured",
         tables.table(["setting", "value"], tables.settings(protocol), text=2),
         tables.sources(columns),

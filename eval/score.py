@@ -42,7 +42,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from string import ascii_uppercase
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -62,7 +61,7 @@ from openrlhf_ebpo.eval import protocols, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
 from openrlhf_ebpo.eval.own_score import FAILED
 from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
-from openrlhf_ebpo.eval.tasks import CHOICE, OWN, Benchmark, Rules, own
+from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Rules, own
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import file_identity, output_problems, progress_file, progress_path
 from openrlhf_ebpo.rewards.grading import GoldError
@@ -214,9 +213,7 @@ def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pa
     if benchmark.score:
         entry = {"entry": rules.entry} if rules and rules.kind == OWN else {}
         rules = replace(own.scored_rules(benchmark, named, row), **entry)
-    elif not rules:  # how many choices there are, only the rules of a row say
-        letters = Rules(CHOICE, entry=ascii_uppercase)
-        rules = letters if benchmark.choices else benchmark.rules_of(row, value, gold)
+    rules = rules or benchmark.rules_of(row, value, gold)
     if rules.kind == OWN and not benchmark.score:  # what a file names is not imported
         raise ValueError(f"it is scored by {rules.scorer.partition('@')[0] or 'a scorer'!r:.80}: name that with --task")
     if not isinstance(response, (str, type(None))):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from openrlhf_ebpo.run.results import Result
 from openrlhf_ebpo.run.score_text import NONE, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.run.score_text import reported as reported_text
 
-from . import effort
 from .intervals import Estimate, of_average
 from .resampling import compare
 
@@ -183,36 +181,6 @@ def answers(columns: Sequence[Column]) -> str:
             }
         )
     return table_of(rows, text=2)
-
-
-def took(columns: Sequence[Column]) -> str:
-    """List tokens, time and GPU-hours of each column, and of all; "" where no result says its time."""
-    results = {column.label: list(column.results.values()) for column in columns}
-    known = {label: each for label, each in results.items() if all(one.summary.get("passes") for one in each)}
-    everything = {"all of these": [one for each in known.values() for one in each]} if len(known) > 1 else {}
-    return table_of([_took(label, each) for label, each in (known | everything).items()]) if known else ""
-
-
-def _took(label: str, results: Sequence[Result]) -> dict[str, str]:
-    passes = effort.merged(one for result in results for one in result.summary["passes"])
-    seconds, hours = effort.seconds_of(passes), effort.gpu_hours(passes)
-    generated = sum(int(result.samples.lengths.sum()) for result in results)
-    prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
-    return {
-        "model": label,
-        "prompt tokens": NONE if None in prompts else f"{sum(prompts):,}",
-        "generated tokens": f"{generated:,}",
-        "generated / s": f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,
-        "time": str(timedelta(seconds=round(seconds))),
-        "commands": str(len(passes)),
-        "engines": _several(one.get("engines") for one in passes),
-        "GPUs": _several(one.get("gpus") for one in passes),
-        "GPU-hours": NONE if hours is None else f"{hours:,.2f}",
-    }
-
-
-def _several(values: Iterable) -> str:
-    return ", ".join(dict.fromkeys(NONE if value is None else str(value) for value in values))
 
 
 def sources(columns: Sequence[Column]) -> str:

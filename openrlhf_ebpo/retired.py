@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 SCORED_ELSEWHERE = "generate responses with any client, then `openrlhf-ebpo eval score --input FILE`"
+CHOICES = "evaluate with lighteval, or give a custom benchmark with its own scorer"
 RETIRED = {
     "explain": "read docs/errors.md; metrics are in docs/runs.md, replaced parts in `python -m openrlhf_ebpo.seams`",
     "openai:": f"give a folder or a name on the Hub; of a model behind a server, {SCORED_ELSEWHERE}",
+    "gpqa_diamond": CHOICES,
+    "multiple choice": CHOICES,
+    **dict.fromkeys(("--shots", "--shots_file"), "write the answered questions into `--template TEXT`, with `--stop`"),
     **dict.fromkeys(("--api_key_env", "--concurrency", "--request_timeout", "--retries"), SCORED_ELSEWHERE),
 }
 

@@ -16,11 +16,11 @@ import difflib
 import json
 from importlib import import_module
 
+from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
 from .benchmark import Benchmark, gold_text
-from .choices import listed_choices, named_choices
 from .files import load_file
 from .gym import PREFIX as GYM
 from .gym import load_gym
@@ -28,11 +28,10 @@ from .loading import load_benchmark
 from .own import own_benchmark
 from .rows import FLAG, HubSet
 from .scoring_columns import column_rules
-from .types import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, Task
+from .types import MATH, OWN, REASONING_GYM, Question, Rules, Task
 
 __all__ = [
     "BENCHMARKS",
-    "CHOICE",
     "FILE",
     "MATH",
     "OWN",
@@ -46,9 +45,7 @@ __all__ = [
     "described",
     "find",
     "gold_text",
-    "listed_choices",
     "load",
-    "named_choices",
     "split_specs",
 ]
 
@@ -56,7 +53,6 @@ FILES = (
     "aime24",
     "aime25",
     "amc23",
-    "gpqa_diamond",
     "math500",
     "olympiadbench",
 )
@@ -124,6 +120,8 @@ def split_specs(text: str) -> list[str]:
 
 
 def _unknown(name: str, flag: str) -> str:
+    if line := retired.advice(name):
+        return f"{flag} {line}"
     lowered = name.lower().replace("-", "").replace("_", "").replace("20", "")
     near = [lowered] if lowered in BENCHMARKS else difflib.get_close_matches(lowered, BENCHMARKS, 2)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""

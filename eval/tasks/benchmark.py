@@ -16,7 +16,6 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.run.results import LIMITED
 
-from .choices import lettered
 from .rows import HubSet
 from .types import Rules
 
@@ -56,9 +55,6 @@ class Benchmark:
     prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
     gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
     rules: (row, value of the answer column) -> how answers are compared with the gold.
-    choices: (row, value of the answer column) -> the choices, and the index of the right one: choices.named_choices,
-        listed_choices, or a custom function. They are put behind the question with letters, and the letter
-        is the gold; in place of `gold` and `rules`. shuffle: seed of their order; None: as they are.
     score: (response, gold, row) -> True, or 1 and more, where the response is right; in place of `gold` and `rules`, which
         say how math-verify compares. row has `columns`. It runs in processes with limits of time and memory; what it raises is
         a failed response. Such a benchmark needs no answers: with answer=(), the gold is "".
@@ -85,8 +81,6 @@ class Benchmark:
     gold: Callable[[object], str] = gold_text
     integer: bool = False
     rules: Callable[[Mapping, object], Rules] = plain_rules
-    choices: Callable[[Mapping, object], tuple[Sequence, int]] | None = None
-    shuffle: int | None = None
     score: Callable[[str, str, Mapping], bool | float] | None = None
     extract: Callable[[str], str | None] | None = None
     seconds: float | None = None
@@ -111,15 +105,13 @@ class Benchmark:
 
     def _problem(self) -> str | None:
         """Name the fields that exclude each other."""
-        for which in ("prompt", "gold", "rules", "choices", "score", "extract"):
+        for which in ("prompt", "gold", "rules", "score", "extract"):
             if (function := getattr(self, which)) is not None and not callable(function):
                 return f"{which} must be a function, not {function!r:.60}"
         if self.score is None and (self.extract or self.seconds is not None or not self.answer):
             return "extract, seconds and answer=() go with score"
         if self.score is not None and self.rules is not plain_rules:
             return "score takes the place of rules; leave one of them out"
-        if self.choices and (self.score or self.rules is not plain_rules or not self.answer):
-            return "choices take the place of score, rules and answer=(); leave these out"
         if self.data and self.copies:
             return "data takes the place of copies; leave one of them out"
         if self.seconds is not None and not 0 < self.seconds < math.inf:
@@ -138,16 +130,6 @@ class Benchmark:
         rules = self._call("rules", Rules, row, answer)
         first = str(answer[0] if isinstance(answer, (list, tuple)) and answer else answer)
         return rules if self.integer or rules.source_gold or first == gold else replace(rules, source_gold=first)
-
-    def choices_of(self, question: str, row: Mapping, answer) -> tuple[str, str, Rules]:
-        """Return the question with its choices, the right one's letter, and the rules."""
-        found = self._call("choices", tuple, row, answer)
-        if len(found) != 2 or not isinstance(found[0], (list, tuple)) or type(found[1]) is not int:
-            raise UsageError(
-                f"{self._call_text('choices', (row, answer))} is {found!r:.60}; it has to be a list of choices and the index of "
-                "the right one"
-            )
-        return lettered(question, *found, self.shuffle)
 
     def _call(self, which: str, kind: type, *arguments):
         """Call one of its functions, and check the type of its result.

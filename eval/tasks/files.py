@@ -3,8 +3,11 @@ as the held-out tasks of `data gym`."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
+from openrlhf_ebpo import retired
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
@@ -12,7 +15,6 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
 from .benchmark import gold_text
-from .choices import CORRECT, INCORRECT, LISTS, is_list, lettered, listed_choices, named_choices, refuse_unread
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
 from .types import REASONING_GYM, Rules, Task
@@ -20,7 +22,7 @@ from .types import REASONING_GYM, Rules, Task
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
 QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
 ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", "answerKey", *ANSWER_COLUMNS)))
-SHUFFLE = 0  # seed
+CHOICES = ("choices", "options")
 
 
 def load_file(
@@ -31,7 +33,7 @@ def load_file(
     answers: tuple[str, ...] = ANSWERS,
 ) -> Task:
     """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are used
-    where the file has them. With the columns of choices.py, it is multiple choice.
+    where the file has them.
 
     flag: that names the file. answers: names that the column with the gold answers may have.
 
@@ -39,24 +41,24 @@ def load_file(
         UsageError: no such file, an empty one, or no column for questions or answers.
     """
     rows = file_rows(path, flag)
-    if answer_column is None and {CORRECT, f"{INCORRECT}1"} <= set(rows.columns):
-        answer_column = CORRECT
     question = _column(rows, question_column, QUESTIONS, "question", "--question_column", flag)
     answer = _column(rows, answer_column, answers, "gold answer", "--answer_column", flag)
 
-    has_lists = any(is_list(row.get(name)) for row in rows.rows for name in LISTS)
-    choices, seed = (named_choices, SHUFFLE) if answer == CORRECT else (listed_choices if has_lists else None, None)
-
     def read(row: dict):
         value, asked = lookup(row, answer), _bare(lookup(row, question), question)
-        if choices:
-            return lettered(asked, *choices(row, value), seed)
-        refuse_unread(row, value)
+        refuse_choices(row, value)
         if entry := gym.entry_of(value):
             return asked, gym.gold(entry), Rules(REASONING_GYM, entry=value)
         return asked, gold_text(value), column_rules(row, value)
 
     return make_task(folder_name(f"file-{Path(path).stem}"), rows, read, flag=flag)
+
+
+def refuse_choices(row: Mapping, answer) -> None:
+    """Raise ValueError for multiple choice: the question would be asked without its choices."""
+    is_letter = isinstance(answer, str) and re.fullmatch(r"[A-Ja-j]", answer.strip())
+    if any(row.get(name) for name in CHOICES) or (is_letter and {"A", "B"} <= row.keys()):
+        raise ValueError(retired.advice("multiple choice"))
 
 
 def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str, flag: str) -> str:

@@ -32,8 +32,6 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
     def read(row: dict) -> tuple[str, str, Rules]:
         row = MappingProxyType(row)  # a function of the benchmark that changed it would change the gold
         text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer) if answer else None
-        if benchmark.choices:
-            return benchmark.choices_of(text, row, value)
         gold = benchmark.gold_of(value) if answer else ""
         if benchmark.score:
             return text, gold, scored_rules(benchmark, named, row)

@@ -6,23 +6,20 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from string import ascii_uppercase
 
 from openrlhf_ebpo.progress import fingerprint
 
 MATH = "math"
 REASONING_GYM = "reasoning_gym"
 OWN = "own"
-CHOICE = "choice"
-KINDS = (MATH, REASONING_GYM, OWN, CHOICE)
+KINDS = (MATH, REASONING_GYM, OWN)
 
 
 @dataclass(frozen=True)
 class Rules:
     """Rules for comparing the answers to one question with its gold answer.
 
-    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for a benchmark's own,
-        CHOICE where the answer is the letter of a choice.
+    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for a benchmark's own.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
     ordered: their order counts.
@@ -30,7 +27,6 @@ class Rules:
     tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
     source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself.
     entry: what its scorer needs, as JSON: for REASONING_GYM the entry (gym.py), for OWN the columns of the row.
-        For CHOICE, the letters that there are.
     scorer: for OWN, MODULE:NAME@DIGEST of its file; set by the loader, never taken from a file: it is imported.
     """
 
@@ -59,8 +55,6 @@ class Rules:
             raise ValueError(f"its rule tolerance cannot be {self.tolerance!r:.60}; give a number of at least 0")
         if self.kind not in KINDS:
             raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {', '.join(KINDS)}")
-        if self.kind == CHOICE and not (len(self.entry) > 1 and ascii_uppercase.startswith(self.entry)):
-            raise ValueError(f"its rule entry cannot be {self.entry!r:.60}; letters from A on are needed")
 
     @classmethod
     def read(cls, value: object) -> Rules:
@@ -105,8 +99,7 @@ class Question:
 class Task:
     """name: short, fit for a folder's name. source: OWNER/NAME@REVISION on the Hub, or path@hash of a local file.
     rows: of the source. notes: what is worth knowing about the source. skipped: rows that cannot be used, one sentence
-    each, with the row's number. row_of: row number of each question, by id. shots: (question, response) each, shown before
-    every question."""
+    each, with the row's number. row_of: row number of each question, by id."""
 
     name: str
     questions: tuple[Question, ...]
@@ -115,17 +108,15 @@ class Task:
     skipped: tuple[str, ...] = ()
     rows: int = 0
     row_of: Mapping[str, int] = field(default_factory=dict)
-    shots: tuple[tuple[str, str], ...] = ()
 
     def fingerprint(self, scorers: bool = True) -> str:
-        """Return 12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the
+        """Return 12 hex digits of questions, golds and rules: the same for two copies that ask and accept the
         same.
 
         scorers: with the digests of benchmarks' own scorers, on which responses do not depend.
         """
-        kept = (_kept(question, scorers) for question in self.questions)
-        questions = json.dumps([*kept, *self.shots], sort_keys=True)
-        return fingerprint(questions.encode())
+        questions = [_kept(question, scorers) for question in self.questions]
+        return fingerprint(json.dumps(questions, sort_keys=True).encode())
 
     def record(self, notes: Sequence[str] = ()) -> dict:
         """Return the task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without

@@ -12,7 +12,6 @@ FORMS = {
     PromptForm("Q: {question}", input_template="[{}]"): "[Q: What is {1} + 1?]",
     PromptForm("Q: {question}", chat_template=True): "<user>Q: What is {1} + 1?<assistant>",
     PromptForm("{question}", True, "Be"): "<system>Be<user>What is {1} + 1?<assistant>",
-    PromptForm("{question}", True, shots=(("1?", "2"),)): "<user>1?<assistant>2<user>What is {1} + 1?<assistant>",
     PromptForm("{question}", True, template_kwargs=(("effort", '"low"'),)): "(low)<user>What is {1} + 1?<assistant>",
 }
 
@@ -31,7 +30,7 @@ def models(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "form", FORMS, ids=["raw", "input template", "chat template", "system message", "shots", "template arguments"]
+    "form", FORMS, ids=["raw", "input template", "chat template", "system message", "template arguments"]
 )
 def test_prompts_are_rendered_as_in_training(models, form):
     (prompt,) = render([Question("id", "What is {1} + 1?", "2")], form, models["chat"])

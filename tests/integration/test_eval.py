@@ -132,20 +132,14 @@ def check_result(directory: Path, questions: int, before: dict) -> None:
     if questions == FILE_QUESTIONS:  # of the 30 others a sampled tiny model may get none right
         assert 0 < metrics["pass@1"]["value"] < metrics[f"pass@{N}"]["value"] < 1
     assert summary["prompt"]["template"] == "{question}\n" and not summary["prompt"]["chat_template"]
-    assert (
-        summary["tokens"]["generated"] == sum(row["length"] for row in rows)
-        and summary["tokens"]["prompt"] >= questions
-    )
-    took = [(each["gpus"], each["seconds"] > 0) for each in summary["passes"]]
-    assert took == [(0, True)] * (3 if directory.name == "step-000004" else 1)  # with the commands that ended early
     passes = [3] if before else [1, 2, 3] if directory.name == "step-000004" else [1]  # each with a seed of its own
     assert len(summary["seeds"]) in passes and summary["counts"] == {"excluded_golds": 0, "errors": 0}
 
 
 @pytest.mark.nightly  # daily: unit/test_own_benchmark.py, unit/test_eval_run.py
 def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_when_changed(start_command, tmp_path):
-    """The examples, from a working directory that knows nothing else of them; one brings its scorer. With them, a file of
-    multiple choice, and the settings of sampling that vLLM gets."""
+    """The examples, from a working directory that knows nothing else of them; one brings its scorer. With them, the
+    settings of sampling that vLLM gets."""
     from openrlhf_ebpo.quickstart import tiny_model
 
     for file in (ROOT / "examples" / "benchmark").iterdir():
@@ -153,7 +147,6 @@ def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_wh
             shutil.copy(file, tmp_path)
     tiny_model.build(tmp_path / "model", [(tmp_path / "measures.jsonl").read_text(), "Give the answer in ."])
     write_rows(tmp_path / "q.jsonl", [{"question": "How long?", "answer": 1}])
-    write_rows(tmp_path / "choice.jsonl", [{"question": "How long?", "choices": ["1 km", "2 km"], "answer": 1}])
 
     def evaluate(log: str, tasks: str) -> str:
         argv = ["--model", "model", "--tasks", tasks, "--output_dir", "out", "--n", 2, "--max_new_tokens", 16]
@@ -175,16 +168,12 @@ def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_wh
     kept = json.loads(summary)["protocol"]
     assert (kept["stop"], kept["top_k"], kept["min_p"]) == (list("aeo"), 40, 0.001)
 
-    second = evaluate("second.log", "measures:TASK,file:q.jsonl,sentences:TASK,file:choice.jsonl")
-    assert "6 questions in 3 tasks" in second, second[-6000:]
+    second = evaluate("second.log", "measures:TASK,file:q.jsonl,sentences:TASK")
+    assert "5 questions in 2 tasks" in second, second[-6000:]
     assert (directory / "summary.json").read_text() == summary
-    own, choice = (directory.parents[1] / task / "step-000000" for task in ("sentences", "file-choice"))
-    rows = pq.read_table(own / "samples.parquet").to_pylist()
+    rows = pq.read_table(directory.parents[1] / "sentences" / "step-000000" / "samples.parquet").to_pylist()
     assert len(rows) == 4 * 2 and {row["error"] for row in rows} == {None} and rows[0]["gold"] == ""
     assert json.loads(rows[0]["rules"])["kind"] == "own" and not any(row["correct"] for row in rows)
-    rows = pq.read_table(choice / "samples.parquet").to_pylist()
-    assert [(row["gold"], json.loads(row["rules"])["kind"]) for row in rows] == [("B", "choice")] * 2
-    assert {row["extracted"] for row in rows} <= {None, "A", "B"}
     report = (directory.parents[1] / "report.md").read_text()
     assert re.search(r"\| file-q \| .*\n\| measures \|", report)
 

@@ -85,7 +85,7 @@ def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(
 
 def test_an_evaluation_warns_of_a_begin_token_that_the_prompts_lack_and_puts_it_there(tmp_path):
     model = tiny_tokenizers.save(tmp_path)
-    job = SimpleNamespace(task=SimpleNamespace(name="t", shots=()), missing=[Question("q", "1 + 1?", "2")])
+    job = SimpleNamespace(task=SimpleNamespace(name="t"), missing=[Question("q", "1 + 1?", "2")])
     settings = EngineSettings(model, max_len=100)
     protocol = protocols.override(protocols.get("default"), max_new_tokens=10)
     for bos, text in ((False, "1 + 1?"), (True, "<bos>1 + 1?")):

@@ -13,6 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, paper, plots, report
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub.evaluations import rows_of
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.score_text import score
 
@@ -232,6 +233,17 @@ def test_what_cannot_be_read_is_said(tmp_path):
     summary.write_text("[]")
     with pytest.raises(UsageError, match="damaged: it is not a JSON object"):
         results.find_results(tmp_path)
+
+
+def test_results_of_withdrawn_tasks_are_read(tmp_path):
+    """They were made by earlier versions, with settings and fields that this one does not write."""
+    protocol = {**PROTOCOL, "shots": 4, "shots_file": "train.jsonl@123"}
+    old = {"tokens": {"prompt": 3, "generated": 9}, "passes": [{"gpus": 1}], "cost": {"gpu_hours": 1.0}}
+    for task in ("gpqa_diamond", "file-choice"):
+        save_result(tmp_path / "run" / "eval", task, GOOD, protocol=protocol, seconds={"generation": 1}, **old)
+    text = report.write_report([tmp_path / "run"]).read_text()
+    assert "| gpqa_diamond |" in text and "| shots | `4` |" in text
+    assert {row["task"] for row in rows_of(results.find_results(tmp_path / "run"))} == {"file-choice", "gpqa_diamond"}
 
 
 def test_names(tmp_path):

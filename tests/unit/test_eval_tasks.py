@@ -98,12 +98,7 @@ def test_fingerprints_stay_the_same_from_release_to_release(tmp_path, copy):
     assert tasks.load(f"{name}={file}").fingerprint() == PINNED[copy]
 
 
-def test_the_fingerprint_of_multiple_choice_and_of_rules_stays_the_same(tmp_path):
-    wrong = (1, 2, 3)
-    choices = [
-        {"Question": text(i), "Correct Answer": str(i), **{f"Incorrect Answer {k}": str(i + k) for k in wrong}}
-        for i in range(198)
-    ]
+def test_the_fingerprint_of_rules_stays_the_same(tmp_path):
     rules = [
         {"question": "Q1", "final_answer": ["$2$", "$-3$"], "is_multiple_answer": True, "answer_type": "Numerical"},
         {"question": "Q2", "final_answer": ["$(1,2)$"], "answer_type": "Tuple", "context": "Let."},
@@ -115,12 +110,8 @@ def test_the_fingerprint_of_multiple_choice_and_of_rules_stays_the_same(tmp_path
             "error": ".1",
         },
     ]
-    files = {"gpqa_diamond": choices, "olympiadbench": rules}
-    found = {name: tasks.load(f"{name}={write_rows(tmp_path / f'{name}.jsonl', rows)}") for name, rows in files.items()}
-    assert {name: task.fingerprint() for name, task in found.items()} == {
-        "gpqa_diamond": "b77b939acf21",
-        "olympiadbench": "568e3c5e2a0c",
-    }
+    file = write_rows(tmp_path / "rows.jsonl", rules)
+    assert tasks.load(f"olympiadbench={file}").fingerprint() == "568e3c5e2a0c"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +220,7 @@ def test_files_of_ones_own(tmp_path, kind):
 BAD = {
     "unknown": (
         "aime2024",
-        r"no such task. Did you mean aime24\? There are aime24, aime25, amc23, gpqa_diamond, math500, olympiadb",
+        r"no such task. Did you mean aime24\? There are aime24, aime25, amc23, math500, olympiadb",
     ),
     "unknown place": ("aime24=somewhere", "neither a .* nor a known copy on the Hub .*Maxwell-Jia/AIME_2024"),
     "no place": ("aime24=", "--tasks aime24=: a file, or a data set"),

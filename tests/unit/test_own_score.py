@@ -276,19 +276,17 @@ def test_a_corrected_scorer_scores_the_responses_that_are_there(tmp_path, monkey
         (path,) = tmp_path.glob("out/default*/count/step-000000/summary.json")
         return json.loads(path.read_text())
 
-    before = evaluated("_")
+    evaluated("_")
     assert "tried with the response '42', its scorer fails: score: KeyError: 'words_' (counting.py" in caplog.text
     output = capsys.readouterr().out
     assert "warning: count, step 0: 6 of 6 responses could not be scored and count as wrong: score: KeyError" in output
     assert "correct it and repeat the command" in output and "hardly a response" not in output
-    took = before["passes"]
 
     caplog.clear()
     after = evaluated("")
     assert after["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3) and after["counts"]["errors"] == 0
     assert len(asked) == 3 and "its scorer fails" not in caplog.text
     assert "count, step 0: its scorer has changed, the responses are re-scored" in capsys.readouterr().out
-    assert (after["passes"], after["tokens"]) == (took, before["tokens"])
     (kept,) = tmp_path.glob("out/superseded/*/default*/count/step-000000/summary.json")
     assert json.loads(kept.read_text())["metrics"]["pass@1"]["value"] == 0
     assert not list(tmp_path.glob("out/default*/count/*/progress.jsonl"))

@@ -1,13 +1,18 @@
 """A withdrawn command or flag answers with one line that says what to do instead."""
 
 import pytest
+from commands import write_rows
+from evaluated import write_model
 
 from openrlhf_ebpo import cli
 from openrlhf_ebpo.retired import RETIRED
 
-EVAL = ["eval", "--model", "m", "--output_dir", "out", "--tasks", "aime24"]
+EVAL = ["eval", "--model", "m", "--output_dir", "out", "--template", "raw", "--no-chat_template", "--tasks", "aime24"]
 TYPED = {  # a command that has the withdrawn word
     "explain": ["explain", "no", "token"],
+    "gpqa_diamond": [*EVAL, "--tasks", "gpqa_diamond"],
+    "multiple choice": [*EVAL, "--tasks", "file:q.jsonl"],
+    **{name: [*EVAL, name, "3"] for name in ("--shots", "--shots_file")},
     "openai:": [*EVAL, "--model", "openai:http://me:secret@host/v1#m"],
     **{name: [*EVAL, name, "3"] for name in ("--api_key_env", "--concurrency", "--request_timeout", "--retries")},
 }
@@ -16,6 +21,8 @@ TYPED = {  # a command that has the withdrawn word
 @pytest.mark.parametrize("name", RETIRED)
 def test_a_withdrawn_name_answers_with_its_advice(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "m")
+    write_rows(tmp_path / "q.jsonl", [{"question": "How long?", "choices": ["1 km", "2 km"], "answer": 1}])
     with pytest.raises(SystemExit) as ended:
         cli.main(TYPED.get(name) or ["train", name, "x"])
     text = capsys.readouterr().err or str(ended.value.code)
