@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+import traceback
 from dataclasses import dataclass
 
 import gradio as gr
@@ -23,10 +24,12 @@ from .rendered import Rendered
 from .results import MAX_RESULTS, summaries
 from .run_table import bar
 from .runs import AT_ONCE
+from .tables import notices
 from .text import HTML
 from .workspace import Workspace
 
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
+FAILED = "This page could not be made ({}); it is tried again every few seconds, and the app's output has the details."
 UNKNOWN = object()  # a value that no control has
 HEADER = '<header class="masthead"><h1>EBPO<span>step by step</span></h1></header>'
 
@@ -82,7 +85,11 @@ def build(workspace: Workspace) -> gr.Blocks:
             try:
                 stamp = fingerprint(workspace, turn.view)  # before reading: the next tick sees later writes
                 key = (address(turn.view), stamp, *workspace.runs.listed())
-                found = rendered.get(key, lambda: PAGES[turn.view["tab"]].render(dict(turn.view), workspace))
+                try:
+                    found = rendered.get(key, lambda: PAGES[turn.view["tab"]].render(dict(turn.view), workspace))
+                except Exception as error:  # the visitor is told, and the next tick tries again
+                    traceback.print_exc()
+                    stamp, found = "failed", {"notes": notices([FAILED.format(type(error).__name__)])}
                 update = _shown(layout, workspace, turn.view, found)
             except BaseException:
                 session.fail()

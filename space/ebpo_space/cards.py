@@ -165,10 +165,11 @@ def _visit(groups: Groups, p: int, current: bool) -> HTML:
     known = math.isfinite(groups.success[p])
     rate = groups.success[p] if known else 0.0
     return html(
-        '<button type="button" {}{} aria-label="Step {}: {}"><i style="height:{:.0f}%"></i><small>{}</small></button>',
+        '<button type="button" {0}{1} title="{2}" aria-label="{2}"><span class="column"><i style="height:{3:.0f}%"></i></span>'
+        "<small>{4}</small></button>",
         *(setting(at=f"{groups.step[p]}.{groups.group[p]}", answer=0), current_mark(current)),
-        *(groups.step[p], f"{whole_percent(rate)} right" if known else "no valid answer"),
-        *(max(100 * rate, 4), groups.step[p]),
+        f"Step {groups.step[p]}: {f'{whole_percent(rate)} right' if known else 'no valid answer'}",
+        *(100 * rate, groups.step[p]),
     )
 
 

@@ -47,8 +47,8 @@ class Line:
 
 
 def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
-    """Faint raw lines, and bold smoothed ones (`bold`) over all of them; few points are drawn as they are, with markers. A bold
-    line has its place among the panel's values as meta."""
+    """Faint raw lines, and bold smoothed ones (`bold`) over all of them; few points are drawn as they are, with markers. The
+    line that the pointer reads, the raw one where there is one, has its place among the panel's values as meta."""
     raw, traces = [], []
     faint = 0.28 if len(lines) <= 3 else 0.16
     for place, (line, (bold_x, bold_y)) in enumerate(zip(lines, bolds, strict=True)):
@@ -56,12 +56,13 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
         few = len(line.x) <= 12
         if line.band is not None:
             raw.append(band_trace(line, shade))
-        if bold_y is not line.y and not few:
+        is_smoothed = bold_y is not line.y and not few
+        if is_smoothed:
             x, y = decimate(line.x, line.y, RAW_POINTS, zoom)
             raw.append(
                 {
                     **{"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), "opacity": faint},
-                    **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False},
+                    **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False, "meta": place},
                 }
             )
         # an error bar has its place in an array beside the points, so points with one are all kept
@@ -69,7 +70,8 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
         trace = {
             **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
             **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
-            **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}", "meta": place},
+            **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}"},
+            **({} if is_smoothed else {"meta": place}),
         }
         if line.low is not None:
             trace["error_y"] = {
@@ -99,6 +101,18 @@ def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
     return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
 
 
+def outlying(lines: Sequence[Line], unit: str) -> str:
+    """Say what lies beyond the ends of `usual_range`; "" for nothing."""
+    found = [
+        (float(x), float(y)) for line in lines for x, y in zip(line.x[~line.inside], line.y[~line.inside], strict=True)
+    ]
+    if not found:
+        return ""
+    x, y = max(found, key=lambda point: abs(point[1]))
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"axis cut: {number(y)} at {unit} {number(x)}{more}"
+
+
 def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
     """Find ends of the y axis that leave out the few steps that would squeeze it; None without such steps."""
     if all(line.inside.all() for line in lines):
@@ -120,11 +134,14 @@ def line_panel(
     note: str = "",
     worry: str = "",
     zoom: tuple[float, float] | None = None,
+    whole: bool = False,
 ) -> dict:
-    """A panel of one metric. `log` is left alone where a value is not positive."""
+    """A panel of one metric. `log` is left alone where a value is not positive. whole: no value is left out of the axis."""
     lines = [line for line in lines if len(line.x)]
     positive = bool(lines) and all((line.y > 0).all() for line in lines)
-    ends = None if log and positive else usual_range(lines)
+    ends = None if whole or (log and positive) else usual_range(lines)
+    if ends:
+        note = " · ".join(filter(None, (outlying(lines, unit), note)))
     if log and lines and not positive:
         linear = f"linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
         note = f"{note} · {linear}" if note else linear

@@ -69,6 +69,20 @@ def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[O
     return evaluated or _logged(metrics) or _trained(metrics, rewards), problems
 
 
+def evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and the mean of pass@1 over the tasks that all of them have."""
+    try:
+        by = results.scores(results.find(run)[0])
+    except RunError:
+        by = {}
+    steps = sorted({step for step, _ in by})
+    tasks = [task for task in {task for _, task in by} if all((step, task) in by for step in steps)]
+    if not tasks:
+        return np.zeros(0, int), np.zeros(0)
+    means = [np.mean([by[step, task].metrics["pass@1"]["value"] for task in tasks]) for step in steps]
+    return np.array(steps), np.array(means)
+
+
 def _evaluated(run: Run, found: Sequence[Result]) -> Outcome | None:
     """pass@1 of the first and the last checkpoint that were asked all tasks that both were asked, paired by question."""
     by = results.scores(found)

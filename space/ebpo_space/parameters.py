@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from .runs import AT_ONCE
-
 Parameter = tuple[object, Callable]
 _LENGTH = 300  # characters of any one value
+MAX_NAMES = 200
 
 
 def one_of(choices) -> Callable:
@@ -40,7 +39,7 @@ def text(value) -> str:
 def names(value) -> list[str]:
     """A list, or its names between commas, in which a comma is %2C."""
     listed = map(unquote, value.split(",")) if isinstance(value, str) else value
-    return list(dict.fromkeys(str(name).strip()[:_LENGTH] for name in listed if str(name).strip()))[:AT_ONCE]
+    return list(dict.fromkeys(str(name).strip()[:_LENGTH] for name in listed if str(name).strip()))[:MAX_NAMES]
 
 
 def flag(value) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
-from openrlhf_ebpo.run.catalogue import find
+from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
@@ -17,11 +17,12 @@ from .condition import Condition, clock, condition, signs
 from .figures import colour, number
 from .groups import Groups
 from .headline import GRPO
-from .outcome import Outcome, outcome, shares
+from .outcome import Outcome, evaluated, outcome, shares
 from .picture import sparkline
+from .search import one_passing_text
 from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
-from .warnings import RULES, Warned, above, collapsed, spiked
+from .warnings import COPIED, RULES, Warned, above, collapsed, parted, spiked
 from .workspace import Opened
 
 UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
@@ -52,7 +53,10 @@ class Looked:
 def look(run: Opened, groups: Groups, now: float) -> Looked:
     came, problems = outcome(run.run, run.metrics, run.rewards)
     state = condition(run.about, run.metrics, signs(run.run), now)
-    return Looked(run, state, came, warnings.found(run.metrics, run.rewards), groups, problems)
+    measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2)}
+    if len((held_out := evaluated(run.run))[0]) > 1:
+        measured[HELD_OUT] = held_out
+    return Looked(run, state, came, warnings.found(run.metrics, run.rewards, more=measured), groups, problems)
 
 
 def card(looked: Looked) -> HTML:
@@ -191,18 +195,23 @@ def _warning(each: Warned, looked: Looked) -> HTML:
 
 
 def _worst(each: Warned) -> str:
-    if each.rule.holds not in (above, collapsed, spiked):
+    if each.rule.holds not in (above, collapsed, spiked, parted):
         return ""
     metric = find(each.metric)
-    if metric and metric.unit == "fraction":
+    if each.metric == COPIED or (metric and metric.unit == "fraction"):
         return f"{whole_percent(each.worst)} at worst: "
     return f"{number(each.worst)}{f' {metric.unit}' if metric and metric.unit else ''} at worst: "
 
 
 def _panel_link(each: Warned) -> HTML:
-    if each.metric == "step":
+    if each.metric in ("step", COPIED):
         return HTML()
-    return html('<button type="button" {}>panel</button>', setting(tab="dynamics", more=[each.metric], zoom=""))
+    if each.metric == HELD_OUT:
+        return html('<button type="button" {}>evaluation</button>', setting(tab="evaluation"))
+    return html(
+        '<button type="button" {}>panel</button>',
+        setting(tab="dynamics", more=[each.metric], zoom="", x="step", whole=True),
+    )
 
 
 def _groups_link(each: Warned, looked: Looked) -> HTML:

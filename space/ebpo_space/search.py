@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections import Counter
@@ -14,8 +15,9 @@ import pyarrow.compute as pc
 
 from .bounded import batches, columns_of
 from .errors import RunError, reading
-from .groups import Groups, Index, flags, listed, numbers, open_file, read_columns, rows_of
-from .runs import Run
+from .figures import finite
+from .groups import Groups, file_of, flags, listed, numbers, open_file, read_columns, rows_of
+from .runs import Run, inside
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
 KINDS = {
@@ -32,6 +34,8 @@ MAX_FOUND = 500  # groups of a text search
 ERROR_FILES = 24  # steps whose errors are counted
 MAX_MESSAGES = 1000  # of a step
 MAX_ANSWERS = 4096  # of a group
+COPIED_STEPS, COPIED_ROWS = 8, 256  # that are read to tell whether passing answers are one text
+LEAST_COPIED, LEAST_COPIED_GROUPS = 8, 3
 _BATCH = 1024
 _STEPS = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
@@ -71,9 +75,8 @@ def step_range(text: str, groups: Groups) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def choose(index: Index, wanted: Filter, fail: float = 0.0, passing: float = 1.0) -> Found:
+def choose(run: Run, groups: Groups, wanted: Filter, fail: float = 0.0, passing: float = 1.0) -> Found:
     """Groups that fit, by the index alone; with a text, the texts of those that fit are searched, latest first."""
-    groups, _ = index.read()
     first, last = step_range(wanted.steps, groups)
     keep = (groups.step >= first) & (groups.step <= last) & _of_kind(groups, wanted.kind, fail, passing)
     if wanted.cluster:
@@ -82,7 +85,7 @@ def choose(index: Index, wanted: Filter, fail: float = 0.0, passing: float = 1.0
         keep &= (groups.success >= wanted.success[0] - 1e-9) & (groups.success <= wanted.success[1] + 1e-9)
     positions = np.flatnonzero(keep)
     positions = positions[np.argsort(-groups.step[positions], kind="stable")]
-    return _with_text(index.run, groups, positions, wanted.text) if wanted.text else Found(positions)
+    return _with_text(run, groups, positions, wanted.text) if wanted.text else Found(positions)
 
 
 def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarray:
@@ -188,12 +191,46 @@ def batch_scale(run: Run, step: int) -> tuple[float, float] | None:
     return -offset / slope, 1 / slope
 
 
+def one_passing_text(run: Run, groups: Groups, middle: float) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, of the first to the last a few, and the share of their passing answers that are one and the same text. An answer
+    that holds its label is not counted as such: right answers to questions with one label may be alike.
+
+    Args:
+        middle: the reward above which an answer passes.
+    """
+    present = np.unique(groups.step)
+    steps = np.unique(present[np.linspace(0, len(present) - 1, COPIED_STEPS).astype(int)]) if len(present) else present
+    found = []
+    for step in steps.tolist():
+        with contextlib.suppress(RunError):
+            path = inside(run, "rollouts", file_of(run, step))
+            found.append((step, _one_text(run, step, path.stat().st_mtime_ns, middle)))
+    return np.array([step for step, _ in found], int), np.array([share for _, share in found], float)
+
+
+@functools.lru_cache(512)
+def _one_text(run: Run, step: int, stamp: int, middle: float) -> float:
+    table = read_columns(run, step, ("group", "reward", "response", "label"), slice(0, COPIED_ROWS))
+    passing = [row for row in rows_of(table) if (reward := finite(row["reward"])) is not None and reward > middle]
+    if len(passing) < LEAST_COPIED:
+        return 0.0
+    texts = Counter(str(row["response"]).strip() for row in passing if not _holds_label(row))
+    text, count = texts.most_common(1)[0] if texts else ("", 0)
+    asked = {row["group"] for row in passing if str(row["response"]).strip() == text}
+    return count / len(passing) if len(asked) >= LEAST_COPIED_GROUPS else 0.0
+
+
+def _holds_label(row: dict) -> bool:
+    label = str(row.get("label") or "").strip()
+    return bool(label) and label in str(row["response"])
+
+
 def history(groups: Groups, prompt_id: str | None) -> np.ndarray:
     """Positions of the groups of one prompt, in order of step."""
     return np.flatnonzero(groups.prompt_id == prompt_id) if prompt_id else np.zeros(0, int)
 
 
-def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int, str]:
+def prompts_of(run: Run, groups: Groups, positions: np.ndarray) -> dict[int, str]:
     """Read the prompts of groups, by position, each file once; nothing for a file that cannot be read."""
     found: dict[int, str] = {}
     for step in dict.fromkeys(groups.step[positions].tolist()):
@@ -201,7 +238,7 @@ def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int,
         rows = groups.row[here]
         with contextlib.suppress(RunError):
             first, last = int(rows.min()), int(rows.max())
-            table = read_columns(index.run, step, ("prompt",), slice(first, last + 1))
+            table = read_columns(run, step, ("prompt",), slice(first, last + 1))
             texts = listed(table["prompt"].take(pa.array(rows - first)))
             found |= {p: str(text or "") for p, text in zip(here, texts, strict=True)}
     return found

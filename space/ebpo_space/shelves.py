@@ -16,7 +16,7 @@ from .metrics import AXES, Metrics, positions
 from .text import middle_cut, plain
 from .workspace import Opened
 
-DRAWN = "Faint: every step. Bold: the moving mean."
+DRAWN = "Faint: every step, which the pointer reads. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
 MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
 MAX_TITLE_CHARS = 120
@@ -99,6 +99,7 @@ def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
         note=plain(" · ".join(filter(None, (metric.tells, metric.unit)))),
         worry=plain(metric.worry),
         zoom=zoomed(view),
+        whole=view["whole"],
     )
 
 

@@ -7,17 +7,22 @@ step, a gradient norm three times its usual size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+
+from openrlhf_ebpo.run.catalogue import HELD_OUT
 
 from .metrics import REWARD, Metrics
 
 FEWEST, FAR = 10, 8  # steps that say what is usual before a spike; standard deviations
 SOLVED = 0.9  # share of the reward from which a low entropy is not a loss: nothing is left to explore
 NOISE = 4  # standard errors
+RISE = 0.1  # of the reward, as a share of the way from fail to pass
+COPIED = "share of passing answers that are one text"  # measured in rollouts, not logged
 
 
 class Series(NamedTuple):
@@ -134,6 +139,25 @@ def fallen(series: Series, rule: Rule) -> np.ndarray:
     return (means <= rule.level * best) & (best - means >= NOISE * noise) & (best > 0)
 
 
+def moved(series: Series, rule: Rule) -> np.ndarray:
+    """The mean of `window` steps is that many times the first ones', or that part of it, while the reward rises."""
+    window = min(rule.window, len(series.values) // 2)
+    if window < 3:
+        return np.zeros(len(series.values), bool)
+    means, rewards = _trailing(series.values, window), _trailing(series.reward, window)
+    first = means[window - 1]
+    far = (means <= first / rule.level) | (means >= first * rule.level)
+    return far & (first > 0) & (rewards - rewards[window - 1] >= RISE)
+
+
+def parted(series: Series, rule: Rule) -> np.ndarray:
+    """At most that share of the best value before, by `floor` or more, while the reward has risen since that best value."""
+    best = np.maximum.accumulate(series.values)
+    at = np.array([int(series.values[: i + 1].argmax()) for i in range(len(series.values))], int)
+    fell = (series.values <= rule.level * best) & (best - series.values >= rule.floor)
+    return fell & (series.reward - series.reward[at] >= RISE)
+
+
 def skipped(series: Series, rule: Rule) -> np.ndarray:
     """Steps before which one is missing."""
     return np.diff(series.steps, prepend=series.steps[:1] - 1) > rule.level
@@ -153,29 +177,44 @@ RULES = (
     Rule("mismatch", "Rollout engine and trainer disagree", ("mismatch/k3_kl", "vllm_kl"), above, 0.05, 5, "0.05 nats per token or more, mean of 5 steps", "what vLLM samples is not what is trained: precision, weights that were not sent, or rollouts that are old by design. Centred estimators, such as EBPO’s preset paper, suffer most from it"),
     Rule("stale", "Rollouts from old weights", ("mismatch/stale",), above, 0.5, 1, "one step or more that the training called stale", "vLLM may not get the weights that are trained: its probabilities leave the trainer’s"),
     Rule("corrected", "Many tokens corrected", ("is_filter_ratio",), above, 0.1, 5, "10 % of the tokens of 5 steps or more", "the rollout engine’s probabilities are far from the trainer’s"),
+    Rule("length", "Length has changed with the reward", ("response_length", "rollout/response_length_mean"), moved, 2.0, 10, "mean of 10 steps half or double the first ones’, while the reward rises by 10 % of its span", "the reward may pay for short or for long answers rather than for right ones: read some", "all"),
+    Rule("held_out", "Held-out falls while the reward rises", (HELD_OUT,), parted, 0.75, 1, "3 points or more and a quarter below the best evaluation before, while the reward rises by 10 % of its span", "what is learnt does not help on other questions: the reward may be hacked, or the prompts are learnt by heart", "all", 0.03),
+    Rule("copied", "Passing answers are one text", (COPIED,), above, 0.5, 1, "more than half of the passing answers of a step, without their labels in it", "one text passes whatever was asked: the reward is hacked", "all"),
     Rule("missing", "Steps are missing", ("step",), skipped, 1, 1, "a step between two others is not in metrics.jsonl", "a step was dropped, or its line is damaged"),
 )
 # fmt: on
 NAMES = {rule.name: rule for rule in RULES}
 
 
-def found(metrics: Metrics, rewards: tuple[float, float] = (0.0, 1.0), rules: Iterable[Rule] = RULES) -> list[Warned]:
-    """The warnings of a run in order of their first step. rewards: what fails and what passes."""
-    each = [one for rule in rules if (one := _look(rule, metrics, rewards))]
+def found(
+    metrics: Metrics,
+    rewards: tuple[float, float] = (0.0, 1.0),
+    rules: Iterable[Rule] = RULES,
+    more: Mapping[str, tuple[np.ndarray, np.ndarray]] = MappingProxyType({}),
+) -> list[Warned]:
+    """The warnings of a run in order of their first step. rewards: what fails and what passes; more: steps and values of what
+    is measured elsewhere than in metrics.jsonl, by name."""
+    measured = {
+        name: series for name, series in ({HELD_OUT: metrics.held_out()} | dict(more)).items() if len(series[0])
+    }
+    each = [one for rule in rules if (one := _look(rule, metrics, rewards, measured))]
     return sorted(each, key=lambda one: (one.begins, one.rule.title))
 
 
-def _look(rule: Rule, metrics: Metrics, rewards: tuple[float, float]) -> Warned | None:
-    metric = next((name for name in rule.metrics if name == "step" or metrics.series(name)[0].size), None)
+def _look(rule: Rule, metrics: Metrics, rewards: tuple[float, float], measured: Mapping) -> Warned | None:
+    there = lambda name: name == "step" or name in measured or metrics.series(name)[0].size  # noqa: E731
+    metric = next(filter(there, rule.metrics), None)
     if metric is None:
         return None
-    series = _series(metrics, metric, rewards)
+    series = (
+        _with_rewards(metrics, *measured[metric], rewards) if metric in measured else _series(metrics, metric, rewards)
+    )
     with np.errstate(all="ignore"):  # a run may hold 1e308
         flags = rule.holds(series, rule) if len(series.values) else np.zeros(0, bool)
     if not flags.any():
         return None
     steps, values = series.steps[flags], series.values[flags]
-    worst = values.min() if rule.holds in (collapsed, stays_at, fallen) else values[np.abs(values).argmax()]
+    worst = values.min() if rule.holds in (collapsed, stays_at, fallen, parted) else values[np.abs(values).argmax()]
     if rule.holds is skipped:
         return _missing(rule, series.steps, flags)
     goes_on = rule.holds is not spiked and bool(flags[-rule.window :].any())
@@ -200,6 +239,14 @@ def _series(metrics: Metrics, metric: str, rewards: tuple[float, float]) -> Seri
     reward = metrics.columns[named][np.searchsorted(metrics.steps, steps)] if named else np.full(len(steps), np.nan)
     values = (values - fail) / span if metric in REWARD else values
     return Series(steps, values, (reward - fail) / span)
+
+
+def _with_rewards(metrics: Metrics, steps: np.ndarray, values: np.ndarray, rewards: tuple[float, float]) -> Series:
+    """The reward is its mean over the ten steps up to each of these, or the first ten for what comes before."""
+    (logged, reward), (fail, passing) = metrics.rewards(), rewards
+    upto = np.maximum(np.searchsorted(logged, steps, "right"), min(10, len(logged)))
+    means = np.array([reward[max(i - 10, 0) : i].mean() if i else np.nan for i in upto])
+    return Series(steps, values, (means - fail) / ((passing - fail) or 1.0))
 
 
 def _trailing(values: np.ndarray, window: int) -> np.ndarray:

@@ -60,7 +60,7 @@ class Workspace:
 
     def chosen(self, view: dict) -> list[str]:
         """Keys of the view's runs; if it names none, those of all configurations in turn, up to AT_ONCE."""
-        return view["runs"] or self._first()
+        return view["runs"][:AT_ONCE] or self._first()
 
     def _first(self) -> list[str]:
         groups = self.configurations()
@@ -121,6 +121,10 @@ class Workspace:
                 opened.append(found)
                 damage = self._indexes[key].damage if key in self._indexes else ""
                 problems += [f"{key}: {problem}" for problem in (*found.problems, damage) if problem]
+        if len(view["runs"]) > AT_ONCE:
+            problems.append(f"{len(view['runs'])} runs are asked for; the first {AT_ONCE} are shown.")
+        elif not view["runs"] and len(chosen) < len(numbers):
+            problems.append(f"{len(chosen)} of {len(numbers)} runs are shown; the table of runs above has the others.")
         return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
     def warm(self) -> None:

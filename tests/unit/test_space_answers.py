@@ -1,17 +1,20 @@
 """What the page says of one answer and of a group's answers: the arithmetic of the advantage, repetition, errors, order."""
 
 import re
+import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from space_runs import learning_run
 
 from openrlhf_ebpo.space import reading
+from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.links import clean
-from openrlhf_ebpo.space.pages import samples
+from openrlhf_ebpo.space.pages import overview, samples
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.search import batch_scale, error_counts
+from openrlhf_ebpo.space.search import batch_scale, error_counts, one_passing_text
 from openrlhf_ebpo.space.workspace import Workspace
 
 
@@ -42,6 +45,24 @@ def test_the_arithmetic_leads_from_reward_to_advantage(folder, workspace):
 def test_without_a_logged_baseline_there_is_no_arithmetic(workspace):
     assert batch_scale(workspace.open("grpo").run, 12) is None
     assert "arithmetic" not in samples.render(clean({"runs": "grpo"}), workspace)["answers"]
+
+
+def test_a_text_that_passes_whatever_is_asked_is_found(folder, tmp_path):
+    run = shutil.copytree(folder / "ebpo", tmp_path / "gamed")
+    for path in (run / "rollouts").iterdir():
+        table = pq.read_table(path)
+        if int(path.stem[-2:]) > 6:
+            alike = pa.array(["the answer"] * len(table), table.schema.field("response").type)
+            table = table.set_column(table.column_names.index("response"), "response", alike)
+        pq.write_table(table, path)
+    gamed, honest = (
+        Workspace(Runs([str(tmp_path if name == "gamed" else folder)])).open(name) for name in ("gamed", "ebpo")
+    )
+    for opened, last in ((gamed, 1.0), (honest, 0.0)):
+        steps, shares = one_passing_text(opened.run, Index(opened.run).read()[0], 0.5)
+        assert steps[0] == 1 and steps[-1] == 12 and (shares[0], shares[-1]) == (0.0, last)
+    said = overview.render(clean({"runs": "gamed"}), Workspace(Runs([str(tmp_path)])))["cards"]
+    assert "Passing answers are one text" in said
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,17 @@ def test_an_absurd_step_does_not_squeeze_the_axis():
         assert "range" not in other["figure"]["layout"]["yaxis"], "on a log scale there is room"
 
 
+def test_what_is_pointed_at_is_the_step_itself_and_a_cut_axis_says_so():
+    y = np.full(100, 0.3) + 0.01 * np.sin(np.arange(100))
+    y[57] = 40.0
+    panel = drawn(Line("a", 0, np.arange(1, 101), y))
+    (read,) = [trace for trace in panel["figure"]["data"] if "meta" in trace]
+    assert values(read["y"]).max() == 40.0, "the raw line"
+    assert panel["note"].startswith("axis cut: 40 at step 58")
+    whole = drawn(Line("a", 0, np.arange(1, 101), y), whole=True)
+    assert "range" not in whole["figure"]["layout"]["yaxis"] and "axis cut" not in whole["note"]
+
+
 @pytest.mark.parametrize("count", [16, 300])
 def test_every_checkpoint_keeps_its_error_bar(count):
     """A base model far below all checkpoints is no outlier, and of many checkpoints none is left out."""

@@ -1,5 +1,6 @@
 """Several visitors of one app: they share what is rendered and fetched."""
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,8 @@ from space_runs import learning_run
 from openrlhf_ebpo.space import hub
 from openrlhf_ebpo.space.app import build
 from openrlhf_ebpo.space.errors import RunError
-from openrlhf_ebpo.space.links import Session
+from openrlhf_ebpo.space.groups import Index
+from openrlhf_ebpo.space.links import Session, clean
 from openrlhf_ebpo.space.pages import PAGES
 from openrlhf_ebpo.space.rendered import Rendered
 from openrlhf_ebpo.space.runs import Runs
@@ -87,6 +89,35 @@ def test_a_view_is_rendered_once_for_all_while_its_files_are_the_same(folder, mo
     with open(folder / "mine" / "metrics.jsonl", "a") as file:
         file.write('{"step": 3, "rollout/reward_mean": 0.5}\n')
     assert loads(event, Session(), tab="dynamics") != first and len(times) == 3
+
+
+def test_a_page_that_cannot_be_made_says_so_and_is_tried_again(folder, monkeypatch, capsys):
+    event, session = events(Workspace(Runs([str(folder / "mine")]))), Session()
+    page = PAGES["samples"]
+
+    def fails(*_):
+        raise KeyError("step")
+
+    monkeypatch.setitem(PAGES, "samples", replace(page, render=fails))
+    assert "could not be made (KeyError)" in loads(event, session, tab="samples")
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setitem(PAGES, "samples", page)
+    assert "could not be made" not in str([str(each) for each in event["tick"](session).values()])
+
+
+def test_samples_of_a_run_that_grows_meanwhile_are_those_of_one_reading(folder, tmp_path, monkeypatch):
+    path = shutil.copytree(folder / "mine", tmp_path / "mine")
+    read = Index.read
+
+    def read_and_grow(index):
+        found = read(index)
+        step = int(found[0].step.max()) + 1
+        shutil.copy(path / "rollouts" / "step-000001.parquet", path / "rollouts" / f"step-{step:06d}.parquet")
+        return found
+
+    monkeypatch.setattr(Index, "read", read_and_grow)
+    found = PAGES["samples"].render(clean({"steps": "all"}), Workspace(Runs([str(path)])))
+    assert "step 2" in found["groups"] and "step 3" not in found["groups"]
 
 
 def test_visitors_who_ask_at_once_wait_for_one_rendering_and_its_failure_is_not_kept():

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.space.metrics import Follower, Metrics
 from openrlhf_ebpo.space.search import KINDS
-from openrlhf_ebpo.space.warnings import NAMES, RULES, found
+from openrlhf_ebpo.space.warnings import COPIED, NAMES, RULES, found
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
@@ -45,6 +45,15 @@ FIRES = {
     "mismatch": ({"vllm_kl": np.where(STEPS < 30, 0.004, -0.08)}, 30),
     "stale": ({"mismatch__stale": at(np.zeros(N), 30, 1.0)}, 30),
     "corrected": ({"is_filter_ratio": np.where(STEPS < 30, 0.01, 0.2)}, 30),
+    "length": (
+        {"response_length": np.where(STEPS < 40, 8.8, 1.8), "rollout__reward_mean": np.linspace(0.1, 0.9, N)},
+        46,
+    ),
+    "held_out": (
+        {"eval_x_pass1": at(np.full(N, np.nan), [1, 50, 90], [0.05, 0.05, 0.0]), "reward": np.linspace(0.1, 0.9, N)},
+        90,
+    ),
+    "copied": ({"reward": REWARD}, 60),
     "missing": ({"steps": np.delete(STEPS, [10, 11])}, 13),
 }
 
@@ -52,7 +61,8 @@ FIRES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_each_rule_fires_where_its_trouble_begins(name):
     columns, begins = FIRES[name]
-    warned = found(metrics(**columns))
+    measured = {COPIED: (np.array([20, 60, 100]), np.array([0.1, 0.7, 0.9]))} if name == "copied" else {}
+    warned = found(metrics(**columns), more=measured)
     assert [each.rule.name for each in warned] == [name]
     assert abs(warned[0].begins - begins) <= 3, warned
     assert f"step {warned[0].begins}" in warned[0].since or f"from {warned[0].begins}" in warned[0].since
@@ -77,6 +87,19 @@ QUIET = {
         "mismatch__k3_kl": 2e-3 * np.exp(NOISE),
         "mismatch__stale": np.zeros(N),
         "vllm_kl": NOISE,
+    },
+    "longer answers at one reward": {"response_length": 100 * np.exp(STEPS / 60), "rollout__reward_mean": REWARD},
+    "some longer answers with the reward": {
+        "response_length": 100 + STEPS * 0.8,
+        "rollout__reward_mean": np.linspace(0.1, 0.9, N),
+    },
+    "held-out moves a little": {
+        "eval_x_pass1": at(np.full(N, np.nan), [1, 50, 90], [0.40, 0.44, 0.41]),
+        "reward": np.linspace(0.1, 0.9, N),
+    },
+    "held-out falls with the reward": {
+        "eval_x_pass1": at(np.full(N, np.nan), [1, 50, 90], [0.40, 0.30, 0.20]),
+        "reward": np.linspace(0.5, 0.3, N),
     },
     "resumed elsewhere": {"steps": STEPS + 40},
     "holes": {"policy__entropy": at(np.full(N, 0.5), range(1, 100, 2), np.nan)},

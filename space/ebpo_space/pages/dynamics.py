@@ -19,6 +19,7 @@ from ..workspace import Opened, Workspace
 PARAMETERS = {
     "x": ("step", one_of(AXES)),
     "log": (False, flag),
+    "whole": (False, flag),  # values far outside stretch the axis
     "smooth": (0.05, number(0, 0.3)),
     "more": ([], names),
     "zoom": ("", span),
@@ -65,6 +66,7 @@ def quick(view: dict, several: bool = False) -> HTML:
     """Choose the x axis, the log scale and, if there are several, how seeds are drawn."""
     axes = joined(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
     log = choice({"log": not view["log"]}, "log scale", view["log"])
+    log += choice({"whole": not view["whole"]}, "all values", view["whole"])
     each = {"seeds": "mean" if view["seeds"] == "each" else "each"}
     log += choice(each, "every seed", view["seeds"] == "each") if several else HTML()
     return html(

@@ -90,8 +90,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     key = view["run"] if view["run"] in keys else keys[0]
     try:
         opened = workspace.open(key)
-        index = workspace.index(opened)
-        groups, problems = index.read()
+        groups, problems = workspace.index(opened).read()
     except RunError as error:
         return {**nothing, "notes": notices([str(error)])}
     if not len(groups):
@@ -104,12 +103,11 @@ def render(view: dict, workspace: Workspace) -> dict:
 def _page(
     view: dict, keys: list[str], workspace: Workspace, opened: Opened, groups: Groups, problems: list[str]
 ) -> dict:
-    index = workspace.index(opened)
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
     try:
         success = view["from"], view["to"]
         wanted = Filter(view["steps"], view["kind"], view["cluster"], success, view["text"].strip())
-        chosen = choose(index, wanted, *opened.rewards)
+        chosen = choose(opened.run, groups, wanted, *opened.rewards)
         found, note = chosen.positions, chosen.note
     except RunError as error:
         notes.append(str(error))
@@ -119,7 +117,7 @@ def _page(
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
     pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
-    prompts = prompts_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE])
+    prompts = prompts_of(opened.run, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE])
     listed = _errors(opened, groups, found) if view["kind"] == "errors" else HTML()
     listed += group_list(groups, found, prompts, current, shown, failed, passed)
     if not len(found):

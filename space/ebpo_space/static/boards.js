@@ -4,8 +4,10 @@
   const { element, tell, Panel } = window.space;
   const boards = new Set();
 
-  // how many twelfths of a row each of n panels takes, with so many in a row at most: no row has a hole
+  // how many twelfths of a row each of n panels takes, with so many in a row at most: no row has a hole, but a lone panel keeps
+  // its width
   const spans = (n, most) => {
+    if (n === 1) return [12 / most];
     const rows = Math.ceil(n / most), sizes = Array.from({ length: rows }, (_, row) => Math.floor(n / rows) + (row < n % rows ? 1 : 0));
     return sizes.flatMap((size) => Array(size).fill(12 / size));
   };

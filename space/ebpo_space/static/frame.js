@@ -23,9 +23,9 @@
     new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   };
 
-  // "12?page=…": the number of an answer, and its address. A new page, run, group or question is a step of the browser's
+  // "12?page=…": the number of an answer, and its address. A new page, run, group, question or zoom is a step of the browser's
   // history; going back asks for the view of that address.
-  const STEPS = ["tab", "runs", "run", "at", "question", "task"];
+  const STEPS = ["tab", "runs", "run", "at", "question", "task", "zoom"];
   const locate = (props, trigger, watch) => {
     let latest = 0, returned = true; // the answer to going back, and the first one, are no step
     addEventListener("popstate", () => {
