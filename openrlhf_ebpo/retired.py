@@ -10,6 +10,8 @@ RETIRED = {
     "gpqa_diamond": CHOICES,
     "multiple choice": CHOICES,
     **dict.fromkeys(("--shots", "--shots_file"), "write the answered questions into `--template TEXT`, with `--stop`"),
+    "--logger.keep_rollouts": "--logger.rollouts_every N logs fewer steps",
+    "math_agent.py": "give --reward.remote_url math (`data difficulty`: --reward math), which grades in the same way",
     **dict.fromkeys(("--api_key_env", "--concurrency", "--request_timeout", "--retries"), SCORED_ELSEWHERE),
 }
 

@@ -15,7 +15,8 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, close_run, open_run, step_files
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 from openrlhf_ebpo.training.rollouts import Rollouts
 from openrlhf_ebpo.training.trainer import EBPOTrainer
@@ -96,9 +97,7 @@ class Trainer(EBPOTrainer, Upstream):
 CKPT = {"path": "c", "load_step": None}
 
 
-def arguments(
-    run_dir: Path, estimator: str, to: int, every: int = 1, keep: int | None = None, ckpt: dict = CKPT, **ebpo
-) -> dict:
+def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, ckpt: dict = CKPT, **ebpo) -> dict:
     return {
         "actor": {"model_name_or_path": "m"},
         "data": {"prompt_dataset": "d", "order": "shuffle"},
@@ -106,7 +105,7 @@ def arguments(
         "rollout": {"n_samples_per_prompt": G, "batch_size": M, "vllm_generate_batch_size": None},
         "ckpt": dict(ckpt),
         "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
-        "logger": {"run_dir": str(run_dir), "rollouts_every": every, "keep_rollouts": keep},
+        "logger": {"run_dir": str(run_dir), "rollouts_every": every},
         "hub": {"repo": None},
     }
 
@@ -117,17 +116,26 @@ def train(
     to: int = 5,
     states: dict | None = None,
     every: int = 1,
-    keep: int | None = None,
     resumed: dict | None = None,
     **ebpo,
 ) -> dict:
     """Begin a run, or go on from `states`; closed as complete."""
-    args = arguments(run_dir, estimator, to, every, keep, **ebpo)
+    args = arguments(run_dir, estimator, to, every, **ebpo)
     open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), resumed=resumed or {})
     built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))
     states = Trainer(_namespace(args), built, states or {"global_step": 0}).run(to)
     close_run(run_dir, "complete")
     return states
+
+
+def drop_before(run_dir: Path, first: int, states: dict | None = None) -> None:
+    """Leave a run as an older version's --logger.keep_rollouts did. states: after the step before `first`."""
+    write_json(run_dir / DROPPED, {"rollouts_before": first})
+    for step, path in step_files(run_dir).items():
+        if step < first:
+            path.unlink()
+    if states and states[STATE_KEY]:
+        append_json_line(run_dir / PRIOR_STARTS, {"step": first, "state": states[STATE_KEY]})
 
 
 def _namespace(values):

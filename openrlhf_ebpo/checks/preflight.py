@@ -34,10 +34,9 @@ PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.metrics"
 # Short names for the reward files of this package.
 BUILT_IN = {
     "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py", "dapo": "dapo.py"},
-    "train.agent_func_path": {"math": "math_agent.py"},
 }
 BUILT_IN_NEEDS = {
-    **dict.fromkeys(("math.py", "math_agent.py"), ("math_verify", "'openrlhf_ebpo[math]'")),
+    "math.py": ("math_verify", "'openrlhf_ebpo[math]'"),
     "reasoning_gym.py": ("reasoning_gym", "reasoning-gym"),
 }
 REWARDS = Path(__file__).parents[1] / "rewards"
@@ -228,6 +227,8 @@ def reward_problems(flag: str, reward: str) -> list[str]:
 
 def agent_problems(flag: str, path: str | None) -> list[str]:
     """Check an agent: a .py file that defines `AgentExecutor`."""
+    if path == "math":
+        return [f"{flag}: {retired.advice('math_agent.py')}"]
     return _python_problems(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)") if path else []
 
 

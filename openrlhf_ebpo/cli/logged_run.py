@@ -140,7 +140,7 @@ class LoggedRun:
         if type(every) is int and every > 1:
             return f"the run had --logger.rollouts_every {every}"
         if step == self.dropped + 1:
-            return f"the rollouts up to step {self.dropped} were removed, as --logger.keep_rollouts says"
+            return f"the rollouts up to step {self.dropped} were dropped on purpose (dropped.json)"
         return f"no rollouts of step {step - 1} are in {self.folder}/rollouts"
 
     def verdict(self, estimator: Estimator, found: dict[int, Difference]) -> str:

@@ -24,7 +24,6 @@ from openrlhf_ebpo.training.checkpoint import stored_prior
 FROM_ONE = {  # number -> what to give instead
     "ckpt.load_step": "give a step from 1 on, or start over with --force",
     "logger.rollouts_every": "give 1 or more",
-    "logger.keep_rollouts": "give 1 or more",
 }
 
 

@@ -298,12 +298,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
     )
     group.add_argument(
-        "--logger.keep_rollouts",
-        type=int,
-        metavar="N",
-        help="keep only the newest N of these steps, and remove older ones while training (default: keep all)",
-    )
-    group.add_argument(
         "--logger.no_policy_metrics",
         action="store_true",
         help="do not measure policy/entropy and policy/kl_per_step, which take extra forward passes in every step",

@@ -174,7 +174,7 @@ def check_rollouts(checked: Checked, report: Report) -> None:
     if late:
         report.note(f"rollouts and metrics.jsonl differ in {format_steps(late)}: the run is not complete")
     if dropped:
-        report.note(f"those of steps up to {dropped:,} were dropped: --logger.keep_rollouts")
+        report.note(f"those of steps up to {dropped:,} were dropped on purpose: {DROPPED}")
     report.steps("rollouts", [step for step in missing if step not in late], "missing")
     report.steps("rollouts", [step for step in beyond if step not in late], "not in metrics.jsonl")
     if dropped > last:

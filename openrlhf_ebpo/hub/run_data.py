@@ -161,8 +161,7 @@ def _record(run_dir: Path, name: str) -> dict[str, Content]:
 
 
 def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
-    """The files that are there, and dropped.json: a training may drop some of them meanwhile (--logger.keep_rollouts), and
-    says so before it does."""
+    """The files that are there, and dropped.json: some may be deleted meanwhile."""
     files: dict[str, Content] = {}
     for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
         if named(path.relative_to(run_dir), RUN):

@@ -79,7 +79,7 @@ def packaged(reward: str | None, agent: str | None) -> str | None:
     reward: --reward.remote_url, agent: --train.agent_func_path, which wins; paths.
     """
     path = Path(agent or reward or "")
-    names = {"math.py": MATH, "math_agent.py": MATH, "reasoning_gym.py": GYM, "dapo.py": DAPO}
+    names = {"math.py": MATH, "reasoning_gym.py": GYM, "dapo.py": DAPO}
     return names.get(path.name) if path.parent == Path(__file__).parent else None
 
 

@@ -7,8 +7,7 @@ A gold answer that cannot be read is a mistake in the data: the reward fails, an
 
 The settings, OPENRLHF_EBPO_MATH_WORKERS, _SECONDS and _MEMORY_MB, are described in pool.py.
 
-A reward function sees prompt and response as one text, so the prompt's end has to be found in it. Where a tokenizer
-does not give back the prompt that it read, `--train.agent_func_path math` (math_agent.py) grades the tokens instead.
+A reward function sees prompt and response as one text, so the prompt's end has to be found in it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
-REMEDY = "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens"
+REMEDY = "Use prompts in characters that the tokenizer has, or an agent (--train.agent_func_path), which has the response's tokens"
 OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there to know it again
 
 

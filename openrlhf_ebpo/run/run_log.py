@@ -5,7 +5,7 @@
     rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
     prior_starts.jsonl    the estimator's state before a step, where it is not the state after the rollouts before
-    dropped.json          up to which step rollouts were dropped on purpose
+    dropped.json          up to which step an older version dropped rollouts on purpose
     checkpoints.jsonl     one object per saved checkpoint
     superseded/           steps that a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)

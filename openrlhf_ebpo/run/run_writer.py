@@ -1,9 +1,4 @@
-"""Write the run directory from the training process: metrics, rollouts, prior, checkpoints; and roll it back at a resume.
-
-With --logger.keep_rollouts N the oldest rollouts are removed, a few steps at a time, up to a step whose starting state is known,
-so that the rest can be replayed. dropped.json is written first: a reader can tell dropped steps from lost ones, and an
-interruption does no harm.
-"""
+"""Write the run directory from the training process: metrics, rollouts, prior, checkpoints; and roll it back at a resume."""
 
 from __future__ import annotations
 
@@ -36,14 +31,12 @@ RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token o
 
 
 class RunLog:
-    """Rollouts are decoded, written and, with `keep_rollouts`, removed by a thread, in order; an error there is raised at the
-    next step."""
+    """Rollouts are decoded and written by a thread, in order; an error there is raised at the next step."""
 
-    def __init__(self, run_dir: str | Path, tokenizer, rollouts_every: int = 1, keep_rollouts: int | None = None):
+    def __init__(self, run_dir: str | Path, tokenizer, rollouts_every: int = 1):
         self.run_dir = Path(run_dir)
         self.tokenizer = tokenizer
         self.rollouts_every = rollouts_every
-        self.keep_rollouts = keep_rollouts
         (self.run_dir / "rollouts").mkdir(parents=True, exist_ok=True)
         self._folder = self.run_dir.stat()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="run_log")
@@ -78,29 +71,23 @@ class RunLog:
         """Hand one batch to the thread; waits only when two batches are still being written.
 
         began_from: gives the estimator's state before this step. It is written where the rollouts before do not lead to
-            it, or will not when older ones are gone.
+            it.
         """
         self.check_in_place()
         while len(self._pending) > 1 or (self._pending and self._pending[0].done()):
             self._pending.pop(0).result()
         logged = step % self.rollouts_every == 0
         if logged:
-            start = began_from() if began_from and (not self._continues or self._may_become_first(step)) else None
-            self._pending.append(self._thread.submit(self._write_step, step, rollouts, start, began_from is not None))
+            start = began_from() if began_from and not self._continues else None
+            self._pending.append(self._thread.submit(self._write_step, step, rollouts, start))
         self._continues = logged
 
-    def _may_become_first(self, step: int) -> bool:
-        keep = self.keep_rollouts
-        return bool(keep) and step // self.rollouts_every % spare_files(keep) == 0
-
-    def _write_step(self, step: int, rollouts, start: dict | None, has_state: bool) -> None:
+    def _write_step(self, step: int, rollouts, start: dict | None) -> None:
         if start is not None:
             append_json_line(self.run_dir / PRIOR_STARTS, {"step": step, "state": start})
         with replacing(rollouts_path(self.run_dir, step)) as temporary:
             table = rollouts.table(step, self.tokenizer)
             pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_SIZE)
-        if self.keep_rollouts:
-            _drop_oldest(self.run_dir, self.keep_rollouts, has_state)
 
     def write_prior(self, state: dict) -> None:
         self.check_in_place()
@@ -114,34 +101,6 @@ class RunLog:
         """Wait until all rollouts handed over are on disk; raises what went wrong."""
         while self._pending:
             self._pending.pop(0).result()
-
-
-def spare_files(keep: int) -> int:
-    """Return how many more files than `keep` there may be: a state per prompt is large, and each removal needs one."""
-    return max(1, keep // 10)
-
-
-def _drop_oldest(run_dir: Path, keep: int, has_state: bool) -> None:
-    """Keep the newest `keep` steps, from a step on whose state before is known; earlier states go too."""
-    kept_from = first_kept(run_dir)
-    steps = [step for step in step_files(run_dir) if step >= kept_from]
-    if len(steps) < keep + spare_files(keep):
-        return
-    starts = read_json_lines(run_dir / PRIOR_STARTS)
-    known = {row["step"] for row in starts} if has_state else steps
-    first = max((step for step in steps[1 : len(steps) - keep + 1] if step in known), default=None)
-    if first is None:
-        return
-    drop_before(run_dir, first)
-    if starts:
-        write_text(run_dir / PRIOR_STARTS, _as_lines(row for row in starts if row["step"] >= first))
-
-
-def drop_before(run_dir: Path, first: int) -> None:
-    write_json(run_dir / DROPPED, {"rollouts_before": first})
-    for step, path in step_files(run_dir).items():
-        if step < first:
-            path.unlink(missing_ok=True)
 
 
 def roll_back(run_dir: Path, step: int) -> None:
@@ -189,9 +148,8 @@ def size_notice(args) -> str:
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     tokens = args.rollout.max_new_tokens or args.data.max_len
     step = responses * (RESPONSE_BYTES + TOKEN_BYTES * tokens) / 1e6
-    every, keep = args.logger.rollouts_every, args.logger.keep_rollouts
-    total = f"{step * (keep + spare_files(keep)):,.1f} MB" if keep else f"{step * 1000 / every:,.0f} MB in 1,000 steps"
+    every = args.logger.rollouts_every
     return (
-        f"rollouts: up to about {step:,.2f} MB a logged step, {total} (--logger.rollouts_every {every}, "
-        f"--logger.keep_rollouts {keep or 'all'})"
+        f"rollouts: up to about {step:,.2f} MB a logged step, {step * 1000 / every:,.0f} MB in 1,000 steps "
+        f"(--logger.rollouts_every {every})"
     )

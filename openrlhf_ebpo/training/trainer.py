@@ -37,7 +37,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
-        self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every, logger.keep_rollouts)
+        self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
         self.hub = hub.Pushes(self.args)
         self.zero_advantages = zero_advantage.Notices()
         self.save_times = SaveTimes(self.args.ckpt)

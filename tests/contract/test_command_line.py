@@ -279,7 +279,6 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
         (["--vllm.num_engines", "0"], "--vllm.num_engines"),
         (["--logger.rollouts_every", "0"], "--logger.rollouts_every is 0"),
-        (["--logger.keep_rollouts", "0"], "--logger.keep_rollouts is 0; give 1 or more"),
         (["--ckpt.load_step", "0"], "--ckpt.load_step is 0"),
         (["--ckpt.load_step", "3"], "--ckpt.load_step 3: no complete checkpoint of this step is in"),
         (["--algo.advantage.ebpo.pass_reward", "-1"], "--algo.advantage.ebpo.pass_reward"),

@@ -44,7 +44,7 @@ def test_what_the_checkpoint_says_of_its_optimizer_comes_before_the_run():
 
 def test_how_often_rollouts_are_logged_is_recorded_and_no_other_setting_of_the_log():
     """`verify` has to know which steps were to be logged."""
-    was, now = ({"logger": {"rollouts_every": n, "keep_rollouts": n, "rollouts_every_x": n}} for n in (1, 2))
+    was, now = ({"logger": {"rollouts_every": n, "rollouts_every_x": n}} for n in (1, 2))
     assert [each.setting for each in find_changes(was, {}, now)] == ["logger.rollouts_every"]
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hub_repos import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
+from replay_runs import drop_before
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import UsageError
@@ -22,7 +23,7 @@ from openrlhf_ebpo.hub import columns, evaluations, run_data
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.results import SAMPLES
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.run.run_writer import drop_before, roll_back
+from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
 REPO = "owner/tiny-run"
@@ -150,7 +151,7 @@ def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hu
 
 @pytest.mark.parametrize("at", ["local_file", "publishable_parquet", "data_card"])
 def test_rollouts_that_are_dropped_meanwhile_do_not_keep_the_others_here(tmp_path, hub, push, monkeypatch, at):
-    """A training with --logger.keep_rollouts, while its run is being pushed."""
+    """Older rollouts are deleted while the run is being pushed."""
     run_dir = write_run(tmp_path)
     original = getattr(run_data, at)
 

@@ -1,7 +1,6 @@
 """The maths reward: labelled pairs, where the answer stands, and where the prompt ends."""
 
 import asyncio
-import importlib.util
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import torch
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.grading import GoldError, clean, digits, extract_answer
-from openrlhf_ebpo.rewards.guard import ERROR_KEY, RewardError, check_reward
+from openrlhf_ebpo.rewards.guard import RewardError, check_reward
 from openrlhf_ebpo.rewards.math import response_of, reward_func
 
 PAIRS = [
@@ -143,7 +142,7 @@ def test_the_prompt_is_found_after_a_tokenizer_changed_it_or_upstream_cut_it():
     "query", ["", "42", QWEN[:-5], "<unk>" + QWEN.replace("Solve", "<unk>") + "42", "hm" + QWEN + "42"]
 )
 def test_a_prompt_that_is_not_there_is_an_error(query):
-    with pytest.raises(RewardError, match=r"--train\.agent_func_path math"):
+    with pytest.raises(RewardError, match=r"or an agent \(--train\.agent_func_path\)"):
         response_of(query, QWEN)
 
 
@@ -196,20 +195,3 @@ def test_upstream_loads_the_reward_file_and_the_standard_library_keeps_its_math(
     assert respond(executor, tokenizer, QWEN, "Answer: 24", "42")["reward"].tolist() == [0.0]
     assert math.isclose(math.pi, 3.14159265, rel_tol=1e-6)
     assert Path(getattr(math, "__file__", "built in")).parent != REWARDS
-
-
-def test_the_agent_grades_the_responses_tokens():
-    spec = importlib.util.spec_from_file_location("agent_module", REWARDS / "math_agent.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    executor, tokenizer = module.AgentExecutor(), build_tokenizer(["Answer: 0123456789"])  # reads little of the prompt
-    good = respond(executor, tokenizer, QWEN, "Answer: 42<|im_end|>", "42")
-    assert (good["reward"], good["scores"]) == (1.0, 1.0)
-    assert good["extra_logs"] == {"math_no_answer": 0.0, "math_timeout": 0.0}
-    assert ERROR_KEY not in good
-    assert respond(executor, tokenizer, QWEN, "Answer: 24", "42")["reward"] == 0.0
-    none = respond(executor, tokenizer, QWEN, "42", "42")
-    assert (none["reward"], none["extra_logs"]["math_no_answer"]) == (0.0, 1.0)
-    bad = respond(executor, tokenizer, QWEN, "Answer: 42", r"\frac{1")
-    assert bad["reward"] is None
-    assert "cannot read the gold answer" in bad[ERROR_KEY]

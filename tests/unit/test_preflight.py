@@ -228,7 +228,6 @@ def test_local_paths_become_absolute_and_hub_names_stay(good, tmp_path, monkeypa
     [
         ("reward.remote_url", "math", "math.py"),
         ("reward.remote_url", "reasoning_gym", "reasoning_gym.py"),
-        ("train.agent_func_path", "math", "math_agent.py"),
     ],
 )
 def test_the_packaged_rewards_have_short_names(good, flag, name, file):

@@ -8,11 +8,13 @@ from openrlhf_ebpo import cli
 from openrlhf_ebpo.retired import RETIRED
 
 EVAL = ["eval", "--model", "m", "--output_dir", "out", "--template", "raw", "--no-chat_template", "--tasks", "aime24"]
+DIFFICULTY = ["data", "difficulty", "--input", "q.jsonl", "--output", "o.parquet", "--model", "m", "--max_len", "9999"]
 TYPED = {  # a command that has the withdrawn word
     "explain": ["explain", "no", "token"],
     "gpqa_diamond": [*EVAL, "--tasks", "gpqa_diamond"],
     "multiple choice": [*EVAL, "--tasks", "file:q.jsonl"],
     **{name: [*EVAL, name, "3"] for name in ("--shots", "--shots_file")},
+    "math_agent.py": [*DIFFICULTY, "--agent", "math"],
     "openai:": [*EVAL, "--model", "openai:http://me:secret@host/v1#m"],
     **{name: [*EVAL, name, "3"] for name in ("--api_key_env", "--concurrency", "--request_timeout", "--retries")},
 }

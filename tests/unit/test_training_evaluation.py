@@ -143,18 +143,14 @@ def test_what_cannot_be_had_is_named_at_the_start(values, changes, expected):
         {"ckpt.best_metric_key": "eval_default_pass16"},
         {"eval.dataset": "OWNER/NAME", "ckpt.best_metric_key": "eval_aime24_pass1"},
         {"eval.metrics": "pass@8", "reward.remote_url": "http://host/reward"},
-        {"eval.metrics": "maj@8", "reward.remote_url": None, "train.agent_func_path": "AGENT"},
     ],
 )
 def test_what_can_be_had_is_let_through(values, changes):
-    agent = (
-        {"train.agent_func_path": str(rewards_path("math_agent.py"))} if changes.get("train.agent_func_path") else {}
-    )
-    check_flags({**values, **changes, **agent})
+    check_flags({**values, **changes})
 
 
 def test_an_agent_of_ones_own_gives_the_rewards_whatever_the_other_flag_says():
-    assert packaged(str(rewards_path(MATH)), None) == packaged(None, str(rewards_path("math_agent.py"))) == "math"
+    assert packaged(str(rewards_path(MATH)), None) == "math"
     assert (
         packaged(str(rewards_path(MATH)), "agent.py") is packaged("mine/math.py", None) is packaged(None, None) is None
     )

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from commands import write_rows
 from hub_runs import export_model
-from replay_runs import train
+from replay_runs import drop_before, train
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.files import read_json_lines, write_json
@@ -198,9 +198,11 @@ def test_what_a_crash_leaves_is_a_note(folder, verify):
 
 
 def test_rollouts_that_were_dropped_on_purpose_are_not_lost_and_others_are(verify, tmp_path):
-    train(tmp_path, to=9, keep=3)
+    states = train(tmp_path, to=6)
+    train(tmp_path, to=9, states=states)
+    drop_before(tmp_path, 7, states)
     status, said = verify(tmp_path)
-    assert status == 0 and "steps up to 6 were dropped: --logger.keep_rollouts" in said and "bit for bit: 3" in said
+    assert status == 0 and "steps up to 6 were dropped on purpose: dropped.json" in said and "bit for bit: 3" in said
     rollouts_path(tmp_path, 8).unlink()
     status, said = verify(tmp_path)
     assert status == 1 and "PROBLEM: rollouts: step 8 is missing" in said
@@ -224,12 +226,14 @@ def test_rollouts_of_a_run_that_was_resumed_with_another_interval(verify, tmp_pa
     assert "PROBLEM: rollouts: step 6 is missing" in verify(tmp_path)[1]
 
 
-@pytest.mark.parametrize(("keep", "dropped"), [(None, 0), (3, 2)])
-def test_a_run_that_went_back_with_load_step_is_whole(verify, tmp_path, keep, dropped):
+@pytest.mark.parametrize("dropped", [0, 2])
+def test_a_run_that_went_back_with_load_step_is_whole(verify, tmp_path, dropped):
     """Also to a step before all rollouts that were kept."""
     run_dir, paths = tmp_path / "run", {"path": str(tmp_path / "ckpt"), "load_step": None}
-    states = train(run_dir, to=2, keep=keep, ckpt=paths)
-    train(run_dir, to=9, keep=keep, states=json.loads(json.dumps(states)), ckpt=paths)
+    states = train(run_dir, to=2, ckpt=paths)
+    train(run_dir, to=9, states=json.loads(json.dumps(states)), ckpt=paths)
+    if dropped:
+        drop_before(run_dir, 7, states)
     train(run_dir, to=5, states=states, ckpt={**paths, "load_step": 2})
     status, said = verify(run_dir)
     assert status == 0 and f"bit for bit: {5 - dropped} steps" in said, said
