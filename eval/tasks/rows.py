@@ -11,7 +11,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.data.source import lookup
-from openrlhf_ebpo.data.table import column_names, read_rows
+from openrlhf_ebpo.data.table import column_names, identity, read_rows
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint
 
@@ -43,16 +43,16 @@ class HubSet:
 
 
 def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
-    """Return all rows of a local .jsonl or .parquet file.
+    """Return all rows of a data set on this machine, in any form that training reads.
 
     Raises:
-        UsageError: no such file, another kind of file, a broken or an empty one.
+        UsageError: as `read_rows`, or it is empty.
     """
     columns = column_names(path, flag)
     rows = [row for batch in read_rows(path, flag=flag) for row in batch]
     if not rows:
         raise UsageError(f"{flag} {path}: the file is empty")
-    digest = fingerprint(Path(path).read_bytes())
+    digest = identity(path, flag).rpartition("@")[2]
     return Rows(columns, rows, f"{path}@{digest}", str(path))
 
 

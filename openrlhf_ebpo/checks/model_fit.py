@@ -10,10 +10,10 @@ import argparse
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import (
@@ -230,7 +230,7 @@ def _local_prompts(flag: str, names: str, split: str, args, model: str) -> list[
     tokenizer_of(model)  # an error of its files is not one of the prompts
     prompts = []
     for name in filter(None, map(str.strip, names.split(","))):
-        if Path(name.partition("@")[0]).exists():
+        if is_local(name):
             prompts += render_rows(read_rows(name, split, args, MAX_ROWS), args, model, f"--{flag} {name}")
     return prompts
 

@@ -6,23 +6,34 @@ found and what to write instead.
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import json
 import symtable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from openrlhf_ebpo import retired
+from openrlhf_ebpo.checks.data_files import (
+    DATA_SUFFIXES,
+    DataSetError,
+    absolute,
+    data_columns,
+    is_local,
+    parts,
+    split_files,
+)
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.seams import auto_map, hub_models, model_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
-DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
 DATA_FLAGS = {  # data set -> its columns
     "data.prompt_dataset": ("data.input_key", "data.label_key", "data.cluster_key"),
     "data.dataset": ("data.input_key", "data.output_key"),
     "eval.dataset": ("data.input_key", "data.label_key", "data.output_key"),
+}
+SPLIT_FLAGS = {
+    "data.prompt_dataset": "data.prompt_split",
+    "data.dataset": "data.dataset_split",
+    "eval.dataset": "eval.split",
 }
 MODEL_FLAGS = tuple(f"{model}.model_name_or_path" for model in ("actor", "critic", "reward", "model"))
 NEEDED = {
@@ -52,12 +63,7 @@ def absolute_paths(args: dict) -> None:
         if args.get(flag) in names:
             args[flag] = str(REWARDS / names[args[flag]])
     for flag in (flag for flag in (*MODEL_FLAGS, *DATA_FLAGS, *BUILT_IN) if args.get(flag)):
-        args[flag] = ",".join(_absolute_if_local(part.strip()) for part in args[flag].split(","))
-
-
-def _absolute_if_local(name: str) -> str:
-    path = Path(name).expanduser()
-    return str(path.absolute()) if path.exists() else name
+        args[flag] = ",".join(absolute(part.strip()) for part in args[flag].split(","))
 
 
 def names_of(args: dict, flag: str) -> list[str]:
@@ -74,8 +80,9 @@ def check_files(args: dict) -> None:
     problems = [f"--{flag} is missing: name {what}" for flag, what in NEEDED.items() if not args.get(flag, True)]
     for flag, keys in DATA_FLAGS.items():
         columns = {f"--{key}": args.get(key) for key in keys}
+        split = args.get(SPLIT_FLAGS[flag]) or "train"
         for name in names_of(args, flag):
-            problems += [f"--{flag} {name}: {problem}" for problem in dataset_problems(name, columns)]
+            problems += [f"--{flag} {name}: {problem}" for problem in dataset_problems(name, columns, split)]
     for flag in MODEL_FLAGS:
         for name in names_of(args, flag):
             problems += model_problems(f"--{flag}", name, ask_hub=not args.get("use_ms"))
@@ -89,18 +96,28 @@ def check_files(args: dict) -> None:
 # --- data
 
 
-def dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
+def dataset_problems(name: str, columns: dict[str, str | None], split: str = "train") -> list[str]:
     """Check a data set without loading it; one on the Hub is not checked. columns: by the flag that names them."""
-    path = Path(name.partition("@")[0])
-    if not path.exists():
+    if "@" in name and Path(name).exists():
+        return ["OpenRLHF reads what follows an @ as a subfolder: move the data set to a path without one"]
+    path = Path(parts(name)[0])
+    if path.suffix == ".py" or (path / f"{path.name}.py").is_file():
+        return ["is a Python script, which `datasets` no longer runs: save its rows as Parquet or JSON lines"]
+    if not is_local(name):
         looks_local = path.suffix in DATA_SUFFIXES or path.is_absolute() or name.startswith((".", "~"))
         return ["no such file"] if looks_local or name.count("/") > 1 else []
-    if path.is_dir() or path.suffix not in DATA_SUFFIXES:
+    if path.is_file() and path.suffix not in DATA_SUFFIXES:
         return []
     try:
-        found = data_columns(path)
+        first = Path(split_files(name, split)[0])
+        if first.suffix not in (*DATA_SUFFIXES, ".txt"):
+            return []
+        found = data_columns(first)
+    except DataSetError as error:
+        return [str(error)]
     except Exception as error:  # whatever the reader says, it is about this file
-        return [f"cannot be read as {path.suffix[1:]} ({type(error).__name__}: {error})"]
+        kind = path.suffix[1:] if path.is_file() else "a data set"
+        return [f"cannot be read as {kind} ({type(error).__name__}: {error})"]
     if not found:
         return ["the file is empty"]
     return [
@@ -108,32 +125,6 @@ def dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
         for flag, column in columns.items()
         if column and column not in found
     ]
-
-
-def data_columns(path: Path) -> list[str]:
-    """Return the column names of a data file, from its beginning.
-
-    Raises:
-        ValueError: its first row is not an object. Others: what the file's reader raises.
-    """
-    if path.suffix in (".parquet", ".arrow"):
-        import pyarrow.dataset
-
-        return pyarrow.dataset.dataset(path, format=path.suffix[1:]).schema.names
-    with open(path, newline="") as file:
-        if path.suffix == ".csv":
-            return next(csv.reader(file), [])
-        first = next(filter(str.strip, file), "{}")
-        try:
-            row = json.loads(first)
-        except ValueError:  # a list or an object over several lines
-            file.seek(0)
-            row = json.load(file)
-    if path.suffix == ".json" and isinstance(row, list):
-        row = row[0] if row else {}
-    if not isinstance(row, dict):
-        raise ValueError(f"the first row is {row!r:.60}, and must be an object with a value for each column")
-    return list(row)
 
 
 # --- models

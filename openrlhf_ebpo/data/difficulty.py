@@ -56,7 +56,9 @@ GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that 
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--input", required=True, metavar="FILE", help="prepared set: .parquet or .jsonl")
+    parser.add_argument(
+        "--input", required=True, metavar="FILE", help="prepared set, in any form of --data.prompt_dataset"
+    )
     parser.add_argument("--output", required=True, metavar="FILE", help="the same rows with pass rates")
     parser.add_argument("--model", required=True, metavar="MODEL", help="folder or Hugging Face name")
     add = parser.add_argument_group("reward: --reward or --agent").add_argument

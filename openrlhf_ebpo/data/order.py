@@ -42,7 +42,7 @@ WIDTH = 2000  # characters of the clusters' names
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--input", required=True, metavar="FILE", help="a prepared set, .parquet or .jsonl")
+    add("--input", required=True, metavar="FILE", help="a prepared set, in any form of --data.prompt_dataset")
     add("--output", required=True, metavar="FILE", help="the same rows in the new order, .parquet or .jsonl")
     add("--by", required=True, choices=("topic", "difficulty", "shuffle"), help="see above")
     add("--seed", type=int, default=42, help="of everything random here (default: %(default)s)")

@@ -36,6 +36,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, clean, held_out, selected
@@ -58,8 +59,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--input",
         default="BytedTsinghua-SIA/DAPO-Math-17k",
-        metavar="FILE|FOLDER|OWNER/NAME",
-        help="a .parquet or .jsonl file, a folder of them, or a data set on the Hugging Face Hub (default: %(default)s)",
+        metavar="FILE|FOLDER|TYPE@FOLDER|OWNER/NAME",
+        help="a data set in any form of --data.prompt_dataset: a .parquet, .jsonl, .json, .csv or .arrow file, a folder of "
+        "them or saved by `datasets`, or one on the Hugging Face Hub (default: %(default)s)",
     )
     add("--output", required=True, metavar="FOLDER", help="where the result goes; must not exist yet, or be empty")
     add("--force", action="store_true", help="if --output holds something else, move that aside")
@@ -157,7 +159,7 @@ def finished(output: Path, settings: dict) -> dict | None:
         UsageError: something else is there.
     """
     made = report.finished(output, settings)
-    if made and Path(settings["input"]).exists():  # what is on the Hub is named by its settings
+    if made and is_local(settings["input"]):  # what is on the Hub is named by its settings
         files = find_files(*(settings[name] for name in ("input", "subset", "split", "revision")))
         if fingerprint(files) != made["files"]:
             raise report.other_output(output, "the input has changed since")

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.data.table import READ_SUFFIXES, check_file, column_names, read_rows
+from openrlhf_ebpo.checks.data_files import TYPES, DataSetError, NoSplitError, is_local, parts, split_files
+from openrlhf_ebpo.data.table import NEEDS_DATASETS, READ_SUFFIXES, check_file, column_names, data_files, read_rows
 from openrlhf_ebpo.errors import UsageError
 
 # In this order: DAPO's own names first, then what other data sets call them.
@@ -54,11 +55,11 @@ def find_files(path: str, subset: str | None, split: str, revision: str | None) 
         UsageError: no such file or data set, the Hub cannot be reached, or the files are of a kind that is not read.
     """
     if Path(path).suffix.lower() in READ_SUFFIXES:
-        check_file(path)
-        return [Path(path)]
-    if not Path(path).is_dir() and path.count("/") != 1:
+        return data_files(path)
+    if not is_local(path) and parts(path)[0].count("/") != 1:
         raise UsageError(
-            f"--input {path}: neither a {'/'.join(READ_SUFFIXES)} file, a folder, nor OWNER/NAME on the Hub"
+            f"--input {path}: neither a {'/'.join(READ_SUFFIXES)} file, a folder, nor OWNER/NAME on the Hub, nor "
+            f"TYPE@FOLDER with {', '.join(TYPES)}"
         )
     files = [_local(file) for file in _listed_files(path, subset, split, revision)]
     for file in files:
@@ -100,21 +101,18 @@ def _choose(found, named, known, flag, path, required=True) -> str | None:
 def _listed_files(path: str, subset: str | None, split: str, revision: str | None) -> list[str]:
     """List paths or hf:// addresses (commit included) of a split's files, as the data set's card does."""
     try:
-        from datasets import load_dataset_builder
+        return split_files(path, split, subset, revision)
     except ImportError:
-        raise UsageError(
-            "folders and the Hub need `pip install 'openrlhf_ebpo[data]'`; a local file does not"
-        ) from None
-    try:
-        splits = load_dataset_builder(path, subset, revision=revision).config.data_files or {}
+        raise UsageError(NEEDS_DATASETS) from None
+    except NoSplitError as error:
+        raise UsageError(f"--split {split}: {path} {error}") from error
+    except DataSetError as error:
+        raise UsageError(f"--input {path}: {error}") from error
     except ValueError as error:  # no such subset, or several to choose from
         message = str(error).split("\nExample")[0]
         raise UsageError(f"--input {path}: {message}\n--subset names one") from error
     except Exception as error:  # the Hub's client lets errors of several libraries through
         raise UsageError(_unreachable(path, error)) from error
-    if split not in splits:
-        raise UsageError(f"--split {split}: {path} has {', '.join(splits) or 'no data files'}")
-    return list(splits[split])
 
 
 def _local(file: str) -> Path:
@@ -134,8 +132,8 @@ def _local(file: str) -> Path:
 
 def _unreachable(what: str, error: Exception) -> str:
     message = f"--input {what}: {error or type(error).__name__}"
-    if Path(what).is_dir():
-        return f"{message}\nThe folder should hold .parquet or .jsonl files."
+    if is_local(what):
+        return f"{message}\nThe folder should hold {', '.join(READ_SUFFIXES)} files."
     return (
         f"{message} (and there is no folder of that name here)\nIf the Hub cannot be reached from here, download the data set's .parquet or .jsonl file elsewhere, "
         "copy it here and name it: --input FILE (a folder of such files will do too).\nA download that was cut off "

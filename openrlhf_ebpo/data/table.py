@@ -1,10 +1,12 @@
-"""Read and write tables of training data in Parquet (.parquet) or JSON lines (.jsonl): in batches or at once, crash-safe.
+"""Read tables of training data in every form that training reads (checks/data_files.py), in batches or at once, and write
+them in Parquet (.parquet) or JSON lines (.jsonl), crash-safe.
 
 A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`; `cluster` and `pass_rate` come later.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,12 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.checks.data_files import is_local, open_arrow, split_files
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.progress import file_identity, fingerprint
 
 SUFFIXES = (".parquet", ".jsonl")
-READ_SUFFIXES = (*SUFFIXES, ".json")  # .json holds lines, or one array of rows
+READ_SUFFIXES = (*SUFFIXES, ".json", ".csv", ".arrow")  # .json holds lines, or one array of rows
 ROW_BATCH_SIZE = 8192
+NEEDS_DATASETS = "folders, CSV and the Hub need `pip install 'openrlhf_ebpo[data]'`; other local files do not"
 
 # Which command makes a column that may be missing: the second half of the message.
 MADE_BY = {
@@ -28,51 +33,89 @@ MADE_BY = {
 }
 
 
-def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (), flag: str = "--input") -> pa.Table:
-    """Read a file at once. Parquet is memory-mapped.
+def data_files(path: str | Path, flag: str = "--input", split: str = "train") -> list[Path]:
+    """Return the files of a data set on this machine: a file, a folder, FOLDER@SUBFOLDER or TYPE@FOLDER.
 
-    path: a .parquet or .jsonl file, given by `flag`.
+    Raises:
+        UsageError: there is none, or it has files of another kind.
+    """
+    if Path(path).suffix.lower() in READ_SUFFIXES or not is_local(str(path)):
+        check_file(path, flag)
+        return [Path(path)]
+    try:
+        files = [Path(file) for file in split_files(str(path), split)]
+    except ImportError:
+        raise UsageError(NEEDS_DATASETS) from None
+    except Exception as error:  # of any library that reads the folder
+        raise UsageError(f"{flag} {path}: {error or type(error).__name__}") from error
+    for file in files:
+        check_file(file, flag)
+    return files
+
+
+def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (), flag: str = "--input") -> pa.Table:
+    """Read a data set at once. Parquet and Arrow are memory-mapped.
+
+    path: as for `data_files`, given by `flag`.
     needed: columns that must be there; as a mapping, with the flag that names each: {"cluster": "--cluster_column"}.
 
     Raises:
-        UsageError: no such file, another kind of file, a broken one, or a needed column is missing.
+        UsageError: as `data_files`; a file is broken, or a needed column is missing.
     """
-    suffix = check_file(path, flag)
-    if suffix == ".parquet":
-        try:
-            table = pq.read_table(path, memory_map=True)
-        except pa.ArrowException as error:
-            raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
-    else:
-        table = _from_rows([row for rows in read_rows(path, flag=flag) for row in rows], path, flag)
+    tables = [_file_table(file, flag) for file in data_files(path, flag)]
+    try:
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise UsageError(f"{flag} {path}: its files do not fit together: {error}") from error
     check_columns(table.column_names, needed, path, flag)
     return table
+
+
+def _file_table(path: Path, flag: str) -> pa.Table:
+    if path.suffix.lower() not in (".parquet", ".arrow"):
+        return _from_rows([row for rows in read_rows(path, flag=flag) for row in rows], path, flag)
+    with _broken(path, flag):
+        return (
+            pq.read_table(path, memory_map=True) if path.suffix.lower() == ".parquet" else open_arrow(path).read_all()
+        )
 
 
 def read_rows(
     path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_size: int = ROW_BATCH_SIZE
 ) -> Iterator[list[dict]]:
-    """Yield the file as lists of at most `batch_size` rows, without ever holding more of it than that; a JSON array is
+    """Yield a data set as lists of at most `batch_size` rows, without ever holding more of it than that; a JSON array is
     read at once.
 
-    columns: what to read of a Parquet file (dots lead into structs); JSON lines always give all.
+    columns: what to read of a Parquet file (dots lead into structs); the other kinds always give all.
 
     Raises:
         UsageError: as `read_table`; a broken line of JSON is named by its number.
     """
-    if check_file(path, flag) == ".parquet":
-        yield from _parquet_rows(path, columns, flag, batch_size)
-    else:
-        yield from _json_rows(path, flag, batch_size)
+    for file in data_files(path, flag):
+        match file.suffix.lower():
+            case ".parquet":
+                yield from _parquet_rows(file, columns, flag, batch_size)
+            case ".arrow":
+                with _broken(file, flag):
+                    for batch in open_arrow(file).read_all().to_batches(batch_size):
+                        yield batch.to_pylist()
+            case ".csv":
+                yield from _csv_rows(file, flag, batch_size)
+            case _:
+                yield from _json_rows(file, flag, batch_size)
 
 
 def column_names(path: str | Path, flag: str = "--input") -> list[str]:
     """Return the names of the columns, those inside structs too, with dots: prompt, reward_model, reward_model.ground_truth.
-    JSON lines are judged by their first row."""
-    if check_file(path, flag) == ".parquet":
-        with _parquet(path, flag) as file:
-            return schema_names(file.schema_arrow)
-    row = next(_json_rows(path, flag, 1), [{}])[0]
+    A data set is judged by its first file, and JSON lines and CSV by their first row."""
+    file = data_files(path, flag)[0]
+    if file.suffix.lower() == ".parquet":
+        with _parquet(file, flag) as parquet:
+            return schema_names(parquet.schema_arrow)
+    if file.suffix.lower() == ".arrow":
+        with _broken(file, flag), open_arrow(file) as reader:
+            return schema_names(reader.schema)
+    row = next(read_rows(file, flag=flag, batch_size=1), [{}])[0]
     return _row_names(row)
 
 
@@ -86,14 +129,28 @@ def schema_names(fields: Iterable[pa.Field], prefix: str = "") -> list[str]:
 
 
 def count_rows(path: str | Path, flag: str = "--input") -> int:
-    """Count the rows of the file, by Parquet's footer or by the lines of JSON lines that hold something."""
-    if check_file(path, flag) == ".parquet":
+    """Count the rows of a data set: by Parquet's footer, or by the lines of JSON lines that hold something."""
+    return sum(_count_rows(file, flag) for file in data_files(path, flag))
+
+
+def _count_rows(path: Path, flag: str) -> int:
+    if path.suffix.lower() == ".parquet":
         with _parquet(path, flag) as file:
             return file.metadata.num_rows
+    if path.suffix.lower() in (".arrow", ".csv"):
+        return sum(map(len, read_rows(path, flag=flag)))
     if (array := _json_array(path, flag)) is not None:
         return len(array)
     with open(path, "rb") as file:
         return sum(not line.isspace() for line in file)
+
+
+def identity(path: str | Path, flag: str = "--input") -> str:
+    """Return a data set's name with a digest of its content."""
+    files = data_files(path, flag)
+    if files == [Path(path)]:
+        return file_identity(path)
+    return f"{path}@{fingerprint(' '.join(map(file_identity, files)).encode())}"
 
 
 def write_table(table: pa.Table | Iterable[pa.Table], path: str | Path) -> None:
@@ -159,21 +216,41 @@ def check_columns(
         )
 
 
-def _parquet(path, flag: str) -> pq.ParquetFile:
+@contextlib.contextmanager
+def _broken(path: Path, flag: str) -> Iterator[None]:
+    """Name a file that the reader inside cannot read."""
     try:
+        yield
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        kind = {".parquet": "Parquet", ".arrow": "Arrow"}[path.suffix.lower()]
+        raise UsageError(f"{flag} {path} cannot be read as {kind}: {error}") from error
+
+
+def _parquet(path: Path, flag: str) -> pq.ParquetFile:
+    with _broken(path, flag):
         # Neither mapped nor prefetched: a row group may be all of the file, and is then read page by page.
         return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    except pa.ArrowException as error:
-        raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
 
 
-def _parquet_rows(path, columns, flag: str, batch_size: int) -> Iterator[list[dict]]:
-    with _parquet(path, flag) as file:
-        try:
-            for batch in file.iter_batches(batch_size, columns=columns):
-                yield batch.to_pylist()
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
+def _parquet_rows(path: Path, columns, flag: str, batch_size: int) -> Iterator[list[dict]]:
+    with _parquet(path, flag) as file, _broken(path, flag):
+        for batch in file.iter_batches(batch_size, columns=columns):
+            yield batch.to_pylist()
+
+
+def _csv_rows(path: Path, flag: str, batch_size: int) -> Iterator[list[dict]]:
+    """Read a CSV file by the reader of training, which chooses the types."""
+    if not path.stat().st_size:
+        return
+    try:
+        from datasets import load_dataset
+
+        for batch in load_dataset("csv", data_files=str(path), split="train", streaming=True).iter(batch_size):
+            yield [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
+    except ImportError:
+        raise UsageError(NEEDS_DATASETS) from None
+    except (ValueError, pa.ArrowException) as error:
+        raise UsageError(f"{flag} {path} cannot be read as CSV: {error}") from error
 
 
 def _json_rows(path, flag: str, batch_size: int) -> Iterator[list[dict]]:

@@ -26,9 +26,8 @@ import pyarrow as pa
 
 from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.data import embedding_topics, report, topic_names
-from openrlhf_ebpo.data.table import check_columns, check_suffix, read_table, with_column, write_table
+from openrlhf_ebpo.data.table import check_columns, check_suffix, identity, read_table, with_column, write_table
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.progress import file_identity
 
 EXAMPLES = 2  # per cluster
 MAX_ROWS, WIDTH = 30, 90  # clusters in the table; characters of an example
@@ -37,7 +36,7 @@ PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a repor
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--input", required=True, metavar="FILE", help="prepared questions, .parquet or .jsonl")
+    add("--input", required=True, metavar="FILE", help="prepared questions, in any form of --data.prompt_dataset")
     add("--output", required=True, metavar="FILE", help="the same rows with the column cluster, .parquet or .jsonl")
     add(
         "--text",
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     table = read_table(args.input)
     texts = questions(table, args.input, args.text)
     named = {name: getattr(args, name) for name in ("model", "k", "seed", "umap", "text", "sort")}
-    settings = {"input": file_identity(args.input)}
+    settings = {"input": identity(args.input)}
     settings |= {name: value for name, value in named.items() if name not in PLAIN or value != PLAIN[name]}
     found = None if args.force else report.finished(args.output, settings)
     if found:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
+from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import QUESTION, bare_question
 from openrlhf_ebpo.data.source import lookup
-from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
+from openrlhf_ebpo.data.table import read_rows
 from openrlhf_ebpo.errors import UsageError
 
 SAMPLED = 200  # rows that the instruction is read from
@@ -22,14 +22,13 @@ def read_instruction(data: Mapping) -> tuple[str, str | None]:
     Raises:
         UsageError: its data set is not there, or its prompts do not share an instruction.
     """
-    path = Path(str(data["prompt_dataset"]))
-    if path.suffix.lower() not in READ_SUFFIXES or not path.is_file():
+    name = str(data["prompt_dataset"])
+    if not is_local(name):
         raise UsageError(
-            f"the instruction of its training prompts is in its data set, {path}, which is not there as a "
-            f"{'/'.join(READ_SUFFIXES)} file"
+            f"the instruction of its training prompts is in its data set, {name}, which is not on this machine"
         )
-    batches = read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED)
-    return instruction_of(next(batches, []), data.get("input_key") or "prompt", str(path))
+    batches = read_rows(name, flag="--data.prompt_dataset", batch_size=SAMPLED)
+    return instruction_of(next(batches, []), data.get("input_key") or "prompt", name)
 
 
 def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:

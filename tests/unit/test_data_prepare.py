@@ -374,7 +374,7 @@ def test_a_senseless_validation_size_is_a_usage_error(source, validation, capsys
 def test_inputs_that_are_no_data_set(tmp_path):
     for name, message in (
         (tmp_path / "none.parquet", "no such file"),
-        (tmp_path / "set.csv", "neither a .* file, a folder, nor OWNER/NAME"),
+        (tmp_path / "set.txt", "neither a .* file, a folder, nor OWNER/NAME"),
     ):
         with pytest.raises(SystemExit, match=message):
             prepare(name)

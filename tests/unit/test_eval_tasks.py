@@ -225,7 +225,7 @@ BAD = {
     "unknown place": ("aime24=somewhere", "neither a .* nor a known copy on the Hub .*Maxwell-Jia/AIME_2024"),
     "no place": ("aime24=", "--tasks aime24=: a file, or a data set"),
     "no file": ("file:nothing.jsonl", "--tasks nothing.jsonl: no such file"),
-    "another kind": ("file:nothing.csv", "must end in .parquet or .jsonl"),
+    "another kind": ("file:nothing.txt", "must end in .parquet or .jsonl"),
     "gym size": ('reasoning_gym:chain_sum:{"size": 0}', "size must be a whole number from 1 to 1,000,000"),
     "gym generator": (
         'reasoning_gym:spell_backward:{"min_word_len": 200, "max_word_len": 201}',
