@@ -31,13 +31,15 @@ GENERATING, REWARDS = "generating", "rewards"
 
 
 class Beat(NamedTuple):
-    """step: the last one that is finished. detail: how far the phase is. since: when the phase began; time: of this beat."""
+    """step: the last one that is finished. detail: how far the phase is. since: when the phase began; time: of this beat.
+    steps: how many there will be, 0 if that is not known."""
 
     step: int
     phase: str
     detail: str
     since: float
     time: float
+    steps: int = 0
 
 
 class Heart:
@@ -54,8 +56,15 @@ class Heart:
     def phase(self) -> str:
         return self._beat.phase
 
-    def beat(self, phase: str | None = None, detail: str = "", step: int | None = None, only_in: tuple = ()) -> None:
-        """Change phase (None: the same), detail and step (None: the same).
+    def beat(
+        self,
+        phase: str | None = None,
+        detail: str = "",
+        step: int | None = None,
+        only_in: tuple = (),
+        steps: int | None = None,
+    ) -> None:
+        """Change phase, step, steps (None: the same) and detail.
 
         Args:
             only_in: phases; unless one of them has begun, nothing changes.
@@ -67,7 +76,8 @@ class Heart:
             self._count(now)
             phase = phase or was.phase
             since = was.since if phase == was.phase else now
-            self._beat = Beat(was.step if step is None else step, phase, detail, since, now)
+            step, steps = was.step if step is None else step, was.steps if steps is None else steps
+            self._beat = Beat(step, phase, detail, since, now, steps)
         self._changed.set()
 
     @contextlib.contextmanager
@@ -110,7 +120,8 @@ def read_beat(run_dir: str | Path) -> Beat | None:
     try:
         found = json.loads((Path(run_dir) / FILE).read_text())
         phase, detail = (one_line(str(found[name]), MAX_TEXT_CHARS) for name in ("phase", "detail"))
-        beat = Beat(int(found["step"]), phase, detail, float(found["since"]), float(found["time"]))
+        times = float(found["since"]), float(found["time"])
+        beat = Beat(int(found["step"]), phase, detail, *times, int(found.get("steps", 0)))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return beat if 0 <= beat.since < LATEST else None

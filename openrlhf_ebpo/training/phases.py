@@ -39,8 +39,15 @@ class Phases:
     def init_checkpoint_states(self):
         self.heart.beat(LOADING)
         states = super().init_checkpoint_states()
-        self.heart.beat(GENERATING, step=(states or {}).get("global_step", 0))
+        self.heart.beat(GENERATING, step=(states or {}).get("global_step", 0), steps=self._planned_steps())
         return states
+
+    def _planned_steps(self) -> int:
+        """Count the steps of all episodes; 0 where dynamic filtering decides it, or another process has the prompts."""
+        prompts = getattr(self, "prompts_dataloader", None)
+        if prompts is None or self.args.algo.dynamic_filtering_enable:
+            return 0
+        return self.args.train.num_episodes * math.ceil(len(prompts) / self.args.rollout.batch_size)
 
     def fit(self, *args, **kwargs):
         super().fit(*args, **kwargs)

@@ -34,12 +34,15 @@ class Signs(NamedTuple):
 
 class Condition(NamedTuple):
     """kind: training, stalled, silent, complete, interrupted, paused, failed, unknown. said: more of it, from the run's files. step: the
-    last one, at: seconds since the epoch when it was finished."""
+    last one, at: seconds since the epoch when it was finished. steps: planned, 0 if unknown; left: seconds until they are
+    done, None unless it trains."""
 
     kind: str
     said: str
     step: int | None
     at: float | None
+    steps: int = 0
+    left: float | None = None
 
 
 def signs(run: Run) -> Signs:
@@ -62,7 +65,10 @@ def condition(about: dict, metrics: Metrics, seen: Signs, now: float) -> Conditi
         kind, said = ended, str(about.get("error") or "")[:MAX_ERROR_CHARS].strip()
     else:
         kind, said = "unknown", "run.json does not say how it ended."
-    return Condition(kind, said, step, at)
+    steps = seen.beat.steps if seen.beat and (step or 0) <= seen.beat.steps < 2**31 else 0
+    each = usual_step(metrics)
+    left = (steps - (step or 0)) * each if kind == "training" and steps and each else None
+    return Condition(kind, said, step, at, steps, left)
 
 
 def last_step(metrics: Metrics) -> tuple[int | None, float | None]:
@@ -110,6 +116,18 @@ def seconds(time) -> float | None:
         return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def lasting(span: float) -> str:
+    """A time span in one unit: 25 min"""
+    units = (("days", 86400), ("h", 3600), ("min", 60))
+    unit, length = next((each for each in units if span >= 2 * each[1]), units[-1])
+    return f"{span / length:.0f} {unit}" if span >= 30 else "less than a minute"
+
+
+def ago(when: float, now: float) -> str:
+    """2 min ago; of what is older than two days the time"""
+    return clock(when) if not 0 <= now - when < 2 * 86400 else f"{lasting(now - when)} ago"
 
 
 def clock(when: float | None) -> str:

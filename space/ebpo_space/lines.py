@@ -13,8 +13,9 @@ from openrlhf_ebpo.run.score_text import percent
 
 from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth
-from .text import plain
+from .text import plain, told_apart
 
+LEGEND_CHARS = 18  # of a name above a panel
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -148,14 +149,7 @@ def line_panel(
     if log and positive:
         lines = [line if line.band is None else replace(line, band=_on_log(line)) for line in lines]
     bolds = [bold(line, share) for line in lines]
-    values = [
-        {
-            "name": plain(line.name),
-            "color": colour(line.number),
-            "text": number(float(y[-1])),
-        }
-        for line, (_, y) in zip(lines, bolds, strict=True)
-    ]
+    values = _legend(lines, [number(float(y[-1])) for _, y in bolds])
     summary = "; ".join(f"{v['name']}: {v['text']} at the end" for v in values)
     return {
         **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True, "readout": True},
@@ -178,6 +172,15 @@ def line_panel(
             },
         },
     }
+
+
+def _legend(lines: Sequence[Line], texts: Sequence[str]) -> list[dict]:
+    """short: the name as far as it tells the lines apart."""
+    names = [plain(line.name) for line in lines]
+    return [
+        {"name": name, "short": short, "color": colour(line.number), "text": text}
+        for line, name, short, text in zip(lines, names, told_apart(names, LEGEND_CHARS), texts, strict=True)
+    ]
 
 
 def _on_log(line: Line) -> tuple[np.ndarray, np.ndarray]:
@@ -224,11 +227,8 @@ def _scores(name: str, title: str, lines: Sequence[Line], axis: dict, at: int, s
     traces = line_traces(lines, [bold(line, 0) for line in lines])
     for trace in traces:
         trace["hovertemplate"] = "%{y:.1f} %"
-    values = [
-        {"name": line.name, "color": colour(line.number), "text": f"{percent(line.y[at] / 100)} %"}
-        for line in lines
-        if not line.dash
-    ]
+    named = [line for line in lines if not line.dash]
+    values = _legend(named, [f"{percent(line.y[at] / 100)} %" for line in named])
     said = "; ".join(f"{value['name']}: {value['text']}" for value in values)
     layout = {"xaxis": axis, "yaxis": {"ticksuffix": " %", "rangemode": "tozero"}}
     return {

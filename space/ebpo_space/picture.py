@@ -12,8 +12,10 @@ from .figures import colour, number
 from .metrics import decimate, smooth
 from .text import HTML, attribute, html
 
-WIDTH, HEIGHT, MARGIN, GROUND = 420, 124, 12, 100
-_ROWS = (12, 27, 42)  # heights of the marks' names
+WIDTH, HEIGHT, MARGIN, GROUND = 300, 142, 10, 118
+_ROWS = (12, 29, 46)  # heights of the marks' names
+TOP = 56  # of the marks, below their names
+CHAR = 6.7  # width of a character of a name, on average
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 160, 36, 3
 SMOOTHED = 0.08  # share of the run
 _POINTS = 80
@@ -66,7 +68,7 @@ def picture(group: Drawn) -> HTML:
 
 def _ticks(group: Drawn, x) -> str:
     marks = "".join(
-        f'<text class="tick" x="{x(v):.1f}" y="{GROUND + 16}" text-anchor="middle">{number(v)}</text>'
+        f'<text class="tick" x="{x(v):.1f}" y="{GROUND + 17}" text-anchor="middle">{number(v)}</text>'
         f'<line class="axis" x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{GROUND}" y2="{GROUND + 4}"/>'
         for v in np.linspace(group.low, group.high, 5)
     )
@@ -76,7 +78,7 @@ def _ticks(group: Drawn, x) -> str:
 def _bell(mean: float, variance: float, low: float, high: float, x, kind: str) -> str:
     """A normal density over the shown range; the height says nothing but which is narrower."""
     points = np.linspace(low, high, 90)
-    height = 58 * min(1.0, 0.45 + 0.05 / math.sqrt(variance))
+    height = 56 * min(1.0, 0.45 + 0.05 / math.sqrt(variance))
     tops = GROUND - height * np.exp(-((points - mean) ** 2) / (2 * variance))
     line = " ".join(f"{x(p):.1f},{t:.1f}" for p, t in zip(points, tops, strict=True))
     return f'<polygon class="{kind}" points="{x(low):.1f},{GROUND} {line} {x(high):.1f},{GROUND}"/>'
@@ -94,28 +96,33 @@ def _way(start: float, end: float) -> str:
 
 
 def _labels(group: Drawn, x) -> list[str]:
-    """The marks with their names, each on its own line, on the side of its mark where the picture has room."""
+    """The marks, and above all of them their names, each on its own line, so that no line crosses a name."""
     marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
     if group.prior_mean is not None:
         marks.append(("glob", "prior mean", group.prior_mean))
     ordered = sorted(marks, key=lambda mark: mark[2])
     heights = {name: y for (_, name, _), y in zip(ordered, _ROWS, strict=False)}
-    return [
-        _mark(kind, f"{name} {number(value)}", x(value), heights[name], 1 if x(value) < WIDTH / 2 else -1)
-        for kind, name, value in marks
-    ]
+    return [_mark(kind, f"{name} {number(value)}", x(value), heights[name]) for kind, name, value in marks]
 
 
-def _mark(kind: str, text: str, at: float, y: int, side: int) -> str:
-    anchor = "start" if side > 0 else "end"
+def _mark(kind: str, text: str, at: float, y: int) -> str:
+    """The name stands over its mark, as far as there is room at the sides."""
+    half = CHAR * len(text) / 2
+    middle = min(max(at, half), WIDTH - half)
     return (
-        f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{y - 6}" y2="{GROUND}"/>'
-        f'<text class="{kind}" x="{at + 6 * side:.1f}" y="{y + 3}" text-anchor="{anchor}">{text}</text>'
+        f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{GROUND}"/>'
+        f'<text class="{kind}" x="{middle:.1f}" y="{y}" text-anchor="middle">{text}</text>'
     )
 
 
-def sparkline(steps: np.ndarray, values: np.ndarray, said: str, number: int) -> HTML:
-    """Smoothed, from its lowest to its highest. said: what it is, for who does not see it."""
+def scale_of(curves: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The lowest and the highest value of smoothed curves."""
+    found = np.concatenate([np.zeros(0), *(smooth(values, SMOOTHED) for values in curves)])
+    return (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
+
+
+def sparkline(steps: np.ndarray, values: np.ndarray, said: str, number: int, scale: tuple[float, float]) -> HTML:
+    """Smoothed. said: what it is, for who does not see it; scale: lowest and highest value of all that are compared."""
     if len(values) < 2:
         return HTML()
     line = smooth(values, SMOOTHED)
@@ -123,7 +130,7 @@ def sparkline(steps: np.ndarray, values: np.ndarray, said: str, number: int) -> 
     return html(
         '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
         '<path d="{}" fill="none" style="stroke:var(--{})" vector-effect="non-scaling-stroke"/></svg>',
-        *(SPARK_WIDTH, SPARK_HEIGHT, attribute(said, 300), _path(x, y, steps, line.min(), line.max()), colour(number)),
+        *(SPARK_WIDTH, SPARK_HEIGHT, attribute(said, 300), _path(x, y, steps, *scale), colour(number)),
     )
 
 

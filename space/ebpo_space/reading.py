@@ -3,6 +3,7 @@ formulas (static/reader.js), within limits of time, and asks for what is left ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
@@ -11,6 +12,7 @@ from .turns import Part, parts
 
 WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
 ROUTE = "./space/text"
+_FORMULA = re.compile(r"\$[^$]{1,400}\$|\\\(.{1,400}?\\\)|\\\[.{1,400}?\\\]")
 LOOKED_AT = 20_000  # characters of each end of a text, for repetition
 # sequences of words; share of them that marks an answer (ordinary reasoning stays below 0.3)
 FEWEST, REPETITIVE = 40, 0.5
@@ -65,7 +67,17 @@ def _said(text: str) -> list[Part]:
 def line(text, limit: int = 140) -> HTML:
     """The first words on one line."""
     words = " ".join(str(text)[: 4 * limit].split())
-    return html('<span class="reading line">{}</span>', harmless(words[:limit] + ("…" if len(words) > limit else "")))
+    end = _outside_formulas(words, limit)
+    return html('<span class="reading line">{}</span>', harmless(words[:end] + ("…" if len(words) > end else "")))
+
+
+def _outside_formulas(words: str, limit: int) -> int:
+    """Where to cut: at the limit, or before a formula that reaches over it."""
+    across = (match for match in _FORMULA.finditer(words) if match.start() < limit < match.end())
+    found = next(across, None)
+    if found is None:
+        return limit
+    return found.start() if found.start() > limit // 2 else found.end()
 
 
 def _attributes(text: str, source: Mapping | None, raw: bool, find: str) -> HTML:

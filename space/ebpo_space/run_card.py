@@ -13,7 +13,7 @@ from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
 from .change import written
-from .condition import Condition, clock, condition, signs
+from .condition import Condition, ago, clock, condition, lasting, signs
 from .figures import colour, number
 from .groups import Groups
 from .headline import GRPO
@@ -48,6 +48,7 @@ class Looked:
     warnings: Sequence[Warned]
     groups: Groups
     problems: Sequence[str]
+    now: float
 
 
 def look(run: Opened, groups: Groups, now: float) -> Looked:
@@ -56,24 +57,27 @@ def look(run: Opened, groups: Groups, now: float) -> Looked:
     measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2)}
     if len((held_out := evaluated(run.run))[0]) > 1:
         measured[HELD_OUT] = held_out
-    return Looked(run, state, came, warnings.found(run.metrics, run.rewards, more=measured), groups, problems)
+    return Looked(run, state, came, warnings.found(run.metrics, run.rewards, more=measured), groups, problems, now)
 
 
-def card(looked: Looked) -> HTML:
+def card(looked: Looked, scale: tuple[float, float]) -> HTML:
+    """scale: of the sparkline."""
     run = looked.run
     return html(
         '<article class="run-card" style="--shade:var(--{})" aria-label="{}">{}{}{}{}</article>',
         *(colour(run.run.number), attribute(run.run.key, 80)),
-        *(_head(looked), _outcome(looked), _changed(looked), _warning_list(looked)),
+        *(_head(looked), _outcome(looked, scale), _changed(looked), _warning_list(looked)),
     )
 
 
 def _head(looked: Looked) -> HTML:
     state, about = looked.condition, looked.run.about
     words, badge = STATE[state.kind], BADGE.get(state.kind, "")
+    of = f" of {state.steps:,}" if state.steps else ""
     parts = [
-        f"step {state.step:,}" if state.step is not None else "no step yet",
-        clock(state.at) if state.at else "",
+        f"step {state.step:,}{of}" if state.step is not None else f"no step{of} yet",
+        f"about {lasting(state.left)} left" if state.left is not None else "",
+        html('<span title="{}">{}</span>', clock(state.at), ago(state.at, looked.now)) if state.at else "",
     ]
     said = html('<p class="said {}">{}</p>', badge, harmless(state.said, 400)) if state.said else ""
     trained = html("<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), _model(about))
@@ -89,7 +93,7 @@ def _model(about: dict) -> HTML:
     return harmless(name.rstrip("/").rpartition("/")[2] or name, 40)
 
 
-def _outcome(looked: Looked) -> HTML:
+def _outcome(looked: Looked, scale: tuple[float, float]) -> HTML:
     found = looked.outcome
     if found is None:
         return HTML(
@@ -98,7 +102,7 @@ def _outcome(looked: Looked) -> HTML:
     steps, rewards = looked.run.metrics.rewards()
     values, is_share = shares(rewards, looked.run.rewards)
     ends = " → ".join(written(float(values[at]), is_share) for at in (0, -1)) if len(values) else ""
-    line = sparkline(steps, values, f"Mean reward: {ends}", looked.run.run.number)
+    line = sparkline(steps, values, f"Mean reward: {ends}", looked.run.run.number, scale)
     figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, ends) if line else ""
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',

@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.redact import without_homes
 
 from . import seeds
-from .condition import clock, condition, seconds, signs
+from .condition import Condition, clock, condition, seconds, signs
 from .figures import colour, number
 from .runs import AT_ONCE
 from .tables import STATE, dot, notices, setting
@@ -31,6 +31,7 @@ class Row:
     estimator: str
     state: str = ""
     step: int | None = None
+    steps: int = 0
     reward: float | None = None
     held_out: float | None = None
 
@@ -51,7 +52,10 @@ COLUMNS: Mapping[str, tuple[Callable, Callable]] = {
     "model": (_shortened, lambda row: harmless(_shortened(row), 40)),
     "seed": (lambda row: seeds.seed_of(row.about), lambda row: _or_dash(seeds.seed_of(row.about), str)),
     "state": (lambda row: row.state, lambda row: STATE.get(row.state, "not read")),
-    "step": (lambda row: row.step, lambda row: _or_dash(row.step, "{:,}".format)),
+    "step": (
+        lambda row: row.step,
+        lambda row: _or_dash(row.step, lambda step: f"{step:,}{f' of {row.steps:,}' if row.steps else ''}"),
+    ),
     "reward": (lambda row: row.reward, lambda row: _or_dash(row.reward, number)),
     "held-out": (lambda row: row.held_out, lambda row: _or_dash(row.held_out, number)),
     "started": (_started, lambda row: _or_dash(_started(row), clock)),
@@ -74,10 +78,11 @@ def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
     if not listed and not opened:
         return notices(waiting), HTML()
     now, groups = time.time(), seeds.grouped(opened)
-    states = {run.run.key: condition(run.about, run.metrics, signs(run.run), now).kind for run in opened}
+    conditions = {run.run.key: condition(run.about, run.metrics, signs(run.run), now) for run in opened}
+    states = {key: found.kind for key, found in conditions.items()}
     groups = [[run] for run in opened] if len(opened) <= MAX_CHIPS else groups
     chips = joined(_chip(group, states, view) for group in groups) if len(groups) <= MAX_CHIPS else HTML()
-    table = _table(_rows(workspace, opened, states), view) if view["table"] else HTML()
+    table = _table(_rows(workspace, opened, conditions), view) if view["table"] else HTML()
     shown = html('<div class="runs" role="group" aria-label="Runs">{}{}</div>', chips, _button(listed, opened, view))
     return shown + notices(waiting), table
 
@@ -127,10 +132,10 @@ def _states(kinds: Sequence[str]) -> str:
     return ", ".join([f"{len(kinds)} seeds", *left])
 
 
-def _rows(workspace: Workspace, opened: Sequence[Opened], states: Mapping[str, str]) -> list[Row]:
+def _rows(workspace: Workspace, opened: Sequence[Opened], conditions: Mapping[str, Condition]) -> list[Row]:
     there = {run.run.key: run for run in opened}
     return [
-        _read(there[run.run.key], states[run.run.key]) if run.run.key in there else _unread(run)
+        _read(there[run.run.key], conditions[run.run.key]) if run.run.key in there else _unread(run)
         for run in [*workspace.described(), *(run for key, run in there.items() if key not in workspace.runs.listed())]
     ]
 
@@ -139,12 +144,13 @@ def _unread(run: Opened) -> Row:
     return Row(run.run.key, run.run.number, run.about, run.estimator)
 
 
-def _read(run: Opened, state: str) -> Row:
-    steps, (_, rewards), (_, held) = run.metrics.steps, run.metrics.rewards(), run.metrics.held_out()
+def _read(run: Opened, state: Condition) -> Row:
+    (_, rewards), (_, held) = run.metrics.rewards(), run.metrics.held_out()
     last = rewards[-max(len(rewards) // 10, 1) :]
     return Row(
-        *(run.run.key, run.run.number, run.about, run.estimator, state),
-        step=int(steps[-1]) if len(steps) else None,
+        *(run.run.key, run.run.number, run.about, run.estimator, state.kind),
+        step=state.step,
+        steps=state.steps,
         reward=float(last.mean()) if len(last) else None,
         held_out=float(held[-1]) if len(held) else None,
     )

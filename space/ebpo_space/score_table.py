@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.run import score_text
@@ -15,7 +15,7 @@ from .figures import colour
 from .results import Column, Result, ends_of
 from .runs import Run
 from .tables import dot, table
-from .text import HTML, harmless, html, run_name
+from .text import HTML, attribute, harmless, html, joined, run_name
 from .workspace import Opened
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
@@ -24,13 +24,15 @@ AVERAGE = ""  # the task that stands for all
 
 @dataclass(frozen=True)
 class Scores:
-    """by: results by run, step and task. changes: by run and task, from the run's first column to its last."""
+    """by: results by run, step and task. changes: by run and task, from the run's first column to its last; against: from
+    the last column of the first run to that of the run."""
 
     columns: Sequence[Column]
     tasks: Sequence[str]
     by: dict[tuple[str, int, str], Result]
     reported: dict[str, dict[str, float]]
     changes: dict[tuple[str, str], Change]
+    against: dict[tuple[str, str], Change]
     protocol: str
 
     @classmethod
@@ -52,10 +54,17 @@ class Scores:
             for run, (first, last) in ends.items()
             if first != last
             for task in (AVERAGE, *tasks)
-            if (found := _between(runs[run], by, first, last, [task] if task else tasks, problems))
+            if (found := _between(runs, by, first, last, [task] if task else tasks, problems))
+        }
+        lasts = [last for _, last in ends.values()]
+        against = {
+            (last.run, task): found
+            for last in lasts[1:]
+            for task in (AVERAGE, *tasks)
+            if (found := _between(runs, by, lasts[0], last, [task] if task else tasks, problems))
         }
         protocol = shown[0][1].protocol if shown else ""
-        return cls(columns, tasks, by, reported, changes, protocol)
+        return cls(columns, tasks, by, reported, changes, against, protocol)
 
     @functools.cached_property
     def scale(self) -> int:
@@ -76,19 +85,19 @@ class Scores:
 
 
 def _between(
-    run: Run, by: dict, first: Column, last: Column, tasks: Sequence[str], problems: list[str]
+    runs: Mapping[str, Run], by: dict, first: Column, last: Column, tasks: Sequence[str], problems: list[str]
 ) -> Change | None:
-    """Over the tasks that both checkpoints of the run have."""
-    ends = [(by.get((run.key, first.step, task)), by.get((run.key, last.step, task))) for task in tasks]
+    """Over the tasks that both checkpoints have."""
+    ends = [(by.get((first.run, first.step, task)), by.get((last.run, last.step, task))) for task in tasks]
     try:
-        return over_questions((run, a, run, b) for a, b in ends if a and b)
+        return over_questions((runs[first.run], a, runs[last.run], b) for a, b in ends if a and b)
     except RunError as error:
-        problems.append(f"{run.key}: {error}")
+        problems.append(f"{last.run}: {error}")
         return None
 
 
 def score_table(scores: Scores) -> HTML:
-    cells = [*map(_Checkpoint, scores.columns), *_changed(scores), *map(_Reported, scores.reported)]
+    cells = [*map(_Checkpoint, scores.columns), *_compared(scores), *_changed(scores), *map(_Reported, scores.reported)]
     rows = [[_task(scores, task), *[cell.cell(scores, task) for cell in cells]] for task in scores.tasks]
     if len(scores.tasks) > 1:
         size = len(scores.tasks)
@@ -178,6 +187,37 @@ class _Change:
             '<b class="{}">{}</b><small> {} to {}</small><p>{}</p>',
             *(found.verdict, points(found.difference), points(found.low), points(found.high), found.words),
         )
+
+
+@dataclass(frozen=True)
+class _Against:
+    """The last columns of all runs against that of the first one."""
+
+    columns: Sequence[Column]
+
+    def head(self, scores: Scores) -> HTML:
+        base = self.columns[0]
+        step = f"step {base.step}" if base.step else "base model"
+        return html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), step)
+
+    def cell(self, scores: Scores, task: str) -> HTML | str:
+        found = [(column, scores.against.get((column.run, task))) for column in self.columns[1:]]
+        lines = joined(_difference(column, each) for column, each in found if each)
+        return html('<div class="against">{}</div>', lines) if lines else NONE
+
+
+def _difference(column: Column, found: Change) -> HTML:
+    low, high = points(found.low), points(found.high)
+    return html(
+        '<span title="{}">{}{} <b class="{}">{}</b> <small>{} to {}</small></span>',
+        *(attribute(f"{column.name}: {found.words}", 300), dot(column.number), run_name(column.run, 20)),
+        *(found.verdict, points(found.difference), low, high),
+    )
+
+
+def _compared(scores: Scores) -> list[_Against]:
+    lasts = [last for _, last in ends_of(scores.columns).values()]
+    return [_Against(lasts)] if len(lasts) > 1 and scores.against else []
 
 
 def _changed(scores: Scores) -> list[_Change]:

@@ -6,21 +6,29 @@ A run may come from anywhere, so secrets are looked for here once more, though t
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ebpo.redact import redacted, redacted_text
+from openrlhf_ebpo.redact import is_secret, redacted, redacted_text
+from openrlhf_ebpo.run.run_log import dig
 
 MAX_SETTINGS = 3000  # of one run
 ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.json, besides its arguments
 PLACES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "run.started", "run.ended")
+INTERNAL = ("ckpt.attempt", "local_rank")  # numbers of the trainer's own
+ESTIMATOR = "algo.advantage.estimator"
+MAX_VALUES = 12  # of one setting in the runs of a configuration
+MAX_COMMAND_CHARS = 8000
+HIDDEN = "<redacted>"
 _DEPTH = 8
 TOO_DEEP = "lists in lists, too deep to be shown"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One name and its value in each run, as text; None where a run has none."""
+    """One name and its value in each configuration, as text; None where it has none. A configuration of several runs may have
+    several values."""
 
     name: str
     values: tuple[str | None, ...]
@@ -30,10 +38,14 @@ class Setting:
         """True if the values differ, and are not names of places, which always do and decide nothing."""
         return len(set(self.values)) > 1 and self.name not in PLACES and not self.name.startswith("logger.wandb.")
 
+    @property
+    def is_set(self) -> bool:
+        return any(value is not None for value in self.values)
+
 
 def settings_of(about: dict) -> dict[str, object]:
     """Dotted name -> value: the arguments, the versions, and what else run.json says about the run."""
-    found = flat(_dict(about.get("args")))
+    found = {name: value for name, value in flat(_dict(about.get("args"))).items() if name not in INTERNAL}
     found |= {f"versions.{name}": value for name, value in flat(_dict(about.get("versions"))).items()}
     return found | {f"run.{name}": _redacted(about[name], name) for name in ABOUT if about.get(name) is not None}
 
@@ -68,10 +80,49 @@ def shown(value) -> str:
     return redacted_text(text[:4000])
 
 
-def compared(runs: Sequence[dict]) -> list[Setting]:
-    """Line up the settings of all runs, by name. runs: as `settings_of` gives them."""
-    names = sorted({name for run in runs for name in run})[:MAX_SETTINGS]
-    return [Setting(name, tuple(shown(run[name]) if name in run else None for run in runs)) for name in names]
+def compared(configurations: Sequence[Sequence[dict]]) -> list[Setting]:
+    """Line up the settings of configurations, the estimator's first. configurations: the runs of each, as `settings_of` gives
+    them."""
+    names = {name for runs in configurations for run in runs for name in run}
+    ordered = sorted(names, key=lambda name: (name != ESTIMATOR, not name.startswith("algo.advantage."), name))
+    return [Setting(name, tuple(_of_runs(runs, name) for runs in configurations)) for name in ordered[:MAX_SETTINGS]]
+
+
+def _of_runs(runs: Sequence[dict], name: str) -> str | None:
+    """The value, or the values, of the runs of one configuration; None for null as for what is absent."""
+    found = dict.fromkeys(shown(run[name]) for run in runs if run.get(name) is not None)
+    several = list(found)[:MAX_VALUES]
+    more = f" and {len(found) - MAX_VALUES} more" if len(found) > MAX_VALUES else ""
+    return ", ".join(several) + more if found else None
+
+
+def command_of(about: dict) -> str:
+    """The command line of a run, without secrets; "" where run.json has none."""
+    argv = about.get("argv")
+    if not isinstance(argv, list) or not all(isinstance(part, str) for part in argv):
+        return ""
+    found, secret = [], False
+    for part in argv:
+        flag, equals, _ = part.partition("=")
+        is_flag = part.startswith("--")
+        if secret and not is_flag:
+            part = HIDDEN
+        elif is_flag and equals and is_secret(flag.lstrip("-")):
+            part = f"{flag}={HIDDEN}"
+        secret = is_flag and not equals and is_secret(flag.lstrip("-"))
+        found.append(part if HIDDEN in part else shlex.quote(redacted_text(part)))
+    return " ".join(found)[:MAX_COMMAND_CHARS]
+
+
+def hardware_of(about: dict) -> str:
+    """The GPUs that the arguments ask for, in words; "" where they do not say."""
+    args = _dict(about.get("args"))
+    nodes, gpus = (dig(args, "actor", name) for name in ("num_nodes", "num_gpus_per_node"))
+    engines, parallel = (dig(args, "vllm", name) for name in ("num_engines", "tensor_parallel_size"))
+    if not all(type(each) is int for each in (nodes, gpus, engines, parallel)):
+        return ""
+    shared = ", colocated" if dig(args, "train", "colocate_all") is True else ""
+    return f"policy on {nodes} × {gpus} devices, {engines} vLLM engines of {parallel}{shared}"
 
 
 def _dict(value) -> dict:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
@@ -70,6 +71,26 @@ def middle_cut(name, limit: int) -> str:
     """A name with its ends: names of runs often begin alike, and differ in the last part."""
     name = str(name)
     return name if len(name) <= limit else f"{name[: limit // 3]}…{name[len(name) - (limit - limit // 3 - 1) :]}"
+
+
+def told_apart(names: Sequence[str], limit: int) -> list[str]:
+    """Names short enough for a legend: of long ones, what differs stays, with as much around it as there is room for."""
+    if len(names) < 2 or max(map(len, names)) <= limit:
+        return [middle_cut(name, limit) for name in names]
+    start = len(_common_start(names))
+    end = len(_common_start([name[start:][::-1] for name in names]))
+    return [_around(name, start, len(name) - end, limit) for name in names]
+
+
+def _common_start(names: Sequence[str]) -> str:
+    return os.path.commonprefix(list(names))  # noqa: RUF071 (by characters)
+
+
+def _around(name: str, start: int, stop: int, limit: int) -> str:
+    room = max(limit - (stop - start) - 2, 0)
+    before, after = name[max(start - room // 2, 0) : start], name[stop : stop + room - room // 2]
+    shown = f"{'…' if len(before) < start else ''}{before}{name[start:stop]}{after}"
+    return middle_cut(shown + ("…" if stop + len(after) < len(name) else ""), limit)
 
 
 def run_name(name, limit: int = 40) -> HTML:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.run.heartbeat import Beat
-from openrlhf_ebpo.space.condition import SILENCE, Signs, clock, condition, seconds, signs, usual_step
+from openrlhf_ebpo.space.condition import SILENCE, Signs, ago, clock, condition, lasting, seconds, signs, usual_step
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.runs import Run
 
@@ -23,9 +23,18 @@ def said(about=RUNNING, metrics=STEPS, seen=HELD, now=NOW):
 def test_a_training_at_work_says_what_it_does():
     beat = Beat(10, "rewards", "3 of 256 outstanding", NOW - 40, NOW - 2)
     found = said(seen=Signs(beat, NOW - 3))
-    assert found == ("training", "rewards, 3 of 256 outstanding", 10, 1_700_000_900.0)
+    assert found == ("training", "rewards, 3 of 256 outstanding", 10, 1_700_000_900.0, 0, None)
     assert said(metrics=Metrics(), seen=Signs(beat, None)).step == 10
     assert said(metrics=Metrics()).step is None
+
+
+def test_planned_steps_and_the_time_left_are_known():
+    beat = Beat(10, "rewards", "", NOW - 40, NOW - 2, 80)
+    assert said(seen=Signs(beat, NOW - 3))[4:] == (80, 7000.0)
+    assert said(seen=Signs(beat, NOW - 3), about={"status": "complete"})[4:] == (80, None)
+    assert said(seen=Signs(beat._replace(steps=5), NOW - 3))[4:] == (0, None), "fewer than there are"
+    assert [lasting(each) for each in (5, 120, 7000, 200_000)] == ["less than a minute", "2 min", "117 min", "2 days"]
+    assert ago(NOW - 120, NOW) == "2 min ago" and ago(0.0, NOW) == clock(0.0) and ago(NOW + 99, NOW) == clock(NOW + 99)
 
 
 @pytest.mark.parametrize(

@@ -271,9 +271,25 @@ def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
     found = table(workspace)
     assert found.count("base to 12") == 2 and "ebpo-1</span>, base model" not in found
     assert "30 questions of 2 tasks" in found and "better than chance would explain, " in found
-    assert found.count("chance would explain") + found.count("no difference shown") == 6, (
-        "two tasks and the average, two runs"
+    assert found.count("chance would explain") + found.count("no difference shown") == 9, (
+        "two tasks and the average, two runs and what is between them"
     )
+
+
+def test_models_are_compared_in_one_column_and_questions_can_be_searched(workspace):
+    found = table(workspace, runs="ebpo-1,grpo-1,ebpo-2")
+    assert found.count(">difference<small>to") == 1
+    cells = re.findall(r'<div class="against">(.*?)</div>', found)
+    assert len(cells) == 3, "two tasks and their average"
+    for cell in cells:
+        assert set(re.findall(r"</i>([\w-]+) <b", cell)) == {"ebpo-2", "grpo-1"}
+        assert len(re.findall(r"<small>[+−][\d.]+ to [+−][\d.]+</small>", cell)) == 2
+    alone = table(workspace, runs="ebpo-1")
+    assert ">difference<small>to" not in alone
+    shown = evaluation.render(clean({"runs": "ebpo-1", "find": "QUESTION 7:"}), workspace)["questions"]
+    assert shown.count("<li>") == 1 and "Question 7:" in shown
+    none = evaluation.render(clean({"runs": "ebpo-1", "find": "nobody asked"}), workspace)["questions"]
+    assert "No question of" in none and "<li>" not in none
 
 
 def test_damaged_samples_leave_the_scores(folder, tmp_path):

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from urllib.parse import parse_qsl
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +14,9 @@ from panels import board, values
 from space_runs import learning_run
 
 from openrlhf_ebpo.run.catalogue import HELD_OUT, Shown, shown_in
-from openrlhf_ebpo.space import document, pages
+from openrlhf_ebpo.space import document, pages, reading
 from openrlhf_ebpo.space.figures import number
+from openrlhf_ebpo.space.lines import Line, pass_panel
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.metrics import positions
 from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
@@ -23,6 +25,7 @@ from openrlhf_ebpo.space.routes import chunk
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, position_of
 from openrlhf_ebpo.space.shelves import SPEED
+from openrlhf_ebpo.space.text import told_apart
 from openrlhf_ebpo.space.workspace import Workspace
 
 PAGES = {
@@ -254,13 +257,37 @@ def test_a_variance_that_cannot_be_has_no_bell():
 
 @pytest.mark.parametrize("mean", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("prior", [0.01, 0.28, 0.52, 0.97])
-def test_labels_stay_inside_the_plot(mean, prior):
+def test_labels_stay_inside_the_plot_and_no_line_crosses_them(mean, prior):
     drawn = picture(Drawn(mean, 0.7 * mean + 0.3 * prior, 0.3, prior, 0.2, 0.1))
-    texts = re.findall(r'<text class="(?:mean|base|glob)" x="([\d.]+)" y="(\d+)" text-anchor="(\w+)">([^<]+)', drawn)
-    assert len(texts) == 3 and len({y for _, y, _, _ in texts}) == 3
-    for x, _, anchor, text in texts:
-        end = float(x) + (6.2 * len(text) if anchor == "start" else -6.2 * len(text))
-        assert 0 <= end <= WIDTH, (text, x, anchor)
+    texts = re.findall(r'<text class="(?:mean|base|glob)" x="([\d.]+)" y="(\d+)" text-anchor="middle">([^<]+)', drawn)
+    assert len(texts) == 3 and len({y for _, y, _ in texts}) == 3
+    tops = [float(y) for y in re.findall(r'<line class="(?:mean|base|glob)" [^>]*y1="(\d+)"', drawn)]
+    assert len(tops) == 3 and min(tops) > max(float(y) for _, y, _ in texts)
+    for x, _, text in texts:
+        half = 6.6 * len(text) / 2
+        assert float(x) - half >= 0 and float(x) + half <= WIDTH, (text, x)
+
+
+def test_a_formula_in_a_list_is_not_cut():
+    text = "Find the value of x with " + "$x^2 + y^2 = z^2$ " * 8
+    for limit in range(20, 150):
+        shown = reading.line(text, limit)
+        assert str(shown).count("&#36;") % 2 == 0, (limit, shown)
+    assert "…" in reading.line("a" * 300, 100) and len(reading.line("$" + "a" * 300, 100)) < 300
+
+
+def test_names_in_legends_tell_runs_apart():
+    names = [f"qwen3-8b-dapo-math-17k-{kind} · step 120" for kind in ("ebpo", "grpo", "ebpo-robust")]
+    short = told_apart(names, 18)
+    assert len(set(short)) == 3 and all(len(each) <= 18 for each in short)
+    assert told_apart(["a", "b"], 18) == ["a", "b"]
+    panel = board_of_pass(names)
+    assert len({each["short"] for each in panel["values"]}) == 3 and panel["values"][0]["name"] == names[0]
+
+
+def board_of_pass(names: list[str]) -> dict:
+    ks = np.array([1, 2, 4])
+    return pass_panel("aime24", [Line(name, i, ks, 10.0 * ks) for i, name in enumerate(names)])
 
 
 def test_answers_are_named_after_the_estimator_that_trained(workspace):
@@ -280,7 +307,7 @@ def test_a_long_name_keeps_its_end(tmp_path):
         learning_run(tmp_path / f"{name}{seed}" / "model" / "run", steps=1, seed=seed, name="x", prompts=2)
     runs = Workspace(Runs([str(tmp_path)]))
     assert runs.runs.listed() == [f"{name}1", f"{name}2"]
-    for page in ("samples", "evaluation", "configuration"):
+    for page in ("samples", "evaluation"):
         shown = " ".join(str(text) for text in PAGES[page].render(clean({}), runs).values())
         assert "seed1<" in shown and "seed2<" in shown and "more characters" not in shown
 

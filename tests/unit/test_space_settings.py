@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_ebpo.space.settings import compared, settings_of
+from openrlhf_ebpo.space.settings import command_of, compared, hardware_of, settings_of
 
 ARGS = {
     "actor": {"adam": {"lr": 9e-07, "betas": [0.9, 0.95]}, "gradient_checkpointing_enable": True, "aux": None},
@@ -18,7 +18,9 @@ def about(**args) -> dict:
 
 
 def test_settings_are_flat_and_those_that_differ_are_known():
-    found = {each.name: each for each in compared([settings_of(about()), settings_of(about(ckpt={"path": "/data/b"}))])}
+    found = {
+        each.name: each for each in compared([[settings_of(about())], [settings_of(about(ckpt={"path": "/data/b"}))]])
+    }
     assert found["actor.adam.lr"].values == ("9e-07", "9e-07") and not found["actor.adam.lr"].differs
     assert len(set(found["ckpt.path"].values)) == 2 and not found["ckpt.path"].differs, "a place"
     assert found["ckpt.save_hf"].values == ("false", None) and found["ckpt.save_hf"].differs
@@ -27,7 +29,7 @@ def test_settings_are_flat_and_those_that_differ_are_known():
 
 def test_secrets_are_never_shown_whatever_the_writer_did():
     token = "hf_" + "a1B2" * 9
-    found = compared([settings_of(about(reward={"remote_url": [f"http://u:pw@host/{token}"], "api_key": "open"}))])
+    found = compared([[settings_of(about(reward={"remote_url": [f"http://u:pw@host/{token}"], "api_key": "open"}))]])
     text = str(found)
     assert token not in text and "pw" not in text and "0123456789abcdef" not in text and "open'" not in text
 
@@ -42,7 +44,35 @@ def test_secrets_are_never_shown_whatever_the_writer_did():
 )
 def test_secrets_of_a_foreign_run_are_not_shown(argv):
     name, _, value = "=".join(argv).removeprefix("--").partition("=")
-    assert "SECRET" not in str(compared([settings_of({"args": {name: value, "more": {name: [value]}}})]))
+    assert "SECRET" not in str(compared([[settings_of({"args": {name: value, "more": {name: [value]}}})]]))
+    assert "SECRET" not in command_of({"argv": argv})
+
+
+def test_runs_of_one_configuration_are_one_column_and_the_estimator_comes_first():
+    def run(seed: int, estimator: str, attempt: int) -> dict:
+        advantage = {"estimator": estimator, "ebpo": {"preset": "paper"}}
+        return settings_of(about(train={"seed": seed}, algo={"advantage": advantage}, ckpt={"attempt": attempt}))
+
+    found = compared([[run(seed, name, seed) for seed in range(10)] for name in ("ebpo", "group_norm")])
+    assert found[0].name == "algo.advantage.estimator" and found[0].values == ("ebpo", "group_norm")
+    assert [each.name for each in found if each.differs] == ["algo.advantage.estimator"]
+    named = {each.name: each for each in found}
+    assert "ckpt.attempt" not in named, "a number of the trainer's own"
+    assert named["train.seed"].values[0].startswith("0, 1, 2") and len(named["train.seed"].values) == 2
+    assert not named["actor.aux"].is_set, "null is folded"
+
+
+def test_null_and_absent_are_no_difference():
+    (setting,) = compared([[{"a": None}], [{}]])
+    assert setting.values == (None, None) and not setting.differs
+
+
+def test_how_a_run_was_started_is_said():
+    args = {"actor": {"num_nodes": 1, "num_gpus_per_node": 8}, "vllm": {"num_engines": 4, "tensor_parallel_size": 2}}
+    assert "1 × 8 devices, 4 vLLM engines of 2" in hardware_of({"args": args})
+    assert command_of({"argv": ["--a.b", "c d"]}) == "--a.b 'c d'"
+    for odd in ({}, {"argv": {"a": 1}, "args": [1]}, {"argv": [1], "args": {"actor": 1}}):
+        assert command_of(odd) == hardware_of(odd) == ""
 
 
 def test_what_is_no_run_has_no_settings():

@@ -1,12 +1,16 @@
-"""Configuration: the settings in which runs differ; of a single run all of them."""
+"""Configuration: the settings in which configurations differ; of a single one all of them, and how it was started."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from openrlhf_ebpo.estimator.registry import title
+
+from .. import seeds
+from ..condition import clock, last_step, lasting, seconds
 from ..page import Page, Parts
-from ..settings import Setting, compared, settings_of
+from ..settings import Setting, command_of, compared, hardware_of, settings_of
 from ..tables import dot, empty, no_runs, notices, table
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import Opened, Workspace
@@ -21,30 +25,70 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """settings: a table; notes: problems."""
+    """settings: tables; notes: problems."""
     if not workspace.runs.listed() and not view["runs"]:
         return {"notes": no_runs(workspace.runs.awaited()), "settings": ""}
     opened, problems = workspace.open_all(view)
-    found = compared([settings_of(run.about) for run in opened])
-    return {"notes": notices(problems), "settings": _settings(opened, found) if opened else ""}
+    groups = seeds.grouped(opened)
+    found = compared([[settings_of(run.about) for run in group] for group in groups])
+    return {"notes": notices(problems), "settings": _settings(groups, found) if opened else ""}
 
 
-def _settings(opened: Sequence[Opened], found: Sequence[Setting]) -> HTML:
+def _settings(groups: Sequence[Sequence[Opened]], found: Sequence[Setting]) -> HTML:
     if not found:
         return empty("No settings", "run.json is missing or holds none.")
-    shown = found if len(opened) == 1 else [setting for setting in found if setting.differs]
-    title = "Settings" if len(opened) == 1 else "Settings that differ"
-    more = html('<p class="more">{} more settings are in run.json.</p>', len(shown) - MAX_ROWS)
-    return html(
-        '<section class="passage"><h2>{}</h2>{}{}</section>',
-        *(title, _table(opened, shown[:MAX_ROWS], title) if shown else HTML("<p>None, but names and places.</p>")),
-        more if len(shown) > MAX_ROWS else "",
+    if len(groups) > 1:
+        differ = [setting for setting in found if setting.differs]
+        shown = _table(groups, differ, "Settings that differ") if differ else HTML("<p>None, but names and places.</p>")
+        return _passage("Settings that differ", shown)
+    unset = [setting for setting in found if not setting.is_set]
+    folded = html(
+        '<details class="unset"><summary>{} settings without a value</summary><p>{}</p></details>',
+        *(len(unset), HTML(", ").join(map(_name, unset))),
     )
+    shown = _table(groups, [setting for setting in found if setting.is_set], "Settings")
+    start = _start(groups[0][0]) if len(groups[0]) == 1 else HTML()
+    return start + _passage("Settings", shown + (folded if unset else HTML()))
 
 
-def _table(opened: Sequence[Opened], part: Sequence[Setting], caption: str) -> HTML:
-    head = ["setting", *(dot(run.run.number) + run_name(run.run.key, 32) for run in opened)]
-    return table(head, [[_name(setting), *map(_value, setting.values)] for setting in part], caption, "settings")
+def _passage(title: str, content: HTML) -> HTML:
+    return html('<section class="passage"><h2>{}</h2>{}</section>', title, content)
+
+
+def _start(run: Opened) -> HTML:
+    """Command, hardware, start and duration of one run; its versions are among the settings."""
+    started, ended = (seconds(run.about.get(name)) for name in ("started", "ended"))
+    last = ended or last_step(run.metrics)[1]
+    versions = run.about.get("versions")
+    named = versions.items() if isinstance(versions, dict) else ()
+    facts = {
+        "command": command_of(run.about),
+        "versions": ", ".join(f"{name} {str(version)[:40]}" for name, version in named),
+        "hardware": hardware_of(run.about),
+        "started": clock(started) if started else "",
+        "took": lasting(last - started) if started and last and last > started else "",
+    }
+    rows = joined(
+        html("<div><dt>{}</dt><dd><code>{}</code></dd></div>", name, harmless(value, 8000))
+        for name, value in facts.items()
+        if value
+    )
+    return _passage("Run", html('<dl class="start">{}</dl>', rows)) if rows else HTML()
+
+
+def _table(groups: Sequence[Sequence[Opened]], part: Sequence[Setting], caption: str) -> HTML:
+    head = ["setting", *map(_head, groups)]
+    shown = table(head, [[_name(each), *map(_value, each.values)] for each in part[:MAX_ROWS]], caption, "settings")
+    more = html('<p class="more">{} more settings are in run.json.</p>', len(part) - MAX_ROWS)
+    return shown + (more if len(part) > MAX_ROWS else HTML())
+
+
+def _head(group: Sequence[Opened]) -> HTML:
+    """The estimator, and the name of the run or of the seeds."""
+    name = run_name(seeds.name([run.run.key for run in group]), 32)
+    several = f", {len(group)} seeds" if len(group) > 1 else ""
+    mark = dot(group[0].run.number)
+    return html("{}{}<small>{}{}</small>", mark, name, harmless(title(group[0].estimator), 40), several)
 
 
 def _name(setting: Setting) -> HTML:

@@ -47,12 +47,14 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
     parts.html("table")
     parts.board("board")
+    find = gr.Textbox("", label="Search questions", visible=False, elem_classes=["find"])
+    parts.control("find", find, "submit", "blur", also={"question": "", "leaf": 1})
     parts.html("questions")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
     """table, questions, notes: HTML; board: plots."""
-    nothing = {"table": "", "board": board([]), "questions": "", "notes": "", **_menus([], [])}
+    nothing = {"table": "", "board": board([]), "questions": "", "notes": "", **_menus([], [], False)}
     if not workspace.chosen(view):
         return {**nothing, "notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)
@@ -80,7 +82,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         "board": board(panels(shown, tasks)),
         **questions.render(view, workspace, shown, across, tasks, problems),
         "notes": notices(problems),
-        **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else []),
+        **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else [], True),
     }
 
 
@@ -94,8 +96,9 @@ def _left_out(across: Sequence[Column], every: Sequence[Column]) -> HTML:
     return said if len(shown) < len(runs) else HTML()
 
 
-def _menus(protocols: Sequence[str], checkpoints: Sequence[str]) -> dict:
-    return {"controls": {"protocol": menu(protocols, [("the largest", "")], least=2), "columns": menu(checkpoints)}}
+def _menus(protocols: Sequence[str], checkpoints: Sequence[str], searchable: bool) -> dict:
+    protocol = menu(protocols, [("the largest", "")], least=2)
+    return {"controls": {"protocol": protocol, "columns": menu(checkpoints), "find": {"visible": searchable}}}
 
 
 NO_RESULTS = empty(

@@ -11,7 +11,9 @@ from openrlhf_ebpo.run.run_log import LOCK
 
 from .. import seeds
 from ..headline import headline, seed_table
+from ..outcome import shares
 from ..page import Page, Parts
+from ..picture import scale_of
 from ..run_card import Looked, card, look
 from ..tables import STATE, dot, no_runs, notices
 from ..text import HTML, html, joined, run_name
@@ -48,17 +50,18 @@ def render(view: dict, workspace: Workspace) -> dict:
 
 
 def cards(looked: Sequence[Looked]) -> HTML:
-    """One for each run; those of a configuration with several seeds are folded."""
+    """One for each run; those of a configuration with several seeds are folded. Their sparklines share a scale."""
+    scale = scale_of([shares(one.run.metrics.rewards()[1], one.run.rewards)[0] for one in looked])
     each = {one.run.run.key: one for one in looked}
     groups = [[each[run.run.key] for run in group] for group in seeds.grouped([one.run for one in looked])]
-    return joined(card(group[0]) if len(group) == 1 else _folded(group) for group in groups)
+    return joined(card(group[0], scale) if len(group) == 1 else _folded(group, scale) for group in groups)
 
 
-def _folded(group: Sequence[Looked]) -> HTML:
+def _folded(group: Sequence[Looked], scale: tuple[float, float]) -> HTML:
     name = seeds.name([one.run.run.key for one in group])
     return html(
         '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>',
-        *(dot(group[0].run.run.number), run_name(name, 60), counts(group), joined(map(card, group))),
+        *(dot(group[0].run.run.number), run_name(name, 60), counts(group), joined(card(one, scale) for one in group)),
     )
 
 

@@ -28,6 +28,7 @@ ORDERS = {
 PARAMETERS = {
     "question": ("", parameters.text),
     "by": ("hardest", parameters.one_of(ORDERS)),
+    "find": ("", parameters.text),  # in questions
     "leaf": (1, parameters.number(1, 100_000, whole=True)),  # page of questions
 }
 Rates = dict[str, dict[tuple[str, int], float]]  # question -> run, step -> success rate
@@ -48,10 +49,12 @@ def render(
         return {"questions": HTML()}
     orders = orders_of(across)
     by = view["by"] if view["by"] in orders else "hardest"
-    order = ordered(rates, across, by)
+    words = view["find"].strip().lower()
+    order = [key for key in ordered(rates, across, by) if words in texts[key].lower()]
     chosen = next((key for key in order if key_of(key) == view["question"]), None)
     pages = -(-len(order) // PER_PAGE)
-    page = min(view["leaf"], pages)
+    page = min(view["leaf"], max(pages, 1))
+    none = html('<p class="more">No question of {} has this text.</p>', harmless(task, 60)) if not order else HTML()
     samples = _samples(workspace, shown, across, task, chosen, problems) if chosen else HTML()
     items = joined(
         _question(key, texts[key], rates[key], across, samples if key == chosen else None)
@@ -60,8 +63,8 @@ def render(
     return {
         "questions": html(
             '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each checkpoint of the '
-            "table. Choose a question to read its samples.</p>{}{}<ol>{}</ol></section>",
-            *(_orders(orders, by), _heads(tasks, task, across, page, pages), items),
+            "table. Choose a question to read its samples.</p>{}{}{}<ol>{}</ol></section>",
+            *(_orders(orders, by), _heads(tasks, task, across, page, max(pages, 1)), none, items),
         )
     }
 

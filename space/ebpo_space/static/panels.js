@@ -57,14 +57,6 @@
     return Math.abs(along[low] - x) <= Math.abs(along[high] - x) ? low : high;
   };
 
-  // names of runs often begin alike and differ at their ends: what is cut is the middle
-  const named = (name) => {
-    const shown = element("span", "of"), ends = name.length > 14 ? 8 : 0;
-    shown.appendChild(element("span", "", name.slice(0, name.length - ends)));
-    if (ends) shown.appendChild(element("span", "", name.slice(-ends)));
-    return shown;
-  };
-
   class Panel {
     constructor(board) {
       this.board = board;
@@ -95,7 +87,7 @@
       this.values.replaceChildren(...(spec.values || []).map((v, i) => {
         const item = element("span", "value");
         item.appendChild(element("i")).style.background = `var(--${v.color})`;
-        item.appendChild(named(v.name));
+        item.appendChild(element("span", "of", v.short || v.name));
         item.appendChild(element("span", "sr", ": "));
         item.appendChild(this.numbers[i]).textContent = v.text;
         item.title = `${v.name}: ${v.text}`;
