@@ -4,6 +4,9 @@ from __future__ import annotations
 
 SCORED_ELSEWHERE = "generate responses with any client, then `openrlhf-ebpo eval score --input FILE`"
 CHOICES = "evaluate with lighteval, or give a custom benchmark with its own scorer"
+ESTIMATORS = (
+    "choose one that `openrlhf-ebpo train --help` lists, or give a class of yours as MODULE:NAME (docs/estimator.md)"
+)
 RETIRED = {
     "explain": "read docs/errors.md; metrics are in docs/runs.md, replaced parts in `python -m openrlhf_ebpo.seams`",
     "openai:": f"give a folder or a name on the Hub; of a model behind a server, {SCORED_ELSEWHERE}",
@@ -12,6 +15,7 @@ RETIRED = {
     **dict.fromkeys(("--shots", "--shots_file"), "write the answered questions into `--template TEXT`, with `--stop`"),
     "--logger.keep_rollouts": "--logger.rollouts_every N logs fewer steps",
     "math_agent.py": "give --reward.remote_url math (`data difficulty`: --reward math), which grades in the same way",
+    **dict.fromkeys(("bnpo", "dbb", "ha_dw", "mc_grpo", "ngrpo", "spo"), ESTIMATORS),
     **dict.fromkeys(("--api_key_env", "--concurrency", "--request_timeout", "--retries"), SCORED_ELSEWHERE),
 }
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -48,7 +49,9 @@ class LoggedRun:
             raise RunDirectoryError(f"{folder} holds no run.json{inside}: give the --logger.run_dir of a training")
         args, where = found.get("args"), f"{folder}/run.json: its"
         name, size = dig(args, "algo", "advantage", "estimator"), dig(args, "rollout", "n_samples_per_prompt")
-        if not isinstance(name, str) or not (name in registry.ESTIMATORS or is_import_path(name)):
+        if not isinstance(name, str) or not (
+            name in registry.ESTIMATORS or is_import_path(name) or retired.advice(name)
+        ):
             raise RunDirectoryError(f"{where} algo.advantage.estimator is {ascii(name)[:80]}, no estimator")
         if type(size) is not int or not 0 < size <= MAX_RESPONSES:
             raise RunDirectoryError(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path, load
 
@@ -59,41 +60,11 @@ ESTIMATORS = {
         "2511.03710",
         "openrlhf_ebpo.estimator.methods.james_stein:JamesStein",
     ),
-    "bnpo": Entry(
-        "BNPO",
-        "the group's mean, then divided by a Beta density at that mean, fitted to the batch",
-        "2506.02864",
-        "openrlhf_ebpo.estimator.methods.bnpo:BNPO",
-    ),
-    "dbb": Entry(
-        "GRPO-DBB",
-        "the prompt's success rate over its discounted history, then divided by the standard deviation that goes with it",
-        "2603.18444",
-        "openrlhf_ebpo.estimator.methods.dbb:DBB",
-    ),
-    "spo": Entry(
-        "SPO",
-        "the prompt's success rate over its discounted history before this batch, then standardised over the batch",
-        "2509.13232",
-        "openrlhf_ebpo.estimator.methods.spo:SPO",
-    ),
     "maxrl": Entry(
         "MaxRL",
         "the group's mean, then divided by that mean",
         "2602.02710",
         "openrlhf_ebpo.estimator.methods.maxrl:MaxRL",
-    ),
-    "ngrpo": Entry(
-        "NGRPO",
-        "the mean of the group and one pass more, then divided by their standard deviation",
-        "2509.18851",
-        "openrlhf_ebpo.estimator.methods.ngrpo:NGRPO",
-    ),
-    "ha_dw": Entry(
-        "HA-DW",
-        "as GRPO, then weighted by how far the group's success rate is from the latest batches'",
-        "2601.08521",
-        "openrlhf_ebpo.estimator.methods.ha_dw:HADW",
     ),
     "global_mean": Entry(
         "Global mean",
@@ -105,12 +76,6 @@ ESTIMATORS = {
         "the reward of a failure, then divided by the root mean square",
         "2504.11343",
         "openrlhf_ebpo.estimator.methods.raw_reward:RawReward",
-    ),
-    "mc_grpo": Entry(
-        "MC-GRPO",
-        "the group's median, then divided by the median deviation",
-        "2601.22582",
-        "openrlhf_ebpo.estimator.methods.mc_grpo:MCGRPO",
     ),
     "grpo_batch_norm": Entry(
         "GRPO, batch-normalised",
@@ -185,6 +150,8 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
     """
     from openrlhf_ebpo.estimator.contract import Estimator
 
+    if line := retired.advice(name):
+        raise UsageError(f"{FLAG}: {line}")
     if name in ESTIMATORS and ESTIMATORS[name].code is None:
         return None
     found = load(ESTIMATORS[name].code if name in ESTIMATORS else name, FLAG)
@@ -212,6 +179,8 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     names = ESTIMATORS if of_openrlhf is None else [*filter(computed_here, ESTIMATORS), *of_openrlhf]
     if name in names or is_import_path(name):
         return name
+    if line := retired.advice(name):
+        raise argparse.ArgumentTypeError(line)
     titles = {entry.title.lower(): key for key, entry in ESTIMATORS.items()}
     near = titles.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), None)
     hint = f"Did you mean {near}? " if near else ""

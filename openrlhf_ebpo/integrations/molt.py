@@ -22,7 +22,7 @@ from molt.utils import config
 
 from openrlhf_ebpo.command import error_exit
 from openrlhf_ebpo.estimator import flags, registry
-from openrlhf_ebpo.integrations.running import PRIOR, RunningEstimator, prompt_id
+from openrlhf_ebpo.integrations.running import PRIOR, RunningEstimator
 
 FLAG = "--algo.advantage.estimator"
 MOLTS = sorted(advantage.ADVANTAGE_ESTIMATORS)  # before any of ours is registered
@@ -61,8 +61,6 @@ class PriorExperienceMaker(rl_trainer.RemoteExperienceMaker):
     def _advantages(self, rewards, groups, ctx):
         """Molt's contract: rewards (R,) of the rollouts and their rows by prompt; advantages and returns, a (B, L) per experience."""
         masks = ctx.action_masks
-        samples = ctx.sample_to_rollout.tolist()
-        prompts = [prompt for experience in self._experiences for prompt in experience.prompts]
         of_row = {row: number for number, group in enumerate(groups) for row in group}
 
         def per_rollout(per_sample: list[torch.Tensor]) -> torch.Tensor:
@@ -78,7 +76,6 @@ class PriorExperienceMaker(rl_trainer.RemoteExperienceMaker):
         found = self.running.step_rows(
             torch.where(lengths > 0, rewards.double(), torch.nan).numpy(),
             [of_row[row] for row in range(len(rewards))],
-            [prompt_id(prompts[samples.index(group[0])]) for group in groups],
             lengths.numpy(),
             score_weights,
         )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +60,6 @@ class RunningEstimator:
     def step(
         self,
         rewards: ArrayLike,
-        prompt_ids: Sequence[str] = (),
         lengths: ArrayLike | None = None,
         score_weights: Callable[[], ArrayLike] | None = None,
     ) -> Estimate:
@@ -69,7 +67,6 @@ class RunningEstimator:
 
         Args:
             rewards: (M·G,), the responses of a prompt one after the other; NaN: excluded, with advantage 0.
-            prompt_ids: M strings, for estimators that remember prompts.
             lengths: (M·G,) tokens. score_weights: gives (M·G,), Σ_t (1 − π(y_t))²; called where the estimator reads them.
 
         Raises:
@@ -85,10 +82,8 @@ class RunningEstimator:
         batch = Batch.of(
             grouped(rewards),
             np.isfinite(grouped(rewards)),
-            prompt_ids,
-            (),
-            None if lengths is None else grouped(lengths),
-            (lambda: grouped(score_weights())) if score_weights else self._refuse_weights,
+            lengths=None if lengths is None else grouped(lengths),
+            score_weights=(lambda: grouped(score_weights())) if score_weights else self._refuse_weights,
         )
         found = estimate(self.estimator, batch, self.state)
         self.before, self.state, self.metrics = self.state, found.state, metrics(found)
@@ -98,7 +93,6 @@ class RunningEstimator:
         self,
         rewards: ArrayLike,
         groups: ArrayLike,
-        prompt_ids: Sequence[str] = (),
         lengths: ArrayLike | None = None,
         score_weights: Callable[[], ArrayLike] | None = None,
     ) -> np.ndarray:
@@ -124,7 +118,6 @@ class RunningEstimator:
 
         found = self.step(
             spread(rewards, np.nan),
-            prompt_ids,
             None if lengths is None else spread(lengths),
             score_weights and (lambda: spread(score_weights())),
         )
@@ -172,8 +165,3 @@ def metrics(found: Estimate) -> dict[str, float]:
     """Numbers of a step for the trainer's log, by the names that metrics.jsonl has."""
     shrinkage = {"ebpo/shrinkage": float(found.shrinkage.mean())} if np.isfinite(found.shrinkage).all() else {}
     return {**shrinkage, **{name: float(value) for name, value in found.metrics.items()}}
-
-
-def prompt_id(prompt: object) -> str:
-    """The same for the same prompt (text, or a conversation) in every run."""
-    return hashlib.blake2b(repr(prompt).encode(), digest_size=8).hexdigest()

@@ -17,7 +17,7 @@ import torch
 from trl import GRPOTrainer
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.integrations.running import RunningEstimator, prompt_id
+from openrlhf_ebpo.integrations.running import RunningEstimator
 
 LOGGED = "advantages"  # in TRL's table of completions
 
@@ -59,10 +59,8 @@ class EBPOMixin:
         rewards[each.isnan().all(1)] = torch.nan  # no function scored it
         if rewards.isnan().all():
             return output  # TRL's advantages are 0, and there is nothing to learn from
-        prompts = list(self._logs["prompt"])[-len(rewards) :: self.num_generations]
         found = self.running.step(
             rewards.cpu().numpy(),
-            [*map(prompt_id, prompts)],
             self._of_all(output["completion_mask"].sum(1)),
             lambda: self._of_all(self._score_weights(output)),
         )

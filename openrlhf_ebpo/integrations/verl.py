@@ -22,7 +22,6 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.estimator.tracker import TrackerEstimator
 from openrlhf_ebpo.integrations.running import RunningEstimator
 
 CALLBACK = "trainer.checkpoint_callback_class=openrlhf_ebpo.integrations.verl.PriorCheckpoint"
@@ -39,7 +38,7 @@ class PriorCheckpoint(CheckpointCallback):
         config: verl's whole configuration.
 
     Raises:
-        UsageError: the estimator, or a setting that hides rewards or prompts from it. PriorMismatch: the checkpoint to resume from has no
+        UsageError: the estimator, or a setting that hides rewards from it. PriorMismatch: the checkpoint to resume from has no
             prior.json (verl was killed before this callback was called), or another estimator's; +algorithm.ebpo.reset_prior=true starts afresh.
     """
 
@@ -50,10 +49,6 @@ class PriorCheckpoint(CheckpointCallback):
         if config.algorithm.get("use_kl_in_reward", False):
             raise UsageError("algorithm.use_kl_in_reward=True mixes the KL into the rewards; use actor.use_kl_loss")
         running = RunningEstimator(name, config.actor_rollout_ref.rollout.n, config.algorithm.get("ebpo", {}))
-        if isinstance(running.estimator, TrackerEstimator):
-            raise UsageError(
-                f"algorithm.adv_estimator={name} remembers prompts, and verl gives them a new id in every step"
-            )
         running.rehearse_without_log_probabilities()
         folder = resumed_from(config.trainer)
         if folder is not None:

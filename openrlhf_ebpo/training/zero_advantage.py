@@ -22,8 +22,8 @@ NO_ADVANTAGE = 1e-6  # what rounding leaves of none
 
 
 def is_zero(result: Estimate) -> bool:
-    """Return True if no valid response has an advantage. Where all earned the same, some estimators give them one all the same
-    (ngrpo; without normalisation, a history that expected more)."""
+    """Return True if no valid response has an advantage. Where all earned the same, some give them one all the same: without
+    normalisation, a history that expected more."""
     return bool(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)
 
 

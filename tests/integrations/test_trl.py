@@ -18,7 +18,7 @@ from patience import seconds
 from trl_training import Recorded, has_an_a, model, tokenizer
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.integrations.running import RunningEstimator, prompt_id
+from openrlhf_ebpo.integrations.running import RunningEstimator
 from openrlhf_ebpo.integrations.trl import EBPOMixin
 
 TABLE = Path(__file__).parents[1] / "data" / "golden_advantages.json"
@@ -171,15 +171,10 @@ def test_trls_asynchronous_trainer_is_refused_before_it_is_made():
 
 
 def test_a_checkpoint_without_its_prior_or_with_anothers_is_refused(tmp_path, unbroken):
-    for arguments, message in ((["--estimator", "spo"], "is now 'spo'"), ([], "no such prior file")):
+    for arguments, message in ((["--estimator", "opo"], "is now 'opo'"), ([], "no such prior file")):
         output = tmp_path / message[:4]
         subprocess.run(["cp", "-r", unbroken, output], check=True)
         if not arguments:
             (output / "checkpoint-6" / "prior.json").unlink()
         assert message in train(output, "--resume", *arguments, status=1, max_steps=8)
     train(output, "--resume", "--estimator_settings", '{"reset_prior": true}', max_steps=8)
-
-
-def test_a_prompt_is_known_again():
-    conversation = [{"role": "user", "content": "2 + 3"}]
-    assert prompt_id(conversation) == prompt_id([dict(conversation[0])]) != prompt_id("2 + 3")

@@ -347,7 +347,7 @@ def test_a_hostile_run_json_is_an_error_that_names_it(run, replay, change, expec
         ('{"step": [], "state": {}}\n', "is damaged"),
         ("[" * 100_000 + "\n", "is damaged"),
         ('{"step": 2, "state": {"schema": 1}}\n', "does not say which estimator it belongs to"),
-        ('{"step": 2, "state": {"schema": 1, "identity": {"estimator": "spo"}}}\n', "belongs to another estimator"),
+        ('{"step": 2, "state": {"schema": 1, "identity": {"estimator": "opo"}}}\n', "belongs to another estimator"),
     ],
 )
 def test_a_hostile_list_of_states_is_an_error_that_names_it(run, replay, content, expected):
