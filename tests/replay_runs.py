@@ -107,6 +107,7 @@ def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, ckpt: dict
         "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
         "logger": {"run_dir": str(run_dir), "rollouts_every": every},
         "hub": {"repo": None},
+        "eval": {"steps": -1},
     }
 
 

@@ -27,6 +27,7 @@ SOURCES = {
     "openrlhf.trainer.ppo_trainer.PPOTrainer": ("5d13ed090ca7",),
     "openrlhf.trainer.ppo_trainer.compute_eval_metrics": ("6bacef13e26a",),
     "openrlhf.trainer.ppo_trainer_async.TrainingActor": ("49680a82ee4a",),
+    "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ("6eacb9826853",),
     "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ("576117b63be4",),
     "openrlhf.trainer.ppo_utils.samples_generator.SamplesGenerator": ("11458b2545a7",),
     "openrlhf.datasets.prompts_dataset.PromptDataset": ("c67a76171e1f",),

@@ -72,10 +72,19 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "TrainingActor",
-        "openrlhf_ebpo.training.trainer:ebpo_trainer",
+        "openrlhf_ebpo.training.trainer:ebpo_trainer_async",
         where="PPOTrainerAsync's process",
-        why="as PPOTrainer: in async mode it is this actor that trains, saves and logs",
+        why="as PPOTrainer: in async mode it is this actor that trains, saves, evaluates and logs",
         until="upstream has trainer callbacks",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_trainer_async",
+        "GenerateSamplesActor",
+        "openrlhf_ebpo.training.scheduled_evaluation:NoEvaluation",
+        where="PPOTrainerAsync's process",
+        why="it evaluates when it comes to it: with later weights, behind the batches that wait for the trainer, and not after "
+        "the last prompt; the trainer evaluates instead",
+        until="upstream evaluates a step with its own weights",
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer_async",

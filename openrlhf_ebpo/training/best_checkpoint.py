@@ -37,10 +37,9 @@ class BestCheckpoint:
             self.best_eval_metric_key = asked
         if self.best_eval_metric_key != was:
             print(f"{BEST}: the best checkpoint is now chosen by {asked or 'pass@1'}, and was by {was}", flush=True)
-            self.best_eval_metric_value, self._latest_eval_metric_value = -math.inf, None
         found = best_so_far(Path(self.args.ckpt.path), Path(self.args.logger.run_dir), self.best_eval_metric_key, step)
-        if found is not None:
-            self.best_eval_metric_value = found
+        self.best_eval_metric_value = -math.inf if found is None else found
+        self._latest_eval_metric_value = None
 
     def _detect_eval_metric_key(self, eval_metrics):
         """A short name stands for the metric of the first data source by name, as upstream's default does."""
@@ -63,9 +62,8 @@ def best_so_far(ckpt_path: Path, run_dir: Path, key: str, step: int) -> float | 
     if tag is None:
         return None
     chosen_by, value = saved_metric(folder / tag)
-    if chosen_by != key:  # of the evaluation that chose it, which in asynchronous training was of an earlier step
-        rows = [row for row in read_metrics(run_dir) if row["step"] <= step_of(tag) and chosen_by in row]
-        value = next((row.get(key) for row in reversed(rows) if row[chosen_by] == value), None)
+    if chosen_by and chosen_by != key and not is_short_name(key or "pass@1", chosen_by):
+        value = next((row.get(key) for row in read_metrics(run_dir) if row["step"] == step_of(tag)), None)
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 

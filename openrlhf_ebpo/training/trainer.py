@@ -20,19 +20,16 @@ from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.seams.model_folder import problems
 from openrlhf_ebpo.training import health, mismatch, zero_advantage
-from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
-from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
-from openrlhf_ebpo.training.evaluation import keep_answers
+from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving
+from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation, ScheduledEvaluation
 
 logger = logging.getLogger(__name__)
 
 
-class EBPOTrainer(BestCheckpoint, Phases):
-    """Mixin over PPOTrainer and TrainingActor, whose common base (BasePPOTrainer) has every method it overrides."""
-
-    pause: TrainingPaused | None = None  # raised once this step is evaluated
+class EBPOTrainer(Phases, ScheduledEvaluation):
+    """Mixin over PPOTrainer and (EBPOTrainerAsync) TrainingActor."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -63,6 +60,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
         before = read_metrics(run_dir)
         self.watch = mismatch.StalenessMonitor(mismatch.age_by_design(self.args), before, centred)
         if step:
+            self.resume_evaluations({k: v for k, v in states.items() if k in CLIENT_STATE}, before)
             complete = functools.partial(problems, code=False)  # nothing is loaded
             new = checkpoints.find_unlisted(run_dir, ckpt_path, step, complete)
             checkpoints.add_rows(run_dir, new)
@@ -139,30 +137,16 @@ class EBPOTrainer(BestCheckpoint, Phases):
             self._log_checkpoint(global_step, f"global_step{global_step}")
             self.hub.queue_saved(global_step)
             self.save_times.restart()
+        self.evaluate_if_due(global_step, client_states or {})
         if asked_by:
-            self._pause(global_step, asked_by)
-
-    def _pause(self, step: int, asked_by: str) -> None:
-        """End with TrainingPaused: now or, where the synchronous trainer evaluates this step, after that. The asynchronous one
-        evaluates a step while it trains the next, and a resumed run does so too."""
-        heartbeat.forget_end_request(self.run_log.run_dir)
-        self.pause = TrainingPaused(f"saved step {step} and ended, as {asked_by} asked")
-        if not (getattr(self, "eval_dataloader", None) and step % self.args.eval.steps == 0):
-            raise self.pause
+            heartbeat.forget_end_request(self.run_log.run_dir)
+            raise TrainingPaused(f"saved step {global_step} and ended, as {asked_by} asked")
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        """Called after every evaluation, in both trainers."""
-        if eval_metrics:
-            self.run_log.write_metrics(global_step, eval_metrics)
-            keep_answers(self.run_log.run_dir, global_step, eval_metrics, self.args)
-        self.run_log.flush()
         best = self.best_eval_metric_value
-        trained = (client_states or {}).get("global_step", global_step)  # the asynchronous weights are a step ahead
-        super().save_best_checkpoint(eval_metrics, trained, self._complete(client_states))
+        super().save_best_checkpoint(eval_metrics, global_step, self._complete(client_states))
         if self.best_eval_metric_value != best:
-            self._log_checkpoint(trained, f"best_global_step{trained}")
-        if self.pause:
-            raise self.pause
+            self._log_checkpoint(global_step, f"best_global_step{global_step}")
 
     def _prior_state(self) -> dict | None:
         return self._packed(self.experience_maker.state) if self.experience_maker.estimator else None
@@ -187,6 +171,10 @@ class EBPOTrainer(BestCheckpoint, Phases):
         )
 
 
+class EBPOTrainerAsync(AsynchronousEvaluation, EBPOTrainer):
+    """Mixin over TrainingActor."""
+
+
 class OnThisNode:
     """Stands in for a Ray actor class: `.remote()` schedules the actor on the caller's node (node affinity)."""
 
@@ -204,3 +192,7 @@ def on_this_node(original):
 
 def ebpo_trainer(original):
     return OnThisNode(subclass(original, EBPOTrainer))
+
+
+def ebpo_trainer_async(original):
+    return OnThisNode(subclass(original, EBPOTrainerAsync))

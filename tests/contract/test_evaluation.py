@@ -12,9 +12,11 @@ from deepspeed_engine import Engine
 
 from openrlhf_ebpo.checks.preflight import REWARDS
 from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS
+from openrlhf_ebpo.run.heartbeat import Heart
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training import evaluation
+from openrlhf_ebpo.training.save_times import SaveTimes
 
 N, MATH = 4, str(REWARDS / "math.py")
 # of each prompt: gold, and what the four responses give
@@ -152,11 +154,13 @@ def trainer(strategy, prompt_args, tmp_path, monkeypatch):
     monkeypatch.setattr(ppo_trainer.ray, "get", lambda refs: refs)
     made = ppo_trainer.PPOTrainer.actor_class.__ray_metadata__.modified_class
 
-    def save(method_name, tag, client_states, metric_value, metric_key):
+    def call(method_name, tag=None, client_states=None, metric_value=None, metric_key=None):
+        if method_name == "broadcast_to_vllm":
+            return []
         assert method_name == "save_checkpoint"
         saved[tag] = client_states
         where = str(tmp_path / "ckpt" / "_actor")
-        strategy.save_ckpt(Engine(), where, tag, 9, metric_value=metric_value, metric_key=metric_key)
+        strategy.save_ckpt(Engine(), where, tag, 2, metric_value=metric_value, metric_key=metric_key)
         return []
 
     saved: dict = {}
@@ -164,11 +168,17 @@ def trainer(strategy, prompt_args, tmp_path, monkeypatch):
     def build(key: str = ""):
         trainer = object.__new__(made)
         flat = {"ckpt.path": str(tmp_path / "ckpt"), "logger.run_dir": str(tmp_path / "run"), "ckpt.disable_ds": True}
-        flat |= {"ckpt.save_hf": False, "ckpt.save_steps": 2, "logger.logging_steps": 1}
+        flat |= {"ckpt.save_hf": False, "ckpt.save_steps": 1, "ckpt.save_minutes": 0, "logger.logging_steps": 1}
         trainer.args = prompt_args(4, N, **flat)
-        trainer.run_log = RunLog(tmp_path / "run", None)
+        trainer.run_log, trainer.heart = RunLog(tmp_path / "run", None), Heart(tmp_path / "run")
+        trainer.save_times, trainer.hub = (
+            SaveTimes(trainer.args.ckpt),
+            SimpleNamespace(**dict.fromkeys(("before_saving", "queue_saved"), print)),
+        )
+        trainer.eval_steps, trainer.eval_dataloader = 3, "questions"
+        trainer.wandb_logger = trainer.tensorboard_logger = None
         trainer.experience_maker = SimpleNamespace(estimator=None)
-        trainer.actor_model_group, trainer.critic_model_group = SimpleNamespace(async_run_method=save), None
+        trainer.actor_model_group, trainer.critic_model_group = SimpleNamespace(async_run_method=call), None
         trainer.best_eval_metric_key, trainer.best_eval_metric_value = key, float("-inf")
         trainer._latest_eval_metric_value = None
         trainer.saved = saved
@@ -200,14 +210,68 @@ def test_the_best_checkpoint_follows_any_metric_and_the_first_of_equals_stays(tr
     )
 
 
-def test_the_best_of_asynchronous_training_is_named_after_the_step_of_its_weights(trainer, tmp_path):
-    """Step 2 is evaluated while step 3 is trained."""
+def train(run, values: dict[int, float], first: int = 1) -> None:
+    """Steps of a training, until one has no value although it is due: the evaluation is interrupted."""
+
+    def evaluate(step: int) -> dict:
+        return {**scores(0, values[step]), "eval_num_samples": 4.0}
+
+    run.evaluate = evaluate
+    if first > 1:
+        run.resume_evaluations({"global_step": first - 1}, read_metrics(run.args.logger.run_dir))
+        run.broadcast_to_vllm()
+    for step in range(first, 11):
+        run.save_logs_and_checkpoints(step, {}, {"global_step": step})
+
+
+def values_of_checkpoints(tmp_path: Path) -> dict[str, float | None]:
+    saved = (tmp_path / "ckpt" / "_actor").glob("*/metric.json")
+    return {path.parent.name: json.loads(path.read_text())["metric_value"] for path in saved}
+
+
+def evaluated(run) -> dict[int, float]:
+    return {row["step"]: row["eval_b_maj4"] for row in read_metrics(run.args.logger.run_dir) if "eval_b_maj4" in row}
+
+
+def test_an_evaluation_belongs_to_the_checkpoint_of_its_step_and_rotation_keeps_the_better(trainer, tmp_path):
     run = trainer("maj@4")
-    run.save_best_checkpoint(scores(0.1, 0.4), 2, {"global_step": 3})
-    assert best(tmp_path) == {"best_global_step3"} and run.saved["best_global_step3"]["global_step"] == 3
-    assert [row["step"] for row in read_metrics(run.args.logger.run_dir)] == [2]
-    again = resumed(trainer, 3, "eval_b_pass1", best_eval_metric_key="eval_b_maj4", best_eval_metric_value=0.4)
-    assert again.best_eval_metric_value == 0.1
+    train(run, {3: 0.1, 6: 0.5, 9: 0.2})
+    assert evaluated(run) == {3: 0.1, 6: 0.5, 9: 0.2}
+    assert values_of_checkpoints(tmp_path) == {"global_step6": 0.5, "best_global_step6": 0.5, "global_step10": None}
+
+
+def test_an_evaluation_that_was_interrupted_is_repeated_at_the_resume_and_another_is_not(trainer, tmp_path):
+    run = trainer("maj@4")
+    with pytest.raises(KeyError):
+        train(run, {3: 0.1})
+    assert evaluated(run) == {3: 0.1}
+    run = resumed(trainer, 6, "maj@4")
+    with pytest.raises(KeyError):
+        train(run, {6: 0.5}, first=7)
+    assert evaluated(run) == {3: 0.1, 6: 0.5} and run.saved["best_global_step6"]["global_step"] == 6
+    run = resumed(trainer, 9, "maj@4")
+    train(run, {9: 0.2}, first=10)
+    train(resumed(trainer, 10, "maj@4"), {}, first=11)
+    assert evaluated(run) == {3: 0.1, 6: 0.5, 9: 0.2}
+    assert values_of_checkpoints(tmp_path)["best_global_step6"] == 0.5
+
+
+def test_a_row_of_an_evaluation_is_written_when_all_that_it_leads_to_is_there(trainer, monkeypatch):
+    run = trainer("maj@4")
+    monkeypatch.setattr(type(run), "_write_metric", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run.save_best_checkpoint(scores(0.9, 0.2), 1)
+    assert not read_metrics(run.args.logger.run_dir)
+
+
+def test_no_evaluation_is_left_to_the_generator_of_asynchronous_training():
+    from openrlhf.trainer import ppo_trainer_async
+
+    generator = object.__new__(ppo_trainer_async.GenerateSamplesActor.__ray_metadata__.modified_class)
+    generator.args = SimpleNamespace(eval=SimpleNamespace(steps=3))
+    generator.eval_dataloader, generator._last_eval_step = "questions", -1
+    upstreams = next(each for each in type(generator).__mro__ if each.__module__ == ppo_trainer_async.__name__)
+    assert upstreams._should_eval(generator, 3) and not generator._should_eval(3)
 
 
 def test_a_metric_that_no_evaluation_has_is_named(trainer, tmp_path, caplog):
@@ -244,6 +308,13 @@ def test_upstream_alone_would_forget_it(trainer):
     assert run.best_eval_metric_value == float("-inf")
 
 
+def test_a_best_checkpoint_that_is_gone_counts_as_none(trainer, tmp_path):
+    """As after --ckpt.load_step: it made room for a later one, which is moved aside."""
+    run = resumed(trainer, 2, "maj@4", best_eval_metric_key="eval_b_maj4", best_eval_metric_value=0.6)
+    run.save_best_checkpoint(scores(0.9, 0.5), 4)
+    assert best(tmp_path) == {"best_global_step4"}
+
+
 @pytest.mark.parametrize(("asked", "value"), [("eval_b_maj4", 0.3), ("maj@4", 0.3), ("eval_c_maj4", 0.25)])
 def test_the_commands_metric_counts_after_a_resume_and_its_value_is_that_of_the_best_checkpoint(
     trainer, capsys, asked, value
@@ -262,10 +333,6 @@ def test_the_commands_metric_counts_after_a_resume_and_its_value_is_that_of_the_
 def test_the_same_metric_goes_on_and_none_means_none(trainer, capsys):
     states = {"best_eval_metric_key": "eval_b_pass1", "best_eval_metric_value": 0.5, "latest_eval_metric_value": 0.4}
     run = resumed(trainer, 3, **states)
-    assert (run.best_eval_metric_key, run.best_eval_metric_value) == (
-        "eval_b_pass1",
-        0.5,
-    )  # its checkpoint is elsewhere
-    assert run._latest_eval_metric_value == 0.4 and not capsys.readouterr().out
+    assert run.best_eval_metric_key == "eval_b_pass1" and not capsys.readouterr().out
     assert resumed(trainer, 3, "none", **states).best_eval_metric_key == "none"
     assert resumed(trainer, 3, best_eval_metric_key="none").best_eval_metric_key == ""

@@ -22,8 +22,8 @@ STEPS = 15
 
 
 @pytest.fixture(scope="module")
-def story(train, command, engine_cores, tmp_path_factory):
-    """Async, each step saved by the minutes. SIGKILL of the driver after the first checkpoint and of the engine's core after step 3 are
+def story(train, command, workshop, engine_cores, tmp_path_factory):
+    """Async with a queue of four, each step saved by the minutes. SIGKILL of the driver after the first checkpoint and of the engine's core after step 3 are
     each restarted; SIGTERM after step 5 pauses; the same command with --ckpt.load_enable completes it."""
     output = tmp_path_factory.mktemp("restarts")
     run_dir, actor = output / "model" / "run", output / "ckpt" / "_actor"
@@ -31,6 +31,11 @@ def story(train, command, engine_cores, tmp_path_factory):
         output,
         advantage_estimator=NAME,
         train__async_enable=True,
+        train__async_queue_size=4,
+        eval__dataset=workshop / "prompts.jsonl",
+        eval__steps=4,
+        eval__n_samples_per_prompt=1,
+        ckpt__best_metric_key="none",
         train__max_restarts=1,
         train__num_episodes=STEPS // 3,
         ckpt__save_steps=-1,
@@ -131,3 +136,9 @@ def test_another_estimator_refuses_its_checkpoint(story, command, run_in_process
     other = {"ckpt__load_enable": True, "logger__run_dir": story.output / "other"}
     said = run_in_process(command(story.output, advantage_estimator="ebpo", **other))
     assert f"estimator was '{NAME}' and is now 'ebpo'" in said
+
+
+def test_each_evaluation_that_was_due_is_recorded_right_after_its_step(story):
+    rows = [json.loads(line) for line in (story.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "eval_num_samples" in row] == [4, 8, 12]
+    assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
