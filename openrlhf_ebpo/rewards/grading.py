@@ -1,7 +1,8 @@
-"""Grade the answer of a response: finding it is ours, comparing it with the gold answer is math-verify's.
+"""Compare the answer of a response with the gold answer.
 
-The answer is the last `\\boxed{...}` or, without one, the last "Answer:" line; a number anywhere else does not
-count. `grade` is unbounded in time and memory, as sympy is: pool.py runs it in processes that can be killed.
+Numbers are compared exactly, formulas by math-verify. A reading counts only if it holds every number and letter of the text
+(reading.py); otherwise the text is split at its top level and compared piece by piece, and what still cannot be read is
+compared as text. `grade` is unbounded in time and memory, as sympy is: pool.py runs it in processes that can be killed.
 """
 
 from __future__ import annotations
@@ -10,27 +11,31 @@ import functools
 import logging
 import math
 import re
-import unicodedata
+from collections.abc import Callable, Sequence
+
+from openrlhf_ebpo.rewards import pieces, units
+from openrlhf_ebpo.rewards.extraction import MARKUP, SPECIAL, extract_answer, last_box
+from openrlhf_ebpo.rewards.reading import (
+    INTEGER,
+    NUMBER,
+    STYLE,
+    WORD,
+    clean,
+    formula,
+    normal,
+    number,
+    spelled,
+    value_of,
+)
+
+__all__ = ["INTEGER", "SPECIAL", "GoldError", "clean", "extract_answer", "grade", "last_box", "parse_gold", "warm_up"]
 
 MAX_CHARACTERS = 1000  # of an answer, unless the gold is as long: parsing takes seconds beyond
 MAX_DEPTH = 40  # nested brackets in an answer: the parser's time grows with a power of it
 MAX_DIGITS = 10_000  # of a number that is written out to be compared (2024^{2024} has 6,690)
-
-SPECIAL = re.compile(r"<[|｜][^<>\n]{1,60}[|｜]>|</?s>|<(?:bos|eos|pad|end_of_turn)>")  # of decoded tokens
-# A second backslash is forgiven. A bare number needs no braces, and any other escaped character is not a brace.
-TOKEN = re.compile(
-    r"(?P<open>\\{1,2}(?:boxed|fbox)\s*\{)|\\{1,2}boxed\s+(?P<bare>-?\d+)|\\.|(?P<brace>[{}])", re.DOTALL
-)
-# A word: letters alone, perhaps in a text command.
-WORD = re.compile(r"(?:\\(?:text|math|operator|m)(?:bf|it|rm|sf|tt|up|normal|name|box)?\s*\{\s*)?([A-Za-z]{3,})\s*\}?")
-INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
-ANSWER_LINE = re.compile(r"[ \t*_#>]*(?:the )?(?:final )?answer[ \t*_]*:(.*)", re.IGNORECASE)
-SYMBOLS = {
-    **dict.fromkeys("−–—‐‑‒﹣", "-"),
-    **dict.fromkeys("·⋅∙∗", r"\cdot "),
-    **{"×": r"\times ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm ", "°": r"^\circ ", "′": "'"},
-    **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
-}
+MAX_PARTS = 100  # of a list that is compared in any order
+NOT_AN_ANSWER = re.compile(r"####|^\[\s*[\"']")  # a solution with its answer at the end, a list of texts
+CUT_OFF = re.compile(r"\n.*\n|(?:[-+*/^_=<>&]|\\(?:frac|sqrt|cdot|times|le|ge|cup|cap))\s*$")
 
 WARM_UP = (
     (r"\frac{1}{2}", "0.3"),
@@ -57,119 +62,253 @@ def warm_up() -> None:
         grade(gold, answer)
 
 
-def extract_answer(response: str) -> str | None:
-    """Find the answer of a response ("" for an empty box); None if it has neither a box nor an "Answer:" line.
-    Takes time linear in the length of the response."""
-    box = last_box(response) if "box" in response else None
-    return _last_answer_line(response) if box is None else box.strip()
-
-
-def last_box(text: str) -> str | None:
-    """Return the content of the box that closes last. One that never closes does not count: the response was cut off there."""
-    content, opened = None, []  # of each open brace: where its box's content starts, None for a brace of no box
-    for token in TOKEN.finditer(text):
-        if token["open"]:
-            opened.append(token.end())
-        elif token["bare"]:
-            content = token["bare"]
-        elif token["brace"] == "{":
-            opened.append(None)
-        elif token["brace"] == "}" and opened and (start := opened.pop()) is not None:
-            content = text[start : token.start()]
-    return content
-
-
-def _last_answer_line(text: str) -> str | None:
-    """Return what follows the last "Answer:" at the start of a line, on that line or, if nothing does, on the next one."""
-    lines = SPECIAL.sub("", text).split("\n")
-    for number in range(len(lines) - 1, -1, -1):
-        if match := ANSWER_LINE.match(lines[number]):
-            rest = (line.strip(" \t\r*_") for line in [match[1], *lines[number + 1 :]])
-            return next((line for line in rest if line), "")
-    return None
-
-
 def grade(gold: str, answer: str) -> bool:
     """Compare an extracted answer with the gold one.
 
     Raises:
         GoldError: the gold cannot be read.
     """
-    golds = parse_gold(gold)
-    gold, answer = clean(gold), clean(answer)
+    gold, answer = parse_gold(gold), clean(answer)
+    if INTEGER.fullmatch(gold) and INTEGER.fullmatch(answer):  # most answers
+        return int(gold) == int(answer)
     if answer == gold:
         return True
-    if INTEGER.fullmatch(gold) and INTEGER.fullmatch(answer):  # most answers: no need to parse
-        return int(gold) == int(answer)
-    if (word := WORD.fullmatch(gold)) and (other := WORD.fullmatch(answer)):  # as formulas, DNE and END are equal
-        return word[1].lower() == other[1].lower()
-    if is_hopeless(answer, len(gold)):
-        return False
-    answers = _parse(answer)
-    is_huge = any(digits(expression) > MAX_DIGITS for expression in (golds[0], *answers))
-    if is_huge or any(is_unfinished(expression, golds[0]) for expression in answers):
-        return bool(answers) and answers[0] == golds[0]  # as they are written
-    return _equal(golds, answers) and (not _collapses(golds[0], gold) or _same_pieces(gold, answer))
+    return not is_hopeless(answer, len(gold)) and is_same(normal(gold), normal(answer))
 
 
 @functools.lru_cache(maxsize=4096)
-def parse_gold(gold: str) -> list:
-    """Parse a gold answer with math-verify: a sympy expression, then its text.
+def parse_gold(gold: str) -> str:
+    """Return a gold answer in one spelling.
 
     Raises:
-        GoldError: the gold cannot be read.
+        GoldError: it is empty, cut off, or a text that holds its answer somewhere.
     """
-    import sympy
-
     text = clean(gold)
     if INTEGER.fullmatch(text):
-        return [sympy.Integer(text), text]
-    parsed = _parse(text) if text else []
-    if not parsed or isinstance(parsed[0], str):
+        return text
+    is_cut_off = formula(normal(text)) is None and (CUT_OFF.search(text) or not pieces.is_balanced(text))
+    if is_cut_off or MARKUP.fullmatch(text) or NOT_AN_ANSWER.search(text):
         raise GoldError(f"math-verify cannot read the gold answer {gold!r}")
-    return parsed
+    return text
 
 
-def _parse(text: str) -> list:
-    """Read all of the text as one boxed formula."""
-    from math_verify import LatexExtractionConfig, parse
-
-    return parse(f"\\boxed{{{text}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=None)
-
-
-def _equal(golds: list, answers: list) -> bool:
-    from math_verify import verify
-
-    return verify(golds, answers, allow_set_relation_comp=True, timeout_seconds=None)
+def is_same(gold: str, answer: str) -> bool:
+    """Compare two texts in `normal` spelling: the first comparison that understands both decides."""
+    if spelled(gold) == spelled(answer):
+        return True
+    if (word := WORD.fullmatch(gold)) and (other := WORD.fullmatch(answer)):  # as formulas, DNE and END are equal
+        return word[1].lower() == other[1].lower()
+    decided = (compare(gold, answer) for compare in _COMPARISONS)
+    return next((same for same in decided if same is not None), False)
 
 
-def clean(text: str) -> str:
-    """Give one spelling to what differs in typing only: dollars, mathematics brackets, thousands spaces, final full stop,
-    and Unicode digits, minus, fractions, powers, roots and operators."""
-    text = SPECIAL.sub("", text).replace("\\$", "").replace("$", "")
-    text = re.sub(r"(?<=\d)(?:\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
-    for start, end in (("\\(", "\\)"), ("\\[", "\\]")):
-        text = text.removeprefix(start).removesuffix(end)
-    return text.strip().removesuffix(".").strip()
+def _same_number(gold: str, answer: str) -> bool | None:
+    """Compare two rational numbers exactly; 12 equals 12 %, and 0.5 equals 50 %."""
+    found = number(gold), number(answer)
+    if None in found:
+        return None
+    (first, is_percent), (second, is_other) = found
+    if first == second and (is_percent == is_other or abs(first) >= 1):
+        return True
+    return (first / 100 if is_percent else first) == (second / 100 if is_other else second)
 
 
-def _ascii(text: str) -> str:
-    text = re.sub(r"√\s*(\d+|[^\W\d_])", r"\\sqrt{\1}", text).replace("√", "\\sqrt")
-    return "".join(character if character.isascii() else _ascii_character(character) for character in text)
+def _same_quantity(gold: str, answer: str) -> bool | None:
+    """Compare values with units: one of both may leave its unit out."""
+    (value, unit), (other, other_unit) = _quantity(gold, True), _quantity(answer, False)
+    if unit is None and other_unit is None:
+        return None
+    if unit is None and number(value) is None and other_unit is not None and not units.is_known(other_unit):
+        return None
+    return (None in (unit, other_unit) or unit == other_unit) and is_same(value, other)
 
 
-def _ascii_character(character: str) -> str:
-    if character in SYMBOLS:
-        return SYMBOLS[character]
-    kind = unicodedata.decomposition(character).partition(" ")[0]
-    if kind in ("<fraction>", "<super>", "<sub>"):
-        plain = unicodedata.normalize("NFKC", character).replace("−", "-")
-        over, _, under = plain.partition("⁄")
-        return {"<fraction>": f"\\frac{{{over}}}{{{under}}}", "<super>": f"^{{{plain}}}", "<sub>": f"_{{{plain}}}"}[
-            kind
-        ]
-    digit = unicodedata.decimal(character, None)
-    return unicodedata.normalize("NFKC", character) if digit is None else str(digit)
+def _quantity(text: str, is_gold: bool) -> tuple[str, str | None]:
+    """Return a value and its unit; the text and None if it has none that is certain to be one."""
+    found = NUMBER.match(text)
+    if found and found.end() < len(text) and value_of(found) is not None:
+        unit = units.unit_behind_number(text[found.end() :], is_gold)
+        if unit is not None:
+            return found[0], unit
+    return units.unit_behind_formula(text)
+
+
+def _same_residue(gold: str, answer: str) -> bool | None:
+    """Compare `x \\equiv 3 \\pmod{7}` with others of the same modulus."""
+    found = pieces.residue(gold), pieces.residue(answer)
+    if found == (None, None):
+        return None
+    if None in found:
+        return False
+    (value, modulus), (other, other_modulus) = found
+    if not is_same(modulus, other_modulus):
+        return False
+    texts = [value, other, modulus]
+    if all(map(INTEGER.fullmatch, texts)) and int(modulus):
+        return (int(value) - int(other)) % int(modulus) == 0
+    return is_same(value, other)
+
+
+def _same_ratio(gold: str, answer: str) -> bool | None:
+    """Compare 2:3:5 part by part, up to a common factor; 2:3 equals 2/3."""
+    ratios = [pieces.split(text, ":") for text in (gold, answer)]
+    if max(map(len, ratios)) == 1:
+        return None
+    values = [[number(part) for part in ratio] for ratio in ratios]
+    if any(None in each for each in values):
+        return len(ratios[0]) == len(ratios[1]) and all(map(is_same, *ratios))
+    first, second = ([value for value, _ in each] for each in values)
+    first, second = ([*each, 1] if len(each) == 1 else each for each in (first, second))
+    pairs = list(zip(first, second, strict=False))
+    return (
+        len(first) == len(second) and all(a * second[0] == b * first[0] for a, b in pairs) and any(first) == any(second)
+    )
+
+
+def _same_named(gold: str, answer: str) -> bool | None:
+    """Compare values that have names: `x=1, y=2` by name, and with (1, 2) in the order of the names."""
+    named, others = pieces.named(gold), pieces.named(answer)
+    if named is None and others is None:
+        return None
+    if named and others:
+        if named.keys() != others.keys() or len(named) == 1:
+            return None if len(named) == len(others) == 1 else False
+        return all(is_same(value, others[name]) for name, value in named.items())
+    if named is None:
+        value, bracket = pieces.entries(gold)
+        if len(others) == 1:
+            return None if "=" in gold else is_same(gold, next(iter(others.values())))
+        ordered = [others[name] for name in sorted(others)]
+        return _in_order(value, ordered) if bracket else _in_any_order(value, ordered)
+    if len(named) == 1:
+        return None if "=" in answer else is_same(next(iter(named.values())), answer)
+    return _in_order([named[name] for name in sorted(named)], pieces.entries(answer)[0])
+
+
+def _same_relation(gold: str, answer: str) -> bool | None:
+    """Compare the sides of two chains of relations: 1<2 is not 2<3, though both hold."""
+    (sides, signs), (others, other_signs) = pieces.relation(gold), pieces.relation(answer)
+    if not signs or not other_signs:
+        return None
+    if len(signs) == len(other_signs):
+        if signs == other_signs and all(map(is_same, sides, others)):
+            return True
+        if signs == pieces.flipped(other_signs) and all(map(is_same, sides, reversed(others))):
+            return True
+    return None if re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", gold)) else False
+
+
+def _same_solutions(gold: str, answer: str) -> bool | None:
+    """Compare inequalities with intervals: x < -1 or x > 3."""
+    kinds = [bool(pieces.INEQUALITY.search(text)) for text in (gold, answer)]
+    if kinds[0] == kinds[1] and not any(map(pieces.BUILDER.match, (gold, answer))):
+        return None
+    found = [pieces.solutions(text, formula) for text in (gold, answer)]
+    return None if None in found else _verify(*found)
+
+
+def _same_list(gold: str, answer: str) -> bool | None:
+    """Compare tuples and intervals entry by entry, lists and sets in any order."""
+    (golds, bracket), (answers, other_bracket) = pieces.entries(gold), pieces.entries(answer)
+    if len(golds) == 1 or len(answers) == 1:
+        return None
+    if bracket and other_bracket and bracket != other_bracket and (len(golds) == 2 or "{" in bracket + other_bracket):
+        return False
+    if pieces.is_ordered(bracket) or pieces.is_ordered(other_bracket):
+        return _in_order(golds, answers)
+    differs = len({_quantity(each, True)[1] for each in golds}) > 1  # 3 boys, 4 girls
+    if differs and all(_quantity(each, False)[1] is None for each in answers):
+        return _in_order(golds, answers)
+    return _in_any_order(golds, answers)
+
+
+def _in_order(golds: Sequence[str], answers: Sequence[str]) -> bool:
+    return len(golds) == len(answers) and all(map(is_same, golds, answers))
+
+
+def _in_any_order(golds: Sequence[str], answers: Sequence[str]) -> bool:
+    return len(golds) == len(answers) <= MAX_PARTS and matches(golds, answers, is_same)
+
+
+def matches(golds: Sequence[str], answers: Sequence[str], same: Callable[[str, str], bool]) -> bool:
+    """Return whether every gold has its own answer: with a tolerance, one answer may fit two golds (Kuhn's matching)."""
+    fits = functools.cache(lambda i, j: same(golds[i], answers[j]))
+    owner: dict[int, int] = {}
+
+    def place(i: int, tried: set[int]) -> bool:
+        for j in range(len(answers)):
+            if j not in tried and fits(i, j):
+                tried.add(j)
+                if j not in owner or place(owner[j], tried):
+                    owner[j] = i
+                    return True
+        return False
+
+    return all(place(i, set()) for i in range(len(golds)))
+
+
+def _same_formula(gold: str, answer: str) -> bool | None:
+    """Compare two formulas with math-verify."""
+    words = [set(LONG_WORD.findall(STYLED.sub(r"\1", text))) for text in (gold, answer)]
+    if all(words) and words[0] != words[1]:  # as products, boys and sobs are equal
+        return False
+    first, second = formula(gold), formula(answer)
+    if first is None or second is None:
+        return False
+    if any(digits(each) > MAX_DIGITS for each in (first, second)) or is_unfinished(second, first):
+        return first == second  # as they are written
+    return _verify(*(_exact(each) for each in (first, second)))
+
+
+_COMPARISONS = (
+    *(_same_number, _same_quantity, _same_residue, _same_ratio, _same_named, _same_relation),
+    *(_same_solutions, _same_list, _same_formula),
+)
+LONG_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{4,}")
+STYLED = re.compile(rf"\\{STYLE} *\{{([^{{}}]*)\}}|\\(?:begin|end)\{{[a-z]*\}}")
+
+
+def _exact(expression):
+    """Return an expression with decimals as fractions, and i as the imaginary unit."""
+    from sympy import Float, I, Product, Rational, Sum, Symbol
+
+    if expression.has(Sum, Product):  # i may be their index
+        return expression
+    replaced = {each: Rational(str(each)) for each in expression.atoms(Float)}
+    replaced.update({I: Symbol("I", real=True), Symbol("i", real=True): I})
+    used = {old: new for old, new in replaced.items() if expression.has(old)}
+    return expression.xreplace(used) if used else expression
+
+
+def _verify(gold, answer) -> bool:
+    return _math_verify()([gold], [answer], allow_set_relation_comp=True, timeout_seconds=None)
+
+
+@functools.cache
+def _math_verify():
+    """Return math-verify's comparison, which rounds neither decimals nor what is near 0: 10^{-30} is not 2 * 10^{-30}."""
+    from math_verify import grader, verify
+    from sympy import Expr
+
+    rounded = grader.sympy_numeric_eq
+
+    def exact(first, second, *precision) -> bool:
+        if not isinstance(first, Expr) or not isinstance(second, Expr):
+            return rounded(first, second, *precision)
+        return first.is_number and second.is_number and _is_near(first.doit(), second.doit())
+
+    grader.sympy_numeric_eq = exact
+    return verify
+
+
+def _is_near(first, second) -> bool:
+    """Compare two numeric expressions: rational ones exactly, others in 15 digits."""
+    if first == second:
+        return True
+    if (first.is_Rational and second.is_Rational) or not (first.is_finite and second.is_finite):
+        return False
+    size = abs(first.evalf(15))
+    return bool(abs((first - second).evalf(15)) <= size * 1e-15)
 
 
 def is_hopeless(answer: str, gold_length: int) -> bool:
@@ -217,31 +356,3 @@ def _size(expression, digits_of_it: float) -> float:
     if isinstance(expression, Integer):
         return float(min(abs(int(expression)), 10**300))
     return 10 ** min(digits_of_it, 300.0) if expression.is_number else 1.0
-
-
-def _collapses(gold, text: str) -> bool:
-    """Return True for a gold list, not a set, that names an answer twice: as sympy's set it has forgotten that."""
-    return hasattr(gold, "is_FiniteSet") and gold.is_FiniteSet and len(gold.args) < len(_pieces(text))
-
-
-def _pieces(text: str) -> list[str]:
-    """Split at commas outside brackets. A set in braces is one piece."""
-    depth, pieces = 0, [""]
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    return pieces
-
-
-def _same_pieces(gold: str, answer: str) -> bool:
-    """Return True if two lists hold the same answers as often, in any order."""
-    left = [_parse(piece) for piece in _pieces(answer)]
-    for piece in map(_parse, _pieces(gold)):
-        match = next((i for i, other in enumerate(left) if _equal(piece, other)), None)
-        if match is None:
-            return False
-        left.pop(match)
-    return not left

@@ -162,7 +162,7 @@ def test_rewards_and_logs():
     assert check_reward(reward_func([QWEN + "Answer: 42"], [QWEN], ["42"]))["rewards"] == 1.0
 
 
-@pytest.mark.parametrize("label", ["", r"\frac{1", None, True, ["42"]])
+@pytest.mark.parametrize("label", ["", r"\frac{1", None, True, [[42]]])
 def test_a_label_that_cannot_be_read_fails_the_reward(label):
     with pytest.raises(GoldError, match="gold answer"):
         reward_func([QWEN + "Answer: 42"], [QWEN], [label])

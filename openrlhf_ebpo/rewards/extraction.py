@@ -1,0 +1,148 @@
+"""Find the answer of a response: the text that is compared with the gold answer (grading.py).
+
+Of what follows the last `</think>` the first of these counts, and of several the last one: the content of a
+`\\boxed{...}`, what follows "Answer:" at the start of a line, the content of `<answer>...</answer>`, a last line
+`#### 7`. A number anywhere else does not count. Markup around the answer (`$$`, `\\[`, a code fence, a bullet, `>`, bold)
+is taken off. All functions take time linear in the length of the response.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+THINK, THINK_END = "<think>", "</think>"
+SPECIAL = re.compile(r"<[|｜][^<>\n]{1,60}[|｜]>|</?s>|<(?:bos|eos|pad|end_of_turn)>")  # of decoded tokens
+# A second backslash is forgiven. A bare number needs no braces, and any other escaped character is not a brace.
+TOKEN = re.compile(
+    r"(?P<open>\\{1,2}(?:boxed|fbox)\s*\{)|\\{1,2}boxed\s+(?P<bare>-?\d+)|\\.|(?P<brace>[{}])", re.DOTALL
+)
+_LABEL = r"(?:(?:the )?(?:final )?answer|(?:最终|最后)?答案?)"
+ANSWER_LINE = re.compile(
+    rf"[ \t$*_#>`~•-]*(?:\d{{1,3}}[.)][ \t*_]+)?(?:\\text(?:bf)?\{{)?{_LABEL}[ \t*_]*[:：](?: *\}})?(.*)", re.IGNORECASE
+)
+HEADING = re.compile(rf"[ \t>]*(?:#+[ \t*_]*{_LABEL}|\*\*{_LABEL}\*\*|__{_LABEL}__)[ \t*_#\r]*", re.IGNORECASE)
+HASHES = re.compile(r"[ \t>*]*####(?!#)(.*)")
+QUOTE = re.compile(r"\n(?:[ \t]*>)+")
+ITEM = re.compile(r"[ \t]*(?:[-*+•][ \t]+|\d{1,3}[.)][ \t]+)(?=\S)")
+FENCE = re.compile(r"(?P<mark>```|~~~)(?:[\w+#-]*[ \t]*\r?\n)?")
+ENVIRONMENT = re.compile(
+    r"\\begin\{(?P<name>(?:align|aligned|equation|gather|gathered|multline|displaymath|math|eqnarray|split|center)\*?)\}"
+)
+DELIMITERS = {"$$": "$$", r"\[": r"\]", r"\(": r"\)", "$\n": "\n$", "`": "`", "<answer>": "</answer>"}
+NUMBERING = re.compile(r"\\(?:tag\*?|label)\{[^{}]*\}|\\(?:nonumber|notag)(?![a-z])|(?<!\\)&")
+EMPHASIS = " \t\r\n*_"
+BOLD = re.compile(r"(?<![\w)}])\*\*|\*\*(?![\w(\\{])")
+MARKUP = re.compile(
+    r"(?:[\s$*_`~#>.:：•-]|\\[\[\]()\\,;:! ]|\\(?:begin|end)\{[a-z]*\*?\}|\\(?:text|mathrm|textbf|mathbf)\{\s*\})*"
+)
+MAX_LINE = 100_000  # characters; a longer line is not markup alone
+MAX_LAYERS = 8  # of markup around an answer
+
+
+def extract_answer(response: str) -> str | None:
+    """Find the answer of a response; "" if there is nothing in its place but markup, None if it gives none."""
+    text = without_thoughts(SPECIAL.sub("", response))
+    found = last_box(text) if "box" in text else None
+    for find in (_after_label, _tagged, _last_line):
+        found = find(text) if found is None else found
+    return None if found is None else unwrap(found)
+
+
+def without_thoughts(response: str) -> str:
+    """Return what follows the last </think>; nothing of a <think> that never ends."""
+    return response.rpartition(THINK_END)[2].partition(THINK)[0]
+
+
+def last_box(text: str) -> str | None:
+    """Return the content of the box that closes last. One that never closes does not count: the response was cut off there."""
+    content, opened = None, []  # of each open brace: where its box's content starts, None for a brace of no box
+    for token in TOKEN.finditer(text):
+        if token["open"]:
+            opened.append(token.end())
+        elif token["bare"]:
+            content = token["bare"]
+        elif token["brace"] == "{":
+            opened.append(None)
+        elif token["brace"] == "}" and opened and (start := opened.pop()) is not None:
+            content = text[start : token.start()]
+    return content
+
+
+def _after_label(text: str) -> str | None:
+    """Return what follows the last "Answer:" at the start of a line: the first block of text that is not markup alone."""
+    end = len(text)
+    while end >= 0:
+        start = text.rfind("\n", 0, end) + 1
+        line = text[start:end]
+        if match := ANSWER_LINE.match(line):
+            return _first_block(match[1] + text[end:])
+        if HEADING.fullmatch(line) and (block := _first_block(text[end:])):
+            return block
+        end = start - 1
+    return None
+
+
+def _tagged(text: str) -> str | None:
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    return None if start < 0 else text[start + len("<answer>") : end]
+
+
+def _last_line(text: str) -> str | None:
+    match = HASHES.match(text.rstrip().rpartition("\n")[2])
+    return match and match[1]
+
+
+def _first_block(text: str) -> str:
+    """Return the display formula, code block, list or line that a text begins with."""
+    head, _, below = text.partition("\n")
+    if not head.strip(EMPHASIS):
+        text = QUOTE.sub("\n", f"\n{below}").lstrip()
+        if items := list(itertools.takewhile(ITEM.match, text.split("\n"))):
+            return ", ".join(unwrap(ITEM.sub("", item, count=1)) for item in items)
+    text = text.lstrip(EMPHASIS)
+    inner, after = _opened(text)
+    if inner is not None and "\n" in text[: len(text) - len(after)]:
+        return inner
+    lines = (line for line in text.split("\n") if not FENCE.fullmatch(f"{line}\n"))
+    return next((line for line in lines if not _is_markup(line)), "")
+
+
+def unwrap(text: str) -> str:
+    """Take off what encloses all of a text: display and inline delimiters, code fences, environments, bold."""
+    for _ in range(MAX_LAYERS):
+        text = BOLD.sub("", text).strip(EMPHASIS)
+        inner, after = _opened(text)
+        if inner is None or after.strip(" \t\r\n.。"):
+            break
+        text = inner
+    return "" if _is_markup(text) else text
+
+
+def _opened(text: str) -> tuple[str | None, str]:
+    """Return what the delimiters at the start of a text enclose, and what follows; None without delimiters."""
+    if environment := ENVIRONMENT.match(text):
+        inner, closed, after = text[environment.end() :].partition(rf"\end{{{environment['name']}}}")
+        return (_joined(inner), after) if closed else (None, "")
+    if fence := FENCE.match(text):
+        inner, closed, after = text[fence.end() :].partition(fence["mark"])
+        return (inner, after) if closed else (None, "")
+    for start, end in DELIMITERS.items():
+        if text.startswith(start):
+            inner, closed, after = text[len(start) :].partition(end)
+            return (inner, after) if closed else (None, "")
+    return None, ""
+
+
+def _joined(rows: str) -> str:
+    """Write the rows of an environment in one line: a row that begins with a relation continues the one before."""
+    found = ""
+    for row in re.split(r"\\\\(?:\[[^\]]*\])?", NUMBERING.sub("", rows)):
+        if row := row.strip():
+            found += row if not found or row[0] in "=<>" else f", {row}"
+    return found
+
+
+def _is_markup(text: str) -> bool:
+    return len(text) <= MAX_LINE and MARKUP.fullmatch(text) is not None

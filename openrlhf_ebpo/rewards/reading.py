@@ -1,0 +1,203 @@
+"""Read an answer: one spelling of a text, exact numbers, and formulas as math-verify's parser reads them.
+
+A formula counts only if it holds every number and letter of its text. math-verify takes words at the end for units and
+forgets them; here nothing is cut off before the parser (latex2sympy2_extended) reads the text, and what the parser is known
+to leave out is not read as a formula at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from fractions import Fraction
+
+from openrlhf_ebpo.rewards.extraction import SPECIAL, last_box
+
+SYMBOLS = {
+    **dict.fromkeys("−–—‐‑‒﹣", "-"),
+    **dict.fromkeys("·⋅∙∗", r"\cdot "),
+    **{"×": r"\times ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm ", "°": r"^\circ ", "′": "'"},
+    **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
+    **{"⟨": r"\langle ", "⟩": r"\rangle ", "Ø": r"\emptyset ", "∶": ":", "≡": r"\equiv ", "≈": "=", "√": "\\sqrt"},
+}
+CURRENCY = dict.fromkeys(map(ord, "$€£¥₹"))
+INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
+STYLE = r"(?:text(?:bf|it|rm|sf|tt|up|normal)?|math(?:bf|it|rm|sf|tt|normal)|operatorname|mbox|boldsymbol|bm)"
+WORD = re.compile(rf"(?:\\{STYLE}\s*\{{\s*)?([A-Za-z]{{3,}})\s*\}}?")  # letters alone, perhaps in a text command
+_NORMAL = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:displaystyle|limits|left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\.?", ""),
+        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-zA-Z]))|~|\s+", " "),
+        (r"\\varnothing(?![a-zA-Z])|\\\{ *\\\}", r"\\emptyset"),
+        (r"\\(?:math(?:rm|it|sf|normal)|text(?:rm|it|normal)?|operatorname|rm) *\{ *([ie]) *\}", r"\1"),
+        (rf"^\\{STYLE} *\{{([^{{}}]* [^{{}}]*)\}}$", r"\1"),
+        (rf"(\\{STYLE} *\{{[^{{}}]*[^{{}} ]) +(and|or|by) *\}}", r"\1} \\text{\2} "),
+        (r"\\c?dots(?![a-zA-Z])", r"\\ldots"),
+        (r"\\lt(?![a-zA-Z])", "<"),
+        (r"\\gt(?![a-zA-Z])", ">"),
+        (r"\\(?:leqslant|leq)(?![a-zA-Z])|<=", r"\\le"),
+        (r"\\(?:geqslant|geq)(?![a-zA-Z])|>=", r"\\ge"),
+        (r"\\neq(?![a-zA-Z])|!=", r"\\ne"),
+        (r"\\(?:approx|simeq|doteq|thickapprox)(?![a-zA-Z])", "="),
+        (r"\\(?:lor|vee)(?![a-zA-Z])", r" \\text{or} "),
+        (r"\\(?:land|wedge)(?![a-zA-Z])", r" \\text{and} "),
+        (r" +", " "),
+    )
+]
+_DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)"
+_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
+_SIGNED = rf" *[+-]? *{_DECIMAL} *"
+_EXPONENT = r" *\^ *(?:\{ *(?P<power%d>[+-]? *\d{1,4}) *\}|(?P<digit%d>\d))"
+NUMBER = re.compile(
+    r"(?P<sign>[+-]?) *(?:"
+    r"(?P<whole>\d*)\.(?P<head>\d*)\\(?:overline|bar|dot) *\{?(?P<cycle>\d+)\}?"
+    rf"|(?:(?P<mixed>{_WHOLE}) *)?\\frac *(?:\{{(?P<over1>{_SIGNED})\}}|(?P<over2>\d))"
+    rf" *(?:\{{(?P<under1>{_SIGNED})\}}|(?P<under2>\d))"
+    rf"|(?P<mixed2>{_WHOLE}) +(?P<over3>\d+)/(?P<under3>\d+)"
+    rf"|(?P<over4>{_DECIMAL}) */ *(?P<under4>{_DECIMAL})"
+    rf"|10{_EXPONENT % (1, 1)}"
+    rf"|(?P<factor>{_DECIMAL})(?:[eE](?P<power2>[+-]?\d{{1,4}})(?![\d.])"
+    rf"| *(?:\\times|\\cdot|\*) *10{_EXPONENT % (3, 3)})?"
+    r")"
+)
+PERCENT = re.compile(r" *(?:\\?%|percent|\\text *\{ *percent *\})")
+MAX_NUMBER = 1000  # characters
+FUNCTIONS = (
+    "sin|cos|tan|cot|sec|csc|log|exp|lim|max|min|gcd|lcm|det|deg|arg|sup|inf|arcsin|arccos|arctan|sinh|cosh|tanh|sqrt"
+)
+# What the parser leaves out, or reads as something else.
+MISREAD = re.compile(
+    r":|'|\\[cl]?dots|\.\.|…|\d \d|\d *_|\.\d+\.|\\(?:pmod|bmod|mod)(?![a-z])|\\mid|\\to(?![a-z])"
+    rf"|\\{STYLE} *\{{[^{{}}]*\}} *\d|(?<![A-Za-z\\])(?!(?:{FUNCTIONS})(?![A-Za-z]))[A-Za-z]{{3,}} *\d|[eE][+-]?\d{{5}}"
+)
+LETTER_GAMMA = re.compile(r"\\Gamma(?! *[(a-zA-Z])")  # else it is read as \gamma
+ARGUMENT = re.compile(r"\\(?:begin|end|mathbb|mathcal) *\{[^{}]*\}|\\[A-Za-z]+")  # letters that are not variables
+
+
+def clean(text: str) -> str:
+    """Give one spelling to what differs in typing only: a box around it all, dollars, mathematics brackets, thousands
+    spaces, final full stop, and Unicode digits, minus, fractions, powers, roots and operators."""
+    text = SPECIAL.sub("", text).replace("\\$", "").translate(CURRENCY)
+    text = re.sub(r"(?<=\d)(?:\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
+    text = re.sub(r"(?<!\\)\\[()\[\]]", "", text).strip().removesuffix(".").strip()
+    if text.startswith(("\\boxed", "\\fbox")) and (inner := last_box(text)) is not None:
+        return clean(inner)
+    return text
+
+
+def _ascii(text: str) -> str:
+    text = re.sub(r"√\s*(\d+|[^\W\d_])", r"\\sqrt{\1}", text)
+    return "".join(character if character.isascii() else _ascii_character(character) for character in text)
+
+
+def _ascii_character(character: str) -> str:
+    if character in SYMBOLS:
+        return SYMBOLS[character]
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    if kind in ("<fraction>", "<super>", "<sub>"):
+        plain = unicodedata.normalize("NFKC", character).replace("−", "-")
+        over, _, under = plain.partition("⁄")
+        return {"<fraction>": f"\\frac{{{over}}}{{{under}}}", "<super>": f"^{{{plain}}}", "<sub>": f"_{{{plain}}}"}[
+            kind
+        ]
+    digit = unicodedata.decimal(character, None)
+    return unicodedata.normalize("NFKC", character) if digit is None else str(digit)
+
+
+def normal(text: str) -> str:
+    """Give one spelling to LaTeX commands that mean the same."""
+    for pattern, replacement in _NORMAL:
+        text = pattern.sub(replacement, text)
+    return text.strip().removeprefix("=").strip()
+
+
+def spelled(text: str) -> str:
+    """Return the text that is compared where nothing else can be: without styles, needless spaces and braces; words in lower
+    case."""
+    text = re.sub(rf"\\{STYLE} *\{{([^{{}}]*)\}}", r"\1", text)
+    text = re.sub(r"([_^])\{([^{}\\])\}", r"\1\2", text)
+    text = re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", text).strip()
+    text = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda word: word[0].lower(), text)
+    return re.sub(r"\(([A-Za-z])\)", r"\1", text, count=1) if len(text) == 3 else text
+
+
+def number(text: str) -> tuple[Fraction, bool] | None:
+    """Read a rational number, and whether it is in percent: decimal, repeating decimal, fraction, mixed number, `3.5e4`,
+    `6.63\\times10^{-34}`."""
+    match = NUMBER.match(text) if len(text) <= MAX_NUMBER else None
+    rest = text[match.end() :] if match else ""
+    if match is None or (rest and not PERCENT.fullmatch(rest)):
+        match, rest = (NUMBER.fullmatch(text), "") if len(text) <= MAX_NUMBER else (None, "")
+    value = match and value_of(match)
+    return None if value is None else (value, bool(rest))
+
+
+def value_of(match: re.Match) -> Fraction | None:
+    """Return the value of a match of NUMBER; None for a division by zero."""
+    part = {name: (value or "").replace(",", "").replace(" ", "") for name, value in match.groupdict().items()}
+    sign = -1 if part["sign"] == "-" else 1
+    if cycle := part["cycle"]:
+        head = part["whole"] + part["head"]
+        value = Fraction(int(head + cycle) - int(head or 0), 10 ** len(part["head"]) * (10 ** len(cycle) - 1))
+        return sign * value
+    under = part["under1"] or part["under2"] or part["under3"] or part["under4"]
+    if under:
+        over = part["over1"] or part["over2"] or part["over3"] or part["over4"]
+        mixed = Fraction(part["mixed"] or part["mixed2"] or 0)
+        return sign * (mixed + Fraction(over) / Fraction(under)) if Fraction(under) else None
+    power = int(part["power1"] or part["digit1"] or part["power2"] or part["power3"] or part["digit3"] or 0)
+    return sign * Fraction(part["factor"] or 1) * Fraction(10) ** power
+
+
+def formula(text: str):
+    """Return a formula as sympy has it, not evaluated; None if it cannot be read, or not all of it."""
+    return None if MISREAD.search(text) else _parsed(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(text: str):
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+    from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+
+    spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
+    keep_case = ConversionConfig(lowercase_symbols=False)
+    try:
+        found = latex2sympy(
+            normalize_latex(LETTER_GAMMA.sub(r"\\text{LetterGamma}", _without_cycles(text)), spelling),
+            is_real=True,
+            normalization_config=None,
+            conversion_config=keep_case,
+        )
+    except Exception:  # the parser raises Exception itself
+        return None
+    return found if _holds_letters(found, text) else None
+
+
+def _without_cycles(text: str) -> str:
+    """Write repeating decimals as fractions."""
+
+    def fraction(match: re.Match) -> str:
+        value = value_of(match) if match["cycle"] else None
+        return match[0] if value is None else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+    return NUMBER.sub(fraction, text) if re.search(r"\\(?:overline|bar|dot)", text) else text
+
+
+def _holds_letters(expression, text: str) -> bool:
+    from sympy import Basic, Symbol
+    from sympy.core.function import AppliedUndef
+
+    letters = set(re.findall("[A-Za-z]", ARGUMENT.sub(" ", text)))
+    parts = [part for part in _walk(expression) if isinstance(part, Basic)]
+    names = [part.name for part in parts if isinstance(part, Symbol)]
+    names += [str(part.func) for part in parts if isinstance(part, AppliedUndef)]
+    return letters <= {*"".join(names), *"dDeEI", *(FUNCTIONS if re.search(FUNCTIONS, text) else "")}
+
+
+def _walk(expression):
+    from sympy import preorder_traversal
+
+    return preorder_traversal(expression)
