@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LR = 8e-4  # of all regimes, unless a grid of learning rates is asked for
+TASK_TITLES = {
+    "sort": "sorting",
+    "scratchpad": "30 to 40 tokens",
+    "long-scratchpad": "77 to 102 tokens",
+    "cut-scratchpad": "33 to 46 tokens, cut at 40",
+}
 
 
 @dataclass(frozen=True)
@@ -15,6 +21,8 @@ class Cell:
     Off-policy (sampling.py): steps_old: age of the weights that draw the rollouts; rounding: of these, bf16, int8 or int4;
     temperature: at which they draw, while the learner's is 1; old: whose log-probabilities the policy loss takes for the old
     ones, "trainer" or "sampler"; correction: by upstream's token ratio.
+
+    loss: its mean is taken over tokens, or by "sequence": over those of a response, then over responses.
     """
 
     start: float
@@ -29,6 +37,7 @@ class Cell:
     temperature: float = 1.0
     old: str = "trainer"
     correction: bool = False
+    loss: str = "token"
 
     @property
     def off_policy(self) -> bool:
@@ -43,7 +52,8 @@ class Cell:
         parts = [f"start {self.start:.0%}", f"G = {self.group}"]
         parts += ["confidently wrong"] * (self.examples == "confidently_wrong")
         parts += ["mixed difficulty"] * (self.examples == "mixed")
-        parts += ["sorting"] * (self.task == "sort")
+        parts += [TASK_TITLES[self.task]] * (self.task in TASK_TITLES)
+        parts += ["sequence mean"] * (self.loss == "sequence")
         parts += [f"{self.mini_batches} mini-batches a step"] * (self.mini_batches > 1)
         parts += [f"samples {self.steps_old} steps old"] * (self.steps_old > 0)
         parts += [f"sampler in {self.rounding}"] * bool(self.rounding)
@@ -83,6 +93,14 @@ CELLS = {
     "g2-5-mini-batches": Cell(0.05, group=2, mini_batches=4),
     "g4-30-16-old": Cell(0.3, steps_old=16),
     "g3-5": Cell(0.05, group=3, rollouts=129),
+    "g4-95": Cell(0.95),
+    "scratchpad-g2": Cell(0.05, group=2, task="scratchpad", steps=300),
+    "scratchpad": Cell(0.05, task="scratchpad", steps=300),
+    "scratchpad-sequence": Cell(0.05, task="scratchpad", loss="sequence", steps=300),
+    "scratchpad-95": Cell(0.95, task="scratchpad", steps=300),
+    "scratchpad-cut": Cell(0.05, task="cut-scratchpad", steps=300),
+    "scratchpad-long": Cell(0.05, task="long-scratchpad"),
+    "scratchpad-long-sequence": Cell(0.05, task="long-scratchpad", loss="sequence"),
 }
 
 

@@ -35,7 +35,7 @@ class Learning(Job):
         from lab import learner, orders, tasks
         from lab.warm_starts import warm_start
 
-        shape, cell = tasks.shape(self.width, self.layers), self.cell
+        shape, cell = tasks.shape(self.width, self.layers, self.cell.task), self.cell
         weights = warm_start(work / "warm_starts", shape, cell.task, cell.examples, cell.start, seeds)
         batches = orders.batches(self.order, cell, seeds, weights, shape, self.replicate)
         rows = learner.train(cell, self.estimator, weights, batches, shape, self.lr)

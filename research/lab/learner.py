@@ -2,13 +2,15 @@
 
 The policy loss of the real command (PPO clip 0.2, mean over tokens) and its optimizer (Adam, betas 0.9 and 0.95, gradient norm at most
 1, constant learning rate after a warm-up), without Ray and vLLM. All seeds are one batch (S first in every shape); each has
-its own weights, prompts and random numbers. Success on held-out words, and with it pass@k, is exact: the policy's
-probability of the one right answer.
+its own weights, prompts and random numbers. Success on held-out words, and with it pass@k, is exact where a word has one
+right response: the policy's probability of it. After a scratchpad it is measured with SAMPLES responses.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import math
 import random
 from collections.abc import Iterator
 
@@ -25,6 +27,8 @@ from openrlhf_ebpo.estimator.contract import Batch, Estimator
 
 BETAS, MAX_NORM, CLIP, WARMUP = (0.9, 0.95), 1.0, 0.2, 0.03
 EVALUATIONS = 15
+SAMPLED_EVALUATIONS, SAMPLED_WORDS, SAMPLES = 3, 128, 16  # where success is not exact
+GREEDY = 1e-3  # a temperature at which the likeliest token is drawn
 PASS_AT = (1, 4, 16, 64)
 TOKEN_BASELINE = "otb"  # has one advantage a token, and so is a row of this bench alone
 
@@ -48,41 +52,52 @@ def train(
     """
     estimator, entropy = build(spec, cell.group)
     states = [] if estimator is TOKEN_BASELINE else [estimator.initial() for _ in weights]
-    weights, sampler = weights.clone().requires_grad_(), Sampler(cell, shape)
+    weights, sampler, task = weights.clone().requires_grad_(), Sampler(cell, shape), tasks.TASKS[cell.task]
     adam = torch.optim.AdamW([weights], lr=lr, betas=BETAS, weight_decay=0.0)
-    heldout = examples(cell.task, [tasks.words()[0]] * len(weights))
-    rows = [{"step": 0, "rollouts": 0, **success(shape, weights, heldout)}]
+    success = functools.partial(sampled_success if task.scratchpad else exact_success, cell.task, shape)
+    every = max(cell.steps // (SAMPLED_EVALUATIONS if task.scratchpad else EVALUATIONS), 1)
+    rows = [{"step": 0, "rollouts": 0, **success(weights)}]
     since: list[dict] = []
     for step, (words, uniforms) in enumerate(batches, 1):
         adam.param_groups[0]["lr"] = lr * min(1.0, step / max(1, round(WARMUP * cell.steps)))
         prompts, answers = examples(cell.task, words)
         rollouts, corrections = sampler.draw(weights, prompts, uniforms)
-        rewards = ((rollouts.tokens == answers[:, :, None]).all(-1)).double()
+        rewards = task.rewards(rollouts.tokens, answers)
         if estimator is TOKEN_BASELINE:
             advantages = token_advantages(shape, weights, prompts, rollouts, rewards.float())
         else:
             advantages, states = estimated(estimator, states, words, rollouts, rewards)
-        since.append(of_batch(rewards, advantages))
+        since.append(of_batch(rewards, advantages, rollouts.mask))
         for part in range(cell.mini_batches):
             chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
             mini_batch = policy.Rollouts(*(each[:, chosen] for each in rollouts))
             correction = 1.0 if corrections is None else corrections[:, chosen]
             since[-1] |= update(
-                shape, weights, adam, prompts[:, chosen], mini_batch, advantages[:, chosen], entropy, correction
+                shape,
+                weights,
+                adam,
+                prompts[:, chosen],
+                mini_batch,
+                advantages[:, chosen],
+                entropy,
+                correction,
+                cell.loss,
             )
-        if step % max(cell.steps // EVALUATIONS, 1) == 0:
+        if step % every == 0:
             means = {name: torch.stack([each[name] for each in since]).mean(0) for name in since[0]}
-            rows.append({"step": step, "rollouts": step * cell.rollouts, **success(shape, weights, heldout), **means})
+            rows.append({"step": step, "rollouts": step * cell.rollouts, **success(weights), **means})
             since = []
     return rows
 
 
-def of_batch(rewards: torch.Tensor, advantages: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of each seed: the share of groups that fail entirely, the reward, the root mean square of the advantages."""
+def of_batch(rewards: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of each seed: the share of groups that fail entirely, the reward, the advantages' root mean square, the tokens of a
+    response."""
     return {
         "all_fail": (rewards == 0).all(-1).double().mean(-1),
         "reward": rewards.mean((1, 2)),
         "advantage_rms": advantages.square().flatten(1).mean(1).sqrt(),
+        "length": mask.sum(-1).double().mean((1, 2)),
     }
 
 
@@ -117,15 +132,17 @@ def draws(cell: Cell, seeds: list[int], replicate: int) -> Batches:
 
 def random_numbers(cell: Cell, seeds: list[int], replicate: int = 0) -> Iterator[torch.Tensor]:
     generators = [torch.Generator().manual_seed(1000 * replicate + seed) for seed in seeds]
-    size = (cell.prompts, cell.group, tasks.RESPONSE)
+    size = (cell.prompts, cell.group, tasks.TASKS[cell.task].response)
     while True:
         yield torch.stack([torch.rand(size, generator=each) for each in generators])
 
 
 def examples(task: str, words: list[list[str]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Prompts (S, M, P) and answers (S, M, T)."""
-    spelled = [[tasks.ANSWERS[task](word) for word in each] for each in words]
-    return torch.stack([*map(tasks.prompts, words)]), torch.stack([*map(tasks.answers, spelled)])
+    kind = tasks.TASKS[task]
+    spelled = [[kind.answer(word) for word in each] for each in words]
+    answers = [tasks.answers(each, kind.response) for each in spelled]
+    return torch.stack([*map(tasks.prompts, words)]), torch.stack(answers)
 
 
 def estimated(estimator, states: list, words, rollouts: policy.Rollouts, rewards) -> tuple[torch.Tensor, list]:
@@ -157,9 +174,18 @@ def token_advantages(shape, weights, prompts, rollouts: policy.Rollouts, rewards
 
 
 def update(
-    shape, weights, adam, prompts, rollouts: policy.Rollouts, advantages, entropy_weight: float, correction=1.0
+    shape,
+    weights,
+    adam,
+    prompts,
+    rollouts: policy.Rollouts,
+    advantages,
+    entropy_weight: float,
+    correction=1.0,
+    mean="token",
 ) -> dict:
-    """One optimizer step; of each seed (S,) the gradient's norm before it is cut to MAX_NORM, the entropy, and the KL of
+    """Take an optimizer step with the loss's mean over tokens, or over those of a response and then over responses
+    ("sequence"); of each seed (S,) the gradient's norm before it is cut to MAX_NORM, the entropy, and the KL of
     the policy before to that after, exact over the vocabulary at the tokens that were drawn."""
     log_probs, distributions = policy.log_probs(shape, weights, prompts, rollouts.tokens)
     count = rollouts.mask.sum((1, 2, 3))
@@ -167,7 +193,9 @@ def update(
     if advantages.ndim < rollouts.mask.ndim:
         advantages = advantages[..., None]
     surrogate = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
-    loss = -(correction * surrogate * rollouts.mask).sum((1, 2, 3)) / count
+    losses = -(correction * surrogate * rollouts.mask).sum(-1)
+    by_sequence = (losses / rollouts.mask.sum(-1)).mean((1, 2))
+    loss = by_sequence if mean == "sequence" else losses.sum((1, 2)) / count
     with torch.set_grad_enabled(entropy_weight > 0):
         entropy = (-(distributions.exp() * distributions).sum(-1) * rollouts.mask).sum((1, 2, 3)) / count
     adam.zero_grad()
@@ -182,7 +210,28 @@ def update(
     return {"grad_norm": norm[:, 0], "entropy": entropy.detach(), "kl": kl}
 
 
-def success(shape: policy.Shape, weights, heldout: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """pass@k of each seed on the held-out words, (S,): the chance that one of k responses is right."""
-    rates = policy.success(shape, weights, *heldout).double()
-    return {f"pass@{k}": (1 - (1 - rates) ** k).mean(-1) for k in PASS_AT}
+def exact_success(task: str, shape: policy.Shape, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return pass@k of each seed on the held-out words, (S,): the chance that one of k responses is right; and the share
+    of words that greedy decoding gets right."""
+    rates, greedy = policy.graded(shape, weights, *examples(task, [tasks.words()[0]] * len(weights)))
+    rates = rates.double()
+    pass_at = {f"pass@{k}": (1 - (1 - rates) ** k).mean(-1) for k in PASS_AT}
+    return pass_at | {"greedy": greedy.double().mean(-1)}
+
+
+def sampled_success(task: str, shape: policy.Shape, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what `exact_success` does, from SAMPLES responses to each of SAMPLED_WORDS words, as far as these tell pass@k."""
+    prompts, answers = examples(task, [tasks.words()[0][:SAMPLED_WORDS]] * len(weights))
+    size = (*answers.shape[:2], SAMPLES, shape.response)
+    uniforms = torch.rand(size, generator=torch.Generator().manual_seed(0))
+    weights = weights.detach()
+    right = tasks.TASKS[task].rewards(policy.generate(shape, weights, prompts, uniforms).tokens, answers)
+    greedy = policy.generate(shape, weights, prompts, uniforms[:, :, :1], GREEDY)
+    found = {f"pass@{k}": pass_at(right.sum(-1).numpy(), SAMPLES, k).mean(-1) for k in PASS_AT if k <= SAMPLES}
+    return found | {"greedy": tasks.TASKS[task].rewards(greedy.tokens, answers).mean((1, 2))}
+
+
+def pass_at(passes: np.ndarray, samples: int, k: int) -> torch.Tensor:
+    """Return the unbiased 1 − C(n − c, k) / C(n, k) for c passes of n samples."""
+    failing = [math.comb(samples - c, k) / math.comb(samples, k) for c in range(samples + 1)]
+    return 1 - torch.tensor(failing, dtype=torch.float64)[torch.as_tensor(passes, dtype=torch.long)]

@@ -193,9 +193,27 @@ def generate(shape: Shape, weights: Tensor, prompts: Tensor, uniforms: Tensor, t
 
 
 @torch.no_grad()
-def success(shape: Shape, weights: Tensor, prompts: Tensor, answers: Tensor, at_once: int = 128) -> Tensor:
-    """The exact probability (S, M) that a response to a prompt is its answer (S, M, T), which ends with END."""
+def graded(
+    shape: Shape, weights: Tensor, prompts: Tensor, answers: Tensor, decisive: Tensor | None = None, at_once: int = 128
+) -> tuple[Tensor, Tensor]:
+    """Compare the policy with the answers (S, M, T), which end with END; both results are exact.
+
+    Args:
+        decisive: positions (S, M, T) that count; None: all of an answer.
+
+    Returns:
+        The probability (S, M) that a response drawn at temperature 1 is the answer, and whether greedy decoding gives it.
+    """
     found = []
-    for some, right in zip(prompts.split(at_once, 1), answers.split(at_once, 1), strict=True):
-        found.append((log_probs(shape, weights, some, right[:, :, None])[0][:, :, 0] * (right != PAD)).sum(-1).exp())
-    return torch.cat(found, 1)
+    decisive = answers != PAD if decisive is None else decisive
+    for some, right, present in zip(*(x.split(at_once, 1) for x in (prompts, answers, decisive)), strict=True):
+        chosen, distributions = log_probs(shape, weights, some, right[:, :, None])
+        greedy = distributions[:, :, 0].argmax(-1) == right
+        found.append(((chosen[:, :, 0] * present).sum(-1).exp(), (greedy | ~present).all(-1)))
+    probabilities, greedy = (torch.cat(part, 1) for part in zip(*found, strict=True))
+    return probabilities, greedy
+
+
+def success(shape: Shape, weights: Tensor, prompts: Tensor, answers: Tensor) -> Tensor:
+    """Return the probabilities of `graded`."""
+    return graded(shape, weights, prompts, answers)[0]

@@ -23,6 +23,7 @@ from openrlhf_ebpo.files import write_text
 
 BASE = "group_norm"
 OVERVIEW = ("ebpo", "james_stein", "score_weighted", "ebpo.robust")  # in the overview
+DECODED = ("ebpo", "ebpo.robust", "raw_reward")  # of whose greedy success and pass@16 there is a table
 LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
 COLUMNS = (
     *("estimator", "success at the end", "minus GRPO's", "seeds ahead", "rollouts to {level:.2f}, in GRPO's"),
@@ -37,7 +38,7 @@ def show(source: Path, cells: list[str], export: Path | None) -> None:
         UsageError: nothing is there.
     """
     summaries = [each for each in summarised(source) if each["cell"] in cells]
-    print(f"{overview(summaries)}\n\n{details(summaries)}")
+    print(f"{overview(summaries)}\n\n{decoded(summaries)}\n\n{details(summaries)}")
     if export:
         write_text(export, "[\n" + ",\n".join(json.dumps(each, separators=(",", ":")) for each in summaries) + "\n]\n")
 
@@ -89,17 +90,25 @@ def level(run: Run) -> float:
 
 
 def summary(run: Run, wanted: float) -> dict:
-    success, pass64, entropy = (run.values(name) for name in ("pass@1", "pass@64", "entropy"))
+    success, pass16, entropy = (run.values(name) for name in ("pass@1", "pass@16", "entropy"))
+    pass64 = run.values("pass@64") if "pass@64" in run.records[0] else np.full_like(success, np.nan)
     entropy = np.concatenate([entropy[:1], entropy])  # before the first step: as at the first evaluation
     at = {"rollouts_at": run.values("rollouts"), "pass64_at": pass64, "entropy_at": entropy}
     found = {
         "end": success[-1],
         "pass64": pass64[-1],
+        "pass16": pass16[-1],
         "entropy": entropy[-1],
+        "start": success[0],
+        "pass16_start": pass16[0],
         "grad_norm": run.values("grad_norm").mean(0),
         "all_fail": run.values("all_fail")[0],
         **{name: where_reached(success, wanted, curve) for name, curve in at.items()},
     }
+    if "greedy" in run.records[0]:
+        found |= {"greedy_start": run.values("greedy")[0], "greedy": run.values("greedy")[-1]}
+    if "length" in run.records[0]:
+        found["length"] = run.values("length")[-1]
     return {**run.job, "seeds": len(run.records), "level": round(wanted, 4)} | {
         k: shortened(v) for k, v in found.items()
     }
@@ -142,6 +151,29 @@ def ahead_of(base: dict, run: dict) -> str:
     """The difference in success at the end, and over how many seeds where those are not all of `base`."""
     found, seeds = interval(difference(run, base)).text(), min(run["seeds"], base["seeds"])
     return found if seeds == base["seeds"] else f"{found} ({seeds} seeds)"
+
+
+def decoded(summaries: list[dict]) -> str:
+    """A row a regime: is the lead one of greedy decoding and of pass@16 too, or have samples only become more alike?"""
+    columns = ["regime", "seeds", "start", title(BASE)]
+    columns += [f"{title(name)} minus GRPO: {what}" for what in ("greedy", "pass@16") for name in DECODED]
+    rows = []
+    for name in CELLS:
+        runs = {each["estimator"]: each for each in summaries if each["cell"] == name and is_common(each)}
+        base = runs.get(BASE, {})
+        if "greedy" in base:
+            levels = [three(base, "start", "greedy_start", "pass16_start"), three(base, "end", "greedy", "pass16")]
+            leads = [
+                interval(difference(runs[each], base, metric)).text() if "greedy" in runs.get(each, {}) else ""
+                for metric in ("greedy", "pass16")
+                for each in DECODED
+            ]
+            rows.append([CELLS[name].title, str(len(base["greedy"])), *levels, *leads])
+    return table(columns, rows)
+
+
+def three(run: dict, *names: str) -> str:
+    return " / ".join(mean(run[name], 3) for name in names)
 
 
 def details(summaries: list[dict]) -> str:

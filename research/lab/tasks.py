@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,13 +15,56 @@ from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.rewards import gym
 
 MAX_LETTERS = 6  # of a word
-PROMPT = 8  # two positions more than needed: with the response's 16 (Shape)
-RESPONSE = MAX_LETTERS + 2  # its end token, and room for one token too many
+PROMPT = 8  # two positions more than needed: with the response's a multiple of 16 (Shape)
 HELDOUT = 512
 DRAWN = 12_000  # tasks to take distinct words from
 
-backward: Callable[[str], str] = lambda word: word[::-1]  # noqa: E731
-ANSWERS: dict[str, Callable[[str], str]] = {"backward": backward, "sort": lambda word: "".join(sorted(word))}
+MARK = "z"  # between a scratchpad and the answer, in the examples of a warm start
+FILLERS = "abcdefghijklmnopqrstuvwxy"  # of a scratchpad, the first ones more often
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a response to a word has to say.
+
+    Attributes:
+        answer: the letters that decide: all of a response or, after a scratchpad, its last ones.
+        response: positions, with the end token; a longer response is cut, and fails.
+        scratchpad: the fewest and the most letters in front of MARK and the answer in the examples of a warm start. They
+            mean nothing, and a response may hold any.
+    """
+
+    answer: Callable[[str], str]
+    response: int = MAX_LETTERS + 2  # the end token, and room for one token too many
+    scratchpad: tuple[int, int] | None = None
+
+    def example(self, draw: random.Random, word: str) -> str:
+        """Return a right response."""
+        if not self.scratchpad:
+            return self.answer(word)
+        weights = [1 / (i + 1) for i in range(len(FILLERS))]
+        letters = draw.choices(FILLERS, weights, k=draw.randint(*self.scratchpad))
+        return "".join(letters) + MARK + self.answer(word)
+
+    def rewards(self, tokens: Tensor, answers: Tensor) -> Tensor:
+        """Grade responses (S, M, G, T) by the answers (S, M, T): 1 or 0, (S, M, G) float64."""
+        answers = answers[:, :, None].expand_as(tokens)
+        if not self.scratchpad:
+            return (tokens == answers).all(-1).double()
+        count = (answers[0, 0, 0] != PAD).sum()
+        ends = (tokens == END).double().argmax(-1, keepdim=True)
+        at = ends - count + 1 + torch.arange(int(count))
+        decisive = tokens.gather(-1, at.clamp(min=0))
+        return ((decisive == answers[..., :count]).all(-1) & (at[..., 0] >= 0)).double()
+
+
+TASKS = {
+    "backward": Task(lambda word: word[::-1]),
+    "sort": Task(lambda word: "".join(sorted(word))),
+    "scratchpad": Task(lambda word: word[:-3:-1], 40, (27, 36)),
+    "long-scratchpad": Task(lambda word: word[:-3:-1], 104, (74, 98)),
+    "cut-scratchpad": Task(lambda word: word[:-3:-1], 40, (30, 42)),
+}
 
 
 @functools.cache
@@ -33,8 +77,8 @@ def words() -> tuple[list[str], list[str]]:
     return plain[:HELDOUT], plain[HELDOUT:]
 
 
-def shape(width: int = 32, layers: int = 1) -> Shape:
-    return Shape(PROMPT, RESPONSE, width, layers=layers)
+def shape(width: int = 32, layers: int = 1, task: str = "backward") -> Shape:
+    return Shape(PROMPT, TASKS[task].response, width, layers=layers)
 
 
 def prompts(chosen: list[str]) -> Tensor:
@@ -42,10 +86,10 @@ def prompts(chosen: list[str]) -> Tensor:
     return torch.tensor([[PAD] * (PROMPT - len(word)) + letters(word) for word in chosen])
 
 
-def answers(spelled: list[str]) -> Tensor:
-    """(M, T), with the end token, padded on the right."""
-    rows = [[*letters(word), END] for word in spelled]
-    return torch.tensor([row + [PAD] * (RESPONSE - len(row)) for row in rows])
+def answers(spelled: list[str], positions: int) -> Tensor:
+    """(M, positions), with the end token, padded on the right, or cut."""
+    rows = [[*letters(word), END][:positions] for word in spelled]
+    return torch.tensor([row + [PAD] * (positions - len(row)) for row in rows])
 
 
 def letters(word: str) -> list[int]:
@@ -57,7 +101,7 @@ def letters(word: str) -> list[int]:
 
 def right(draw: random.Random, task: str) -> tuple[str, str]:
     word = draw.choice(words()[1])
-    return word, ANSWERS[task](word)
+    return word, TASKS[task].example(draw, word)
 
 
 def mixed(draw: random.Random, task: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -40,15 +41,13 @@ def supervised(shape, task: str, examples: str, starts: list[float], seeds: list
     draws = [random.Random(f"warm start {seed}") for seed in seeds]
     weights = policy.initial(shape, seeds).requires_grad_()
     adam = torch.optim.AdamW([weights], lr=LR, betas=(0.9, 0.95), weight_decay=0.0)
-    words = tasks.words()[1][:VALIDATION]
-    validation = [tasks.prompts(words), tasks.answers([tasks.ANSWERS[task](word) for word in words])]
-    validation = [tensor.expand(len(seeds), *tensor.shape) for tensor in validation]
+    validation = [tensor.expand(len(seeds), *tensor.shape) for tensor in validation_set(task)]
     reached: list[dict[float, Tensor]] = [{} for _ in seeds]
     for step in range(MAX_STEPS):
         adam.param_groups[0]["lr"] = LR * min(1.0, (step + 1) / WARMUP)
         shown = [[tasks.EXAMPLES[examples](draw, task) for _ in range(BATCH)] for draw in draws]
         prompts = torch.stack([tasks.prompts([word for word, _ in rows]) for rows in shown])
-        answers = torch.stack([tasks.answers([answer for _, answer in rows]) for rows in shown])
+        answers = torch.stack([tasks.answers([answer for _, answer in rows], shape.response) for rows in shown])
         log_probs, _ = policy.log_probs(shape, weights, prompts, answers[:, :, None])
         mask = (answers != tasks.PAD)[:, :, None]
         adam.zero_grad()
@@ -56,7 +55,7 @@ def supervised(shape, task: str, examples: str, starts: list[float], seeds: list
         adam.step()
         if step % CHECKED_EVERY or step < tasks.AT_LEAST[examples]:
             continue
-        for row, success in enumerate(policy.success(shape, weights, *validation).mean(-1).tolist()):
+        for row, success in enumerate(policy.graded(shape, weights, *validation)[0].mean(-1).tolist()):
             for start in starts:
                 if success >= start and start not in reached[row]:
                     reached[row][start] = weights[row].detach().clone()
@@ -65,3 +64,21 @@ def supervised(shape, task: str, examples: str, starts: list[float], seeds: list
     raise RuntimeError(
         f"{MAX_STEPS} steps on {examples} examples of {task!r} never taught {max(starts):.0%} to every seed"
     )
+
+
+def validation_set(task: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Prompts (M, P) and right responses (M, T) of training words, and which positions (M, T) of these decide: after a
+    scratchpad, the answer. A right response that is longer than T is drawn again."""
+    words, kind, draw = tasks.words()[1][:VALIDATION], tasks.TASKS[task], random.Random("validation")
+    shown = [next(fitting(kind, draw, word)) for word in words]
+    answers = tasks.answers(shown, kind.response)
+    ends = torch.tensor([[len(text)] for text in shown])
+    decide = torch.tensor([[len(kind.answer(word))] for word in words])
+    positions = torch.arange(kind.response)
+    return tasks.prompts(words), answers, (positions <= ends) & (positions >= ends - decide)
+
+
+def fitting(kind: tasks.Task, draw: random.Random, word: str) -> Iterator[str]:
+    while True:
+        if len(text := kind.example(draw, word)) < kind.response:
+            yield text
