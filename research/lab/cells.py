@@ -52,7 +52,7 @@ class Cell:
         parts = [f"start {self.start:.0%}", f"G = {self.group}"]
         parts += ["confidently wrong"] * (self.examples == "confidently_wrong")
         parts += ["mixed difficulty"] * (self.examples == "mixed")
-        parts += [TASK_TITLES[self.task]] * (self.task in TASK_TITLES)
+        parts += [title for task, title in TASK_TITLES.items() if task == self.task]
         parts += ["sequence mean"] * (self.loss == "sequence")
         parts += [f"{self.mini_batches} mini-batches a step"] * (self.mini_batches > 1)
         parts += [f"samples {self.steps_old} steps old"] * (self.steps_old > 0)
