@@ -1,7 +1,8 @@
 """Success at the end of trainings on the real stack: results by folder or file, and their tables, paired with GRPO's seeds.
 
 A result is a job's fields, its seed and its record: `end`, prompts_per_step, n_samples_per_prompt, tasks, samples, prompts (an
-identity), and, where they were measured, start, age (of the samples, by step), pass and start_pass (pass@k of the held-out tasks).
+identity), and, where they were measured, start, age (of the samples, by step), pass and start_pass (pass@k of the held-out tasks),
+greedy and start_greedy (success of greedy decoding), and by step seconds, length, entropy; own_share is a part of the seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from openrlhf_ebpo.files import write_text
 
 BASE = "group_norm"
 COMMON = ("task", "start", "steps", "prompts_per_step", "tasks", "samples", "warm_start")  # of all results of one table
+LAST = 5  # steps, of which means are shown
+BY_STEP = {"length": "tokens, last 5 steps", "entropy": "entropy, last 5 steps", "seconds": "seconds a step"}
 NOTE = (
     "Minus GRPO's: the mean difference over seeds, with its 95 % t-interval. Visible: the smallest difference that so many "
     "pairs as noisy as these would show four times in five."
@@ -110,6 +113,10 @@ def of_setting(results: Sequence[dict]) -> list[str]:
     head = ["estimator", *(f"seed {seed}" for seed in seeds), "mean", "rise, in GRPO's", "minus GRPO's", "visible"]
     head += [*(["steps old"] if aged else []), *(f"pass@{k}" for k in powers)]
     head += [f"pass@{powers[-1]} minus GRPO's"] if powers else []
+    greedy = any("greedy" in result for result in results)
+    head += ["greedy", "greedy minus GRPO's"] if greedy else []
+    by_step = [name for name in BY_STEP if all(name in result for result in results)]
+    head += [BY_STEP[name] for name in by_step] + (["own code"] if any("own_share" in r for r in results) else [])
     rows = []
     for name in sorted(ends, key=lambda name: (name != BASE, -np.mean(list(ends[name].values())))):
         own = ends[name]
@@ -123,6 +130,12 @@ def of_setting(results: Sequence[dict]) -> list[str]:
         if powers:
             last = [{seed: run["pass"][powers[-1]] for seed, run in runs.get(one, {}).items()} for one in (name, BASE)]
             cells.append("" if name == BASE else compared(paired(*last), None)[1])
+        if greedy:
+            decoded = [{seed: run["greedy"] for seed, run in runs.get(one, {}).items()} for one in (name, BASE)]
+            cells += [f"{np.mean([*decoded[0].values()]):.3f}"]
+            cells.append("" if name == BASE else compared(paired(*decoded), None)[1])
+        cells += [f"{np.mean([np.mean(run[metric][-LAST:]) for run in mine]):.3g}" for metric in by_step]
+        cells += [f"{np.mean([run['own_share'] for run in mine]):.1%}"] if "own_share" in mine[0] else []
         rows.append(cells)
     return [described(results[0]), table(head, rows)]
 
@@ -130,6 +143,7 @@ def of_setting(results: Sequence[dict]) -> list[str]:
 def described(result: dict) -> str:
     sampling = f", {result['sampling']}" if result.get("sampling", "sync") != "sync" else ""
     start = f"; start {result['start']:.3f}" if "start" in result else ""
+    start += f", greedy {result['start_greedy']:.3f}" if "start_greedy" in result else ""
     start += "".join(f", pass@{k} {value:.3f}" for k, value in result.get("start_pass", {}).items())
     return (
         f"**G = {result['n_samples_per_prompt']}{sampling}, {result['prompts_per_step']} prompts a step, {result['steps']} "
