@@ -86,7 +86,7 @@ def test_responses_come_as_often_as_their_probability_says(bench):
 
 def test_padding_does_not_change_what_a_prompt_says(bench):
     """The same word in a wider prompt, whose extra positions on the left are padding."""
-    answers = bench.tasks.answers(["cba"])[None]
+    answers = bench.tasks.answers(["cba"], bench.shape.response)[None]
     narrow = bench.tasks.prompts(["abc"])[None]
     changed = bench.policy.initial(bench.shape, [0])
     torch.manual_seed(0)
@@ -105,9 +105,18 @@ def test_success_is_the_probability_of_the_answer(bench):
     exact = bench.policy.success(shape, weights, prompts, answers)
     assert could_be_one.any()
     torch.testing.assert_close(exact[could_be_one], rollouts.log_probs[:, :, 0].sum(-1).exp()[could_be_one])
-    assert bench.learner.success(shape, weights, (prompts, answers))["pass@64"] == pytest.approx(
-        (1 - (1 - exact.double()) ** 64).mean(-1)
-    )
+    greedy = bench.policy.generate(shape, weights, prompts, torch.rand(*answers.shape[:2], 1, answers.shape[2]), 1e-4)
+    answers = greedy.tokens[:, :, 0]
+    assert bench.policy.graded(shape, weights, prompts, answers)[1].all()
+    assert not bench.policy.graded(shape, weights, prompts, (answers + 1) % bench.policy.VOCABULARY)[1].any()
+
+
+def test_only_the_last_tokens_of_a_scratchpad_decide(bench):
+    task = bench.tasks.TASKS["scratchpad"]
+    answers = bench.tasks.answers(["ba"], task.response)[None]
+    said = ["qqqqzba", "ba", "baz", "zab", "ba" * 22]
+    tokens = bench.tasks.answers(said, task.response)[None, None]
+    assert task.rewards(tokens, answers).flatten().tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("estimator", ["otb", "group_norm", "ebpo", "score_weighted+entropy=0.01"])
