@@ -224,7 +224,12 @@ def curves(end: float) -> dict:
     """Of a seed whose success goes from 0 to this end in two evaluations."""
     rising = [0.0, end / 2, end]
     constant = {name: [0.1, 0.1] for name in ("grad_norm", "all_fail", "entropy")}
-    return {"rollouts": [0, 100, 200], "pass@1": rising, "pass@64": [0.5, *rising[1:]], **constant}
+    return {
+        "rollouts": [0, 100, 200],
+        "pass@1": rising,
+        **{f"pass@{k}": [0.5, *rising[1:]] for k in (16, 64)},
+        **constant,
+    }
 
 
 def write_runs(bench, output: Path, **ends: tuple[float, ...]) -> None:
