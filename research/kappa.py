@@ -2,7 +2,7 @@
 
 κ = E[‖s‖² | fail] / E[‖s‖² | pass] with the true gradient s of every single response, at the warm start of each cell, beside the
 proxy that training has for nothing, Σ (1 − π)² over a response's tokens. Predicted is the effective sample size that
-gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth (openrlhf_ebpo/estimator/law.py).
+gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth (lab/law.py).
 
     python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
     python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions beside what was measured
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lab import model_scores, policy, tasks
+from lab import law, model_scores, policy, tasks
 from lab.cells import CELLS, Cell
 from lab.learner import build, draws, examples
 from lab.measured import measure
@@ -33,7 +33,6 @@ from lab.summaries import title
 from lab.tables import table
 from lab.warm_starts import warm_start
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.estimator import law
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.files import write_text
 

@@ -75,12 +75,6 @@ def output_of(*words: str | Path) -> str:
     return "" if done.returncode else done.stdout
 
 
-def memory_gb() -> float | None:
-    """Return the memory of the smallest GPU that the installed torch can use here, in units of 1e9 bytes."""
-    sizes = [] if is_cpu_stack() else [each["memory_mib"] for each in gpus() if each["memory_mib"]]
-    return min(sizes) * MIB / 1e9 if sizes else None
-
-
 def devices() -> list[str]:
     return sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
 

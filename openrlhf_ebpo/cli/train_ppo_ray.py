@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import gpu, gym_check, machine, memory, model_fit, preflight
+from openrlhf_ebpo.checks import gym_check, machine, model_fit, preflight
 from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -86,8 +86,7 @@ def run(argv: list[str]) -> None:
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     found = checkpoint_to_resume(vars(flat), not dry_run, force) if args.ckpt.load_enable else None
     resumed, lines = changes.resume(args, found, force)
-    gigabytes = gpu.memory_gb() if assumed is None else assumed
-    notices += [*lines, *(memory.memory_notices(args, gigabytes) if gigabytes or dry_run else ())]
+    notices += lines
     if dry_run:
         show_dry_run(args, notices, stored_argv if translated else None, sampled, assumed)
         return

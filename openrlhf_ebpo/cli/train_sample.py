@@ -7,21 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_check import MODEL
 from openrlhf_ebpo.checks.model_fit import read_rows, render_rows
 from openrlhf_ebpo.command import one_line
-from openrlhf_ebpo.estimator import law
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.rewards.limits import Limits
 
 DEFAULT_PROMPTS = 4  # with an answer each
-ENOUGH_OF_EACH, MANY_PROMPTS = 8, 128  # passes and failures, for a ratio of means
-BOOTSTRAPS, TINY = 2000, 1e-9
 MAX_CHARS = 240  # of a prompt or an answer
 MAX_WAIT_SECONDS = 1800.0  # for the engine's start, and for the next answer
 NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
@@ -52,7 +47,7 @@ def sample(args, count: int) -> Iterator[str]:
     engines.prepare_process()
     rows = read_rows(args.data.prompt_dataset.split(",")[0].strip(), args.data.prompt_split, args, count)
     prompts, settings = render_rows(rows, args, model), engine_settings(args)
-    sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens, weigh=True)
+    sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
     yield f"sample: starting vLLM with {model}, for answers to the first {len(prompts)} prompts"
     found, started = [], time.monotonic()
     with engines.started(settings) as actors:
@@ -61,7 +56,6 @@ def sample(args, count: int) -> Iterator[str]:
             found += samples
             yield from answer_lines(prompt, samples[0], tokenizer_of(model))
     yield from verdict(found, args)
-    yield from advice(found, args.algo.advantage.ebpo.pass_reward, args.rollout.n_samples_per_prompt)
 
 
 def engine_settings(args) -> EngineSettings:
@@ -125,47 +119,3 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
             "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
         )
     return lines
-
-
-def advice(samples: Sequence[Sample], pass_reward: float, group: int) -> list[str]:
-    """Say which baseline two numbers of these answers speak for (docs/estimator.md); nothing where none is graded and weighed."""
-    weighed = [each for each in samples if each.reward is not None and each.score_weight is not None]
-    passes, failures = (
-        [e.score_weight for e in weighed if (e.reward >= pass_reward) == right] for right in (True, False)
-    )
-    if not weighed:
-        return []
-    p = len(passes) / len(weighed)
-    if min(len(passes), len(failures)) < ENOUGH_OF_EACH:
-        return [
-            f"which estimator: {len(passes)} passes and {len(failures)} failures are too few to say; {ENOUGH_OF_EACH} of each are "
-            f"needed (--sample {MANY_PROMPTS}, at a success rate of {p:.0%} or more)"
-        ]
-    kappa = statistics.fmean(failures) / max(statistics.fmean(passes), TINY)
-    low, high = ratio_interval(failures, passes)
-    limit = law.threshold(p)
-    facts = (
-        f"which estimator: success rate p = {p:.2f}; a failure's score is κ = {kappa:.1f} ({low:.1f} to {high:.1f}) times as long, "
-        "squared, as a pass's, estimated from log-probabilities"
-    )
-    if low > limit:
-        reason = f"above {limit:.1f}: a mean reward as baseline is worse than none"
-    elif high < limit:
-        reason = f"below {limit:.1f}: a mean reward is a good baseline"
-    else:
-        reason = f"too close to {limit:.1f} to say whether a mean reward is a better baseline than none"
-    if group == 1:
-        return [f"{facts}; {reason}. With one response per prompt take score_weighted (docs/estimator.md)"]
-    saved = 1 - 1 / law.most_saved(p, kappa, group)
-    return [
-        f"{facts}; {reason}, and a better mean than the group's saves up to {saved:.0%} of the rollouts at G = {group}. Take `ebpo` "
-        "with --algo.advantage.ebpo.preset robust, which led on our networks on both sides; watch pass@k (docs/estimator.md)"
-    ]
-
-
-def ratio_interval(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of mean(over) / mean(under): bootstrap over responses."""
-    rng = np.random.default_rng(0)
-    means = [rng.choice(values, (BOOTSTRAPS, len(values))).mean(1) for values in (over, under)]
-    low, high = np.percentile(means[0] / np.maximum(means[1], TINY), [2.5, 97.5])
-    return float(low), float(high)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import textwrap
 import time
@@ -103,7 +102,7 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
 @dataclass(frozen=True)
 class Sampling:
     """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for. top_k -1: all tokens. stop: texts
-    after which a response ends; its tokens are those up to there, the text's own among them. weigh: samples have a score weight."""
+    after which a response ends; its tokens are those up to there, the text's own among them."""
 
     n: int
     temperature: float = 1.0
@@ -112,7 +111,6 @@ class Sampling:
     top_k: int = -1
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
-    weigh: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,6 @@ class Sample:
     truncated: it ended because max_new_tokens were used up.
     reward: None without reward function, and where it failed; `error` then says why.
     logs: further numbers of the reward.
-    score_weight: Σ_t (1 − π(y_t))² over its generated tokens, where it was asked for.
     """
 
     tokens: list[int]
@@ -131,7 +128,6 @@ class Sample:
     reward: float | None = None
     error: str | None = None
     logs: dict[str, float] = field(default_factory=dict)
-    score_weight: float | None = None
 
 
 def prepare_process() -> None:
@@ -276,8 +272,6 @@ def _sender(sampling: Sampling, settings: EngineSettings):
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    from openrlhf_ebpo.generation.log_probs import SAMPLED_TOKEN_ONLY
-
     params = SamplingParams(  # as upstream's SamplesGenerator. No seed: it would make all n samples the same
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -287,7 +281,6 @@ def _sender(sampling: Sampling, settings: EngineSettings):
         max_tokens=sampling.max_new_tokens,
         min_tokens=1,
         skip_special_tokens=False,
-        logprobs=SAMPLED_TOKEN_ONLY if sampling.weigh else None,
         output_kind=RequestOutputKind.FINAL_ONLY,  # upstream discards partial outputs
         # only an agent, and the search for a stop text, read vLLM's text; all else takes token ids
         detokenize=settings.agent is not None or bool(sampling.stop),
@@ -320,14 +313,7 @@ def _sample(response: dict) -> Sample:
         except RewardError as found:
             reward, error = None, str(found)
     logs = _numbers(response.get("extra_logs"))
-    return Sample(tokens, bool(response["truncated"]), reward, error, logs, _score_weight(response, ranges))
-
-
-def _score_weight(response: dict, ranges: list[tuple[int, int]]) -> float | None:
-    found = response.get("rollout_log_probs")
-    if found is None:
-        return None
-    return sum((1 - math.exp(value)) ** 2 for start, end in ranges for value in found[start:end])
+    return Sample(tokens, bool(response["truncated"]), reward, error, logs)
 
 
 def _numbers(logs) -> dict[str, float]:

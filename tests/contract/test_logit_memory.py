@@ -1,4 +1,4 @@
-"""The memory that a logit takes in upstream's log-probabilities, forward and backward, on which `--dry_run`'s forecast rests."""
+"""The memory that a logit takes in upstream's log-probabilities, forward and backward (docs/gpus.md)."""
 
 import pytest
 import torch

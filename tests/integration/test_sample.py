@@ -27,5 +27,4 @@ def test_a_sample_is_generated_and_graded_as_in_training_and_nothing_is_trained(
         assert f"prompt {number}  <|endoftext|>{prompt}\n" in out
     assert "sample: 0 of 3 have an answer that the reward reads; 0 of 3 pass, mean reward 0;" in out
     assert "the reward's own measures, on average: length " in out and "Ask for it in the prompt" in out
-    assert "which estimator: 0 passes and 3 failures are too few to say" in out
     assert "no training was started" in out and not (tmp_path / "model").exists()

@@ -1,9 +1,9 @@
-"""The law of p and κ (estimator/law.py) against Monte Carlo, and its consequences against each other."""
+"""The law of p and κ (research/lab/law.py) against Monte Carlo, and its consequences against each other."""
 
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.estimator import law
+from lab import law
 
 GROUPS = 150_000
 

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import gpu_hours
-from openrlhf_ebpo.checks import memory, model_check
+from openrlhf_ebpo.checks import model_check
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 from openrlhf_ebpo.seams.hub_models import local_folder
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = json.loads((ROOT / "tests" / "data" / "model_configs.json").read_text())
-BILLIONS = {"qwen3_8b": 8.19, "qwen3_14b": 14.77, "llama3_1_8b": 8.03}
 
 
 @pytest.fixture
@@ -197,143 +195,7 @@ def nested(sections):
     return build
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_counted_as_published(name, folder):
-    size = memory.size_of(folder(**PUBLISHED[name]))
-    assert round(size.parameters / 1e9, 2) == BILLIONS[name]
-
-
-def test_training_memory_by_hand(folder, nested):
-    size = memory.size_of(folder())
-    parts = memory.training_memory(size, nested(folder()))
-    billions = size.parameters / 1e9
-    in_gb = {name: value / 1e9 for name, value in parts.items()}
-    assert in_gb == pytest.approx(
-        {
-            "weights": 2 * billions / 8,
-            "gradients": 2 * billions / 8,
-            "Adam": 12 * billions / 8,
-            "reference": 2 * billions / 8,
-            "logits": 10000 * 151936 * 10 / 1e9,
-            "activations": 10000 * 4096 * 36 * 2 / 1e9,
-            "attention mask": 0,
-        }
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "part", "share_of_parameters"),
-    [
-        ({"ds.zero_stage": 2}, "weights", 2),
-        ({"ds.zero_stage": 2}, "gradients", 2 / 8),
-        ({"ds.zero_stage": 1}, "gradients", 2),
-        ({"ds.zero_stage": 1}, "Adam", 12 / 8),
-        ({"ds.zero_stage": 0}, "Adam", 12),
-        ({"ds.adam_offload": True}, "Adam", 0),
-        ({"algo.kl.init_coef": 0}, "reference", 0),
-        ({"ref.offload": True}, "reference", 0),
-        ({"ds.tensor_parallel_size": 2}, "weights", 2 / 8),
-    ],
-)
-def test_each_setting_changes_its_part(changes, part, share_of_parameters, folder, nested):
-    size = memory.size_of(folder())
-    parts = memory.training_memory(size, nested(folder(), **changes))
-    assert parts[part] == pytest.approx(share_of_parameters * size.parameters)
-
-
-def test_without_dynamic_batches_the_longest_sequences_count(folder, nested):
-    size = memory.size_of(folder())
-    parts = memory.training_memory(size, nested(folder(), **{"train.dynamic_batch_enable": False}))
-    assert parts["logits"] == 2 * 4000 * 151936 * 10
-
-
-def test_without_flash_attn_a_logit_takes_sixteen_bytes_and_attention_a_mask(folder, nested):
-    size = memory.size_of(folder())
-    parts = memory.training_memory(size, nested(folder(), **{"ds.attn_implementation": "sdpa"}))
-    assert parts["logits"] == 16 * 10000 * 151936
-    assert parts["attention mask"] == 3 * 10000**2  # packed: one row
-    apart = {"train.dynamic_batch_enable": False, "ds.packing_samples": False, "ds.attn_implementation": "sdpa"}
-    assert memory.training_memory(size, nested(folder(), **apart))["attention mask"] == 3 * 2 * 4000**2
-
-
-def test_what_comes_on_top_of_it_is_about_twelve_gigabytes(folder, nested):
-    size = memory.size_of(folder())
-
-    def top(**changes) -> float:
-        return sum(memory.memory_on_top(size, nested(folder(), **changes), 80).values()) / 1e9
-
-    assert top(**{"vllm.tensor_parallel_size": 1}) == pytest.approx(3 + 3 + 4 + 4 * 151936 * 4096 / 1e9)
-    assert top() == pytest.approx(top(**{"vllm.tensor_parallel_size": 1}) + 4.5)  # of 2
-    assert top(**{"vllm.enable_sleep": False}) == pytest.approx(top() - 7.5 + 0.6 * 80)
-    assert top(**{"train.colocate_all": False}) == pytest.approx(top() - 7.5)
-    assert top(**{"ds.zero_stage": 2}) == pytest.approx(top() - 4)
-
-
-def test_the_notice_tells_size_memory_and_cache(folder, nested):
-    lines = memory.memory_notices(nested(folder()))
-    assert lines[0] == "model: Qwen3ForCausalLM, 8.19 B parameters, 16.4 GB in bfloat16"
-    assert "each of 8 GPUs: about 37 GB (weights 2.0" in lines[1] and lines[1].endswith(", and on top about 12 GB")
-    assert "8.2 GB of weights and 0.29 GB of cache for every full sequence, within 60%" in lines[2]
-    assert len(memory.memory_notices(nested(folder(), **{"ds.lora.rank": 8}))) == 2  # other sums hold for LoRA
-
-
-def test_where_the_gpus_are_known_it_is_said_what_does_not_fit(folder, nested):
-    _, fits, _ = memory.memory_notices(nested(folder()), 80)
-    assert "about 37 GB (weights 2.0" in fits and "and on top about 17 GB (vLLM 7.5" in fits
-    assert not [line for line in memory.memory_notices(nested(folder()), 55) if line.startswith("warning")]
-    (training,) = [line for line in memory.memory_notices(nested(folder()), 53) if line.startswith("warning")]
-    assert "that is more than the 53 GB of a GPU" in training and "flash-attn" not in training
-    training, vllm = (line for line in memory.memory_notices(nested(folder()), 12) if line.startswith("warning"))
-    assert "vLLM's weights take more than 60% of 12 GB: raise --vllm.tensor_parallel_size" in vllm
-    vllm = memory.memory_notices(nested(folder(), **{"ds.lora.rank": 8}), 12)[-1]
-    assert vllm.startswith("warning: vLLM's weights")
-
-
-def test_the_released_track_is_refused_where_its_micro_batch_does_not_fit(folder, nested):
-    """Two responses of full length on each of eight GPUs of 80 GB: with flash-attn they fit, without they do not."""
-    released = {
-        "actor.loss_mean": "micro_batch",
-        "train.dynamic_batch_enable": False,
-        "data.max_len": 12288,
-        "vllm.tensor_parallel_size": 1,
-    }
-    _, fits, _ = memory.memory_notices(nested(folder(), **released), 80)
-    assert "about 63 GB" in fits
-    without = nested(folder(), **released, **{"ds.attn_implementation": "sdpa"})
-    with pytest.raises(
-        UsageError, match=r"more than the 80 GB of a GPU\. In the released track .* the 2 responses"
-    ) as error:
-        memory.memory_notices(without, 80)
-    assert "--ds.adam_offload" in str(error.value) and "or flash-attn (docs/gpus.md)" in str(error.value)
-
-
-def test_models_that_cannot_be_counted_are_said_to_be_so(tmp_path, folder, nested):
-    assert "not on this machine" in memory.memory_notices(nested("no-such/model"))[0]
-    with pytest.raises(UsageError, match=r"transformers cannot read its configuration: .*`nobody-knows`"):
-        memory.memory_notices(nested(folder(model_type="nobody-knows")))
-
-
 @pytest.mark.parametrize("value", [{"auto_map": None}, {"text_config": None}, {"architectures": "Qwen3ForCausalLM"}])
 def test_a_configuration_with_odd_entries_is_no_traceback(folder, value, args):
     folder(**value)
     model_check.check_model(args())
-
-
-def test_the_estimate_of_gpu_hours_uses_the_true_sizes(folder, capsys):
-    for name, model in gpu_hours.MODELS.items():
-        size = memory.size_of(folder(**PUBLISHED[name]))
-        assert model.parameters == pytest.approx(size.parameters, rel=1e-3)
-        assert model.cache == size.cache_per_token
-    assumed = gpu_hours.parse([])
-    model, machine, method = gpu_hours.MODELS["qwen3_8b"], gpu_hours.MACHINES[0], gpu_hours.METHODS[0]
-    # by hand: 8192 reads of the weights, 64 sequences whose cache is 2,700 tokens on average; 12 operations a weight
-    read = 8192 * 2 * 8.19e9 + 64 * 5000 * 2700 * 147456
-    assert gpu_hours.generation(model, machine, 2048, assumed) == pytest.approx(read / (4.8e12 * 0.6))
-    longer = gpu_hours.parse(["--length", "8000"])
-    assert gpu_hours.step(model, machine, method, 4, longer) > gpu_hours.step(model, machine, method, 4, assumed)
-    gpu_hours.main([])
-    printed = capsys.readouterr().out.splitlines()
-    assert sum("Qwen3-14B" in line for line in printed) == 6 and "length 5000" in printed[0]
-    document = (ROOT / "docs" / "paper.md").read_text()
-    rows = document.partition("GPU hours, 32 x H200 |\n")[2].partition("\n\n")[0].splitlines()
-    assert len(rows) > 3 and [row for row in rows if row not in printed] == []

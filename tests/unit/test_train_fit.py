@@ -241,29 +241,6 @@ def test_what_a_sample_amounts_to(samples, said, args):
     assert len(lines) == len(said) and all(map(str.startswith, lines, said)), lines
 
 
-@pytest.mark.parametrize(
-    ("passes", "failures", "group", "said"),
-    [
-        ([2.0] * 10, [20.0] * 30, 2, ("p = 0.25", "κ = 10.0 (10.0 to 10.0)", "worse than none", "preset robust")),
-        (
-            [2.0] * 10,
-            [1.0] * 30,
-            2,
-            ("κ = 0.5", "good baseline", "up to 42% of the rollouts at G = 2", "preset robust"),
-        ),
-        ([1.0, 3.0] * 5, [1.0, 9.0] * 15, 2, ("κ = 2.5 (", "too close to 2.3", "preset robust")),
-        ([2.0] * 10, [20.0] * 30, 1, ("κ = 10.0", "take score_weighted")),
-        ([2.0] * 3, [1.0] * 30, 2, ("3 passes and 30 failures are too few", "--sample 128")),
-    ],
-)
-def test_a_sample_says_which_baseline_its_two_numbers_speak_for(passes, failures, group, said):
-    samples = [Sample([1], False, 1.0, score_weight=w) for w in passes]
-    samples += [Sample([1], False, 0.0, score_weight=w) for w in failures]
-    (line,) = train_sample.advice([*samples, Sample([1], False, None, score_weight=1.0)], 1.0, group)
-    assert all(words in line for words in said), line
-    assert train_sample.advice([Sample([1], False, 1.0)], 1.0, 2) == []
-
-
 def test_without_a_limit_of_new_tokens_answers_are_cut_at_the_length_of_all(args):
     assert "1 of 1 cut at --data.max_len 40" in train_sample.verdict([Sample([1], True, 1.0)], args(new_tokens=None))[0]
 
