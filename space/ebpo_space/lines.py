@@ -15,7 +15,7 @@ from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth
 from .text import plain, told_apart
 
-LEGEND_CHARS = 18  # of a name above a panel
+LEGEND_CHARS, WIDE_LEGEND_CHARS = 18, 24  # of a name above a panel
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -174,12 +174,12 @@ def line_panel(
     }
 
 
-def _legend(lines: Sequence[Line], texts: Sequence[str]) -> list[dict]:
+def _legend(lines: Sequence[Line], texts: Sequence[str], limit: int = LEGEND_CHARS) -> list[dict]:
     """short: the name as far as it tells the lines apart."""
     names = [plain(line.name) for line in lines]
     return [
         {"name": name, "short": short, "color": colour(line.number), "text": text}
-        for line, name, short, text in zip(lines, names, told_apart(names, LEGEND_CHARS), texts, strict=True)
+        for line, name, short, text in zip(lines, names, told_apart(names, limit), texts, strict=True)
     ]
 
 
@@ -228,7 +228,7 @@ def _scores(name: str, title: str, lines: Sequence[Line], axis: dict, at: int, s
     for trace in traces:
         trace["hovertemplate"] = "%{y:.1f} %"
     named = [line for line in lines if not line.dash]
-    values = _legend(named, [f"{percent(line.y[at] / 100)} %" for line in named])
+    values = _legend(named, [f"{percent(line.y[at] / 100)} %" for line in named], WIDE_LEGEND_CHARS)
     said = "; ".join(f"{value['name']}: {value['text']}" for value in values)
     layout = {"xaxis": axis, "yaxis": {"ticksuffix": " %", "rangemode": "tozero"}}
     return {

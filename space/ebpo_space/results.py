@@ -21,7 +21,7 @@ from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 from .bounded import read
 from .errors import RunError, attempt, reading
 from .groups import listed, rows_of
-from .runs import RESULTS, Run, inside
+from .runs import Run, inside, summaries
 from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
@@ -111,14 +111,9 @@ def ends_of(columns: Sequence[Column]) -> dict[str, tuple[Column, Column]]:
     return dict(sorted(ends.items(), key=lambda item: item[1][0].number))
 
 
-def summaries(run: Run) -> list[Path]:
-    """The run's files summary.json; of a folder of results alone, those in it."""
-    return next((found for place in RESULTS if (found := sorted(run.path.glob(place)))), [])
-
-
 def find(run: Run) -> tuple[list[Result], list[str]]:
     """Results in order of task and step, and what could not be read."""
-    paths = summaries(run)
+    paths = summaries(run.path)
     results, problems = (
         [],
         [f"Only {MAX_RESULTS} of {len(paths)} results are shown."] if len(paths) > MAX_RESULTS else [],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openrlhf_ebpo.run.run_log import SCHEMA
+from openrlhf_ebpo.run.results import SUMMARY, result_directories
+from openrlhf_ebpo.run.run_log import SCHEMA, RunDirectoryError, read_run
 
 from . import hub
 from .errors import RunError
@@ -27,7 +27,6 @@ AT_ONCE = 20  # runs in one view
 MAX_KEY_CHARS = 300  # `links` reads no more
 GENERIC = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
-RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")  # of evaluations
 _RESCAN = 5.0  # seconds
 MAX_JSON_BYTES = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
 
@@ -137,9 +136,15 @@ def _folders(folder: Path) -> list[Path]:
 def is_run(path: Path) -> bool:
     """A folder that may not be read is none."""
     try:
-        return any((path / mark).is_file() for mark in _MARKS) or any(any(path.glob(place)) for place in RESULTS)
+        return any((path / mark).is_file() for mark in _MARKS) or bool(summaries(path))
     except OSError:
         return False
+
+
+def summaries(path: Path) -> list[Path]:
+    """The files summary.json of a run's evaluations; of a folder of results alone, those in it."""
+    folders = result_directories(path / "eval") or result_directories(path)
+    return [folder / SUMMARY for folder in folders if len(folder.relative_to(path).parts) >= 3]
 
 
 def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] = ()) -> dict[Path, str]:
@@ -211,11 +216,9 @@ def describe(run: Run) -> dict:
 def _described(path: Path, changed: int, size: int) -> dict:
     """Cached by `changed` and `size` of the file: every click asks for it. Nobody changes it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (ValueError, RecursionError):
-        raise RunError("run.json is damaged (no valid JSON); everything else is shown without it.") from None
-    if not isinstance(found, dict):
-        raise RunError("run.json holds no run; everything else is shown without it.")
+        found = read_run(path.parent) or {}
+    except RunDirectoryError:  # its message is for whoever trains there
+        raise RunError("run.json is damaged, or holds no run; everything else is shown without it.") from None
     schema = found.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise RunError(f"run.json has schema {schema}; this app reads up to {SCHEMA}: update openrlhf_ebpo.")

@@ -97,7 +97,7 @@ def _between(
 
 
 def score_table(scores: Scores) -> HTML:
-    cells = [*map(_Checkpoint, scores.columns), *_compared(scores), *_changed(scores), *map(_Reported, scores.reported)]
+    cells = [*_compared(scores), *map(_Checkpoint, scores.columns), *_changed(scores), *map(_Reported, scores.reported)]
     rows = [[_task(scores, task), *[cell.cell(scores, task) for cell in cells]] for task in scores.tasks]
     if len(scores.tasks) > 1:
         size = len(scores.tasks)

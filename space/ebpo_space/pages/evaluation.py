@@ -167,7 +167,8 @@ def _curves(mine: Sequence[tuple[int, Result]]) -> list[Line]:
             value, *band = _percents(metrics)
             first = each.step < own[-1].step
             more = {"dash": "dot"} if first else {"band": tuple(band)}
-            curves.append(Line(each.label, number, np.array(ks), value, **more))
+            name = f"{run} · {f'step {each.step}' if each.step else 'base'}"
+            curves.append(Line(name, number, np.array(ks), value, **more))
     return curves
 
 

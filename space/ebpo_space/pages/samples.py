@@ -208,7 +208,7 @@ def _elsewhere(workspace: Workspace, keys: list[str], opened: Opened, groups: Gr
     if not buttons:
         return HTML()
     return html(
-        '<section class="history"><small>The same prompt in another run</small>{}</section>',
+        '<section class="elsewhere"><small>The same prompt in another run</small>{}</section>',
         _choices("The same prompt in another run", joined(buttons)),
     )
 
