@@ -12,6 +12,7 @@ from openrlhf_ebpo.run.score_text import NONE, percent, points
 from .change import Change, over_questions
 from .errors import RunError
 from .figures import colour
+from .headline import GRPO
 from .results import Column, Result, ends_of
 from .runs import Run
 from .tables import dot, table
@@ -24,14 +25,15 @@ AVERAGE = ""  # the task that stands for all
 
 @dataclass(frozen=True)
 class Scores:
-    """by: results by run, step and task. changes: by run and task, from the run's first column to its last; against: from
-    the last column of the first run to that of the run."""
+    """by: results by run, step and task. changes: by run and task, from the run's first column to its last; lasts: the last
+    column of each run, GRPO's first if there is one; against: from the first of them to that of the run."""
 
     columns: Sequence[Column]
     tasks: Sequence[str]
     by: dict[tuple[str, int, str], Result]
     reported: dict[str, dict[str, float]]
     changes: dict[tuple[str, str], Change]
+    lasts: Sequence[Column]
     against: dict[tuple[str, str], Change]
     protocol: str
 
@@ -56,7 +58,8 @@ class Scores:
             for task in (AVERAGE, *tasks)
             if (found := _between(runs, by, first, last, [task] if task else tasks, problems))
         }
-        lasts = [last for _, last in ends.values()]
+        grpo = {run.run.key for run in opened if run.estimator == GRPO}
+        lasts = sorted((last for _, last in ends.values()), key=lambda last: last.run not in grpo)
         against = {
             (last.run, task): found
             for last in lasts[1:]
@@ -64,7 +67,7 @@ class Scores:
             if (found := _between(runs, by, lasts[0], last, [task] if task else tasks, problems))
         }
         protocol = shown[0][1].protocol if shown else ""
-        return cls(columns, tasks, by, reported, changes, against, protocol)
+        return cls(columns, tasks, by, reported, changes, lasts, against, protocol)
 
     @functools.cached_property
     def scale(self) -> int:
@@ -191,7 +194,7 @@ class _Change:
 
 @dataclass(frozen=True)
 class _Against:
-    """The last columns of all runs against that of the first one."""
+    """The last columns of all runs against the first of them."""
 
     columns: Sequence[Column]
 
@@ -216,8 +219,7 @@ def _difference(column: Column, found: Change) -> HTML:
 
 
 def _compared(scores: Scores) -> list[_Against]:
-    lasts = [last for _, last in ends_of(scores.columns).values()]
-    return [_Against(lasts)] if len(lasts) > 1 and scores.against else []
+    return [_Against(scores.lasts)] if scores.against else []
 
 
 def _changed(scores: Scores) -> list[_Change]:

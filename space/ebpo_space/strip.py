@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from openrlhf_ebpo.estimator.registry import title
 
@@ -36,7 +36,7 @@ def answers(
     longest: tiles in order of length, the longest first.
     scale: the batch's mean and deviation of r − V (`search.batch_scale`).
     """
-    tiles = strip(rows, chosen, lambda i: {"answer": i + 1}, find, longest)
+    tiles = strip(rows, chosen, find, longest)
     left = (
         html('<p class="more">{} more answers; the Parquet file has them.</p>', len(rows) - MAX_TILES)
         if len(rows) > MAX_TILES
@@ -52,16 +52,13 @@ def answers(
     )
 
 
-def strip(
-    rows: Sequence[Mapping], chosen: int, change: Callable[[int], dict], find: str = "", longest: bool = False
-) -> HTML:
-    """The answers as buttons. change: what of the view each changes."""
+def strip(rows: Sequence[Mapping], chosen: int, find: str = "", longest: bool = False) -> HTML:
+    """The answers as buttons."""
     widest = _widest(rows)
     order = list(range(min(len(rows), MAX_TILES)))
     if longest:
         order.sort(key=lambda i: -(finite(rows[i].get("response_length")) or 0))
-    tiles = (_tile(i, rows[i], widest, i == chosen, find, change(i)) for i in order)
-    return html('<ol class="strip">{}</ol>', joined(tiles))
+    return html('<ol class="strip">{}</ol>', joined(_tile(i, rows[i], widest, i == chosen, find) for i in order))
 
 
 def _widest(rows: Sequence[Mapping]) -> float:
@@ -74,7 +71,7 @@ def first_with(rows: Sequence[Mapping], find: str) -> int:
     return next((i for i, row in shown if reading.hits(row.get("response"), find)), 0)
 
 
-def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change: dict) -> HTML:
+def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML:
     advantage, reward = finite(row.get("advantage")), finite(row.get("reward"))
     found = reading.hits(row.get("response"), find)
     marks = [
@@ -87,7 +84,7 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change:
     return html(
         '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} title="{}"><span>{}{}</span>'
         "<small>r = {}</small><b>{}</b></button></li>",
-        *(_side(advantage), _strength(advantage, widest), setting(**change), current_mark(current), said),
+        *(_side(advantage), _strength(advantage, widest), setting(answer=i + 1), current_mark(current), said),
         *(i + 1, joined(marks), number(reward), signed(advantage)),
     )
 

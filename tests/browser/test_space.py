@@ -272,6 +272,29 @@ def test_a_link_opens_the_same_view(visit):
     nonsense.wait_for_selector(".run-card")
 
 
+def test_bars_of_shares_are_as_high_as_their_share_and_say_it(visit):
+    page = visit("?tab=samples&runs=ebpo&steps=all&kind=mixed")
+    page.wait_for_selector(".history button")
+    bars = page.locator(".history button").evaluate_all(
+        "all => all.map(b => [b.title, b.querySelector('i').offsetHeight / b.querySelector('.column').clientHeight])"
+    )
+    assert len(bars) > 1
+    for title, height in bars:
+        share = float(title.split(": ")[1].split(" %")[0]) / 100
+        assert abs(height - share) < 0.06, (title, height)
+
+
+def test_all_runs_are_a_table_that_sorts(visit):
+    page = visit("?runs=ebpo,grpo")
+    page.get_by_role("button", name="runs").first.click()
+    page.wait_for_selector(".all-runs table")
+    page.locator(".all-runs thead button", has_text="estimator").click()
+    page.wait_for_selector(".all-runs th[aria-sort=ascending]")
+    assert "table=1" in page.url and "sort=estimator" in page.url
+    page.locator(".all-runs tbody tr", has_text="grpo").first.locator(".see").click()
+    page.wait_for_url("**hidden=grpo*")
+
+
 READY = {
     "Overview": ".run-card",
     "Dynamics": DRAWN,

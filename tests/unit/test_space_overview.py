@@ -282,7 +282,7 @@ def test_models_are_compared_in_one_column_and_questions_can_be_searched(workspa
     cells = re.findall(r'<div class="against">(.*?)</div>', found)
     assert len(cells) == 3, "two tasks and their average"
     for cell in cells:
-        assert set(re.findall(r"</i>([\w-]+) <b", cell)) == {"ebpo-2", "grpo-1"}
+        assert set(re.findall(r"</i>([\w-]+) <b", cell)) == {"ebpo-1", "ebpo-2"}, "against GRPO"
         assert len(re.findall(r"<small>[+−][\d.]+ to [+−][\d.]+</small>", cell)) == 2
     alone = table(workspace, runs="ebpo-1")
     assert ">difference<small>to" not in alone
