@@ -9,12 +9,18 @@ import errno
 import importlib.util
 import json
 import logging
+import multiprocessing
+import os
+import re
+import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+from urllib.parse import urlsplit
 
-from openrlhf_ebpo.command import positive_number
+from openrlhf_ebpo.command import end_with_parent, positive_number, printable
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
@@ -25,6 +31,10 @@ FIRST_PAUSE = 5.0
 MAX_BACKOFF_SECONDS = 600.0
 MAX_RETRY_AFTER_SECONDS = 3600.0  # whatever the Hub asks for
 ATTEMPTS = 5
+# The limit of an attempt: so many times TIMEOUT, and what its bytes take at this rate. Only the end of the process that
+# sends ends a transfer through Xet, which knows no limit.
+CALLS_PER_ATTEMPT = 5
+MIN_BYTES_PER_SECOND = 50_000.0
 MAX_PAUSE_SECONDS = (
     60.0  # for which the client itself sleeps when the Hub asks for it; `retrying` waits for longer ones
 )
@@ -45,9 +55,19 @@ ADVICE = {
     422: "the Hub refuses this request",
     429: "too many requests",
 }
+# A 403 that is not about rights, by a word of the Hub's own message.
+REFUSALS = {
+    "create_pr": "the repo takes only pull requests from this token, which this command does not open: ask its owner for "
+    "write access, or choose a repo of yours",
+    "storage": "the account's storage is full: delete something there, or choose a plan with more of it",
+    "quota": "the account has used up its quota: delete something there, or choose a plan with more of it",
+    "too many": "the account has as many repos as it may have: delete some, or make them public",
+    "private repo": "the account may have no more private repos: delete some, make them public (--public), or choose a plan",
+}
 PERMANENT = {400, 401, 402, 403, 413, 422}
 GATED = "it is gated: ask for access on its page at the Hub, logged in as the token's owner"
 OFFLINE = "the Hub is not asked, for HF_HUB_OFFLINE is set: unset it"
+XET_REFUSAL = re.compile(r"\b(401|403) (?:Unauthorized|Forbidden)")
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
 
 T = TypeVar("T")
@@ -57,27 +77,38 @@ class HubError(ReportedError):
     """A call to the Hub failed; its message says what to do.
 
     status: of the Hub's answer, or None. permanent: a retry fails again until somebody has done something. retry_after:
-    seconds that the Hub asks to wait, or None.
+    seconds that the Hub asks to wait, or None. card_refused: the metadata of a README.md is what the Hub refuses.
     """
+
+    card_refused = False
 
     def __init__(
         self, words: str, status: int | None = None, permanent: bool = False, retry_after: float | None = None
     ):
-        super().__init__(redacted_text(words))
+        super().__init__("\n".join(map(printable, redacted_text(words).split("\n"))))
         self.status = status
         self.permanent = permanent
         self.retry_after = retry_after
+
+    def __reduce__(self):
+        return (
+            type(self),
+            (str(self), self.status, self.permanent, self.retry_after),
+            {"card_refused": self.card_refused},
+        )
 
 
 def hub_api(endpoint: str | None = None, token: str | None = None):
     """Return huggingface_hub's HfApi; its calls fail when no byte comes or goes for TIMEOUT_SECONDS.
 
     Raises:
-        UsageError: huggingface_hub is not installed, or the limit is not a number.
+        UsageError: huggingface_hub is not installed, the limit is not a number, or the token cannot be one.
     """
     require_client()
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_token
 
+    if not (token or get_token() or "").isascii():
+        raise UsageError(f"the token for the Hub has a character that no token has: {HOW_TO_LOG_IN}")
     limit_waiting(positive_number(TIMEOUT, TIMEOUT_SECONDS))
     for handler in logging.getLogger("huggingface_hub").handlers:
         handler.addFilter(redact_record)
@@ -93,8 +124,8 @@ def require_client() -> None:
 def limit_waiting(seconds: float) -> None:
     """Limit every call of this process to `seconds` without a byte: the client sets no limit, and some of its calls turn
     httpx's default off."""
-    import httpx
     from huggingface_hub import get_session, set_client_factory
+    from huggingface_hub.utils import httpx  # httpx2 in huggingface_hub 2
 
     if limit_waiting.seconds == seconds:
         return
@@ -104,9 +135,10 @@ def limit_waiting(seconds: float) -> None:
         asked = request.extensions.get("timeout") or {}
         parts = ("connect", "read", "write", "pool")
         request.extensions["timeout"] = {part: min(asked.get(part) or seconds, seconds) for part in parts}
+        keep_token_home(request)
 
     limit.seconds = seconds
-    events = {"request": [*hooks, limit], "response": [refuse_compressed, refuse_long_pause]}
+    events = {"request": [*hooks, limit], "response": [refuse_compressed, refuse_long_pause, refuse_empty_page]}
     how = {"headers": {"Accept-Encoding": "identity"}, "follow_redirects": True, "timeout": seconds}
     set_client_factory(lambda: httpx.Client(event_hooks=events, **how))
     limit_waiting.seconds = seconds
@@ -124,6 +156,26 @@ def refuse_compressed(response) -> None:
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         raise HubError(f"the Hub compresses its answer ({encoding[:40]}), which was not asked for", permanent=True)
+
+
+def keep_token_home(request) -> None:
+    """Take the token out of a request to another server than the Hub: the address may be the Hub's answer."""
+    from huggingface_hub import constants, get_token
+
+    hub, asked = urlsplit(constants.ENDPOINT), request.url
+    sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if sent and sent == get_token() and (asked.host, asked.port) != (hub.hostname, hub.port):
+        del request.headers["Authorization"]
+
+
+def refuse_empty_page(response) -> None:
+    """Fail on an empty page of a listing that names a next page: there may be no last one.
+
+    Raises:
+        HubError: always permanent.
+    """
+    if "/tree/" in response.request.url.path and response.links.get("next") and response.read().strip() == b"[]":
+        raise HubError("the Hub's listing has an empty page that is not the last one", permanent=True)
 
 
 def refuse_long_pause(response) -> None:
@@ -150,8 +202,8 @@ def retry_after(response) -> float | None:
 
 
 def redact_record(record: logging.LogRecord) -> bool:
-    """Clean a record: the client logs upload addresses with their signatures when it retries."""
-    record.msg, record.args = redacted_text(record.getMessage()), ()
+    """Clean a record: the client logs upload addresses with their signatures when it retries, and what the Hub warns of."""
+    record.msg, record.args = printable(redacted_text(record.getMessage())), ()
     return True
 
 
@@ -160,11 +212,15 @@ def hub_errors(doing: str) -> Iterator[None]:
     """Turn every error of the client into a HubError. Some of them are untyped: a JSON error for a 503, a RuntimeError for
     a refused upload, a transport error."""
     try:
-        yield
+        with warnings.catch_warnings(record=True) as caught:
+            yield
     except (HubError, UsageError):
         raise
     except Exception as error:
         raise hub_error(error, doing) from error
+    for warning in caught:
+        if warning.category is UserWarning:  # the Hub's own words, about a card's metadata
+            print(f"warning: {printable(redacted_text(str(warning.message)))[:500]}", flush=True)
 
 
 def hub_error(error: Exception, doing: str) -> HubError:
@@ -176,15 +232,22 @@ def hub_error(error: Exception, doing: str) -> HubError:
     response = _response(error)
     if response is None:
         permanent = bool(names & {"HFValidationError", "LocalTokenNotFoundError"})
+        if refused := XET_REFUSAL.search(_short(error)):
+            status = int(refused[1])
+            return HubError(f"{doing}: {ADVICE[status]} ({status}, from Xet)", status, permanent=True)
         return HubError(f"{doing}: no usable answer ({_short(error)})", permanent=permanent)
     status = response.status_code
     said = _server_message(response)
     if not said and getattr(error, "response", None) is None:  # the client's own words, as about a card's metadata
         said = " ".join(str(error).split())[:300]
     advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "refused")
+    if status == 403:
+        advice = next((words for sign, words in REFUSALS.items() if sign in said.lower()), advice)
     advice = GATED if "GatedRepoError" in names else advice
     words = f"{doing}: {advice} ({status}{f': {said}' if said else ''})"
-    return HubError(words, status, status in PERMANENT, retry_after(response))
+    found = HubError(words, status, status in PERMANENT, retry_after(response))
+    found.card_refused = status == 400 and response.url.path.endswith("/api/validate-yaml")
+    return found
 
 
 def local_problem(error: BaseException) -> OSError | None:
@@ -194,12 +257,6 @@ def local_problem(error: BaseException) -> OSError | None:
         if isinstance(each, OSError) and each.errno and (named or each.errno in FULL):
             return each
     return None
-
-
-def card_refused(error: BaseException) -> bool:
-    """True if the Hub has refused the metadata of a README.md, before anything of the push was committed."""
-    response = _response(error)
-    return response is not None and response.status_code == 400 and response.url.path.endswith("/api/validate-yaml")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -262,3 +319,48 @@ def retrying(
             report(f"{error}\n  trying again in {seconds:g} s ({failures} of {attempts} attempts)")
             sleep(seconds)
     raise AssertionError("not reached")
+
+
+# A whole attempt
+
+
+def in_time(action: Callable[[], T], doing: str, size: float = 0) -> T:
+    """The result of `action`, which runs in a process of its own that is killed after CALLS_PER_ATTEMPT timeouts and what
+    `size` bytes take. The process ends with this one.
+
+    Raises:
+        HubError: it did not end in time, or died; or what `action` raises.
+    """
+    limit = CALLS_PER_ATTEMPT * positive_number(TIMEOUT, TIMEOUT_SECONDS) + size / MIN_BYTES_PER_SECOND
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=_answer, args=(action, sender, os.getpid()))
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(limit):
+            raise HubError(f"{doing}: it did not end within {limit:.0f} s, and was ended")
+        result, error = receiver.recv()
+    except EOFError:
+        process.join()
+        raise HubError(f"{doing}: its process died ({process.exitcode})") from None
+    finally:
+        process.kill()
+        process.join()
+    if error:
+        raise error
+    return result
+
+
+def _answer(action: Callable, sender, parent: int) -> None:
+    """Send (result, None) or (None, error)."""
+    end_with_parent(signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if os.getppid() != parent:  # it died before the kernel was asked
+        os._exit(1)
+    try:
+        answer = action(), None
+    except (ReportedError, OSError) as error:
+        answer = None, error
+    sender.send(answer)

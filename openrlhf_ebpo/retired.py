@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+COPY = "copy the checkpoint folder (--ckpt.path); --hub.resume_from takes weights and prior"
 SCORED_ELSEWHERE = "generate responses with any client, then `openrlhf-ebpo eval score --input FILE`"
 CHOICES = "evaluate with lighteval, or give a custom benchmark with its own scorer"
 ESTIMATORS = (
@@ -17,6 +18,10 @@ RETIRED = {
     "math_agent.py": "give --reward.remote_url math (`data difficulty`: --reward math), which grades in the same way",
     **dict.fromkeys(("bnpo", "dbb", "ha_dw", "mc_grpo", "ngrpo", "spo"), ESTIMATORS),
     **dict.fromkeys(("--api_key_env", "--concurrency", "--request_timeout", "--retries"), SCORED_ELSEWHERE),
+    "--hub.full_state": f"to continue elsewhere, {COPY}",
+    "--full_state": f"to continue elsewhere, {COPY}",
+    "--hub.trust_pickle": f"for the optimizer's state, {COPY}",
+    "--trust_pickle": f"pickles are not pulled; for the optimizer's state, {COPY}",
 }
 
 

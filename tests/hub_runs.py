@@ -7,8 +7,11 @@ import numpy as np
 from safetensors.numpy import save, save_file
 
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.exports import Export, read_record
+from openrlhf_ebpo.hub.push import Push, drain
+from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.run_log import read_run
 
 REPO = "owner/model"
 PRIOR = {"schema": 1, "rewards": {"count": 64, "mean": 0.25}}
@@ -22,7 +25,7 @@ def make_run(folder: Path, steps=(2, 4), status: str = "complete", started: str 
     settings = {
         "actor": {"model_name_or_path": "Qwen/Qwen3-0.6B"},
         "algo": {"advantage": {"estimator": "ebpo"}},
-        "ckpt": {"path": str(folder / "ckpt"), "output_dir": str(folder / "model")},
+        "ckpt": {"save_steps": 1, "path": str(folder / "ckpt"), "output_dir": str(folder / "model")},
         "data": {"prompt_dataset": "owner/questions"},
         "logger": {"wandb": {"key": "<redacted>"}},
         "rollout": {"n_samples_per_prompt": 4},
@@ -49,16 +52,29 @@ def model_of(run_dir: Path, step: int) -> Path:
     return run_dir.parent / "ckpt" / f"global_step{step}_hf"
 
 
-def queue(run_dir: Path, *steps: int, **how) -> outbox.Item:
-    """Take snapshots of saved steps, for a push; returns the last."""
-    for step in steps:
-        item = outbox.add(run_dir, step, model_of(run_dir, step), **{"repo": REPO, **how})
-    return item
+def push(run_dir: Path, client=None, **how) -> list[str]:
+    """Push what the Hub lacks, in one round; returns what was said."""
+    said: list[str] = []
+    push = Push(run_dir, **{"repo": REPO, "private": True, "api": client or hub_api(), "report": said.append, **how})
+    drain(push, attempts=1)
+    return said
+
+
+def set_repo(run_dir: Path, **hub) -> Path:
+    """The run directory, as if its training had been given --hub.repo and the like."""
+    run = read_run(run_dir)
+    run["args"]["hub"] = {"repo": REPO, "private": True, "every": 1, "wait": 600.0, **hub}
+    write_json(run_dir / "run.json", run)
+    return run_dir
+
+
+def export_of(run_dir: Path, step: int) -> Export:
+    return Export(step, model_of(run_dir, step))
 
 
 def states(run_dir: Path) -> dict[str, str]:
     """step -> state, of hub.json."""
-    return {step: row["state"] for step, row in outbox.read_state(run_dir)["steps"].items()}
+    return {step: row["state"] for step, row in read_record(run_dir)["steps"].items()}
 
 
 def weights(size: int, seed: int = 0) -> bytes:
@@ -67,12 +83,37 @@ def weights(size: int, seed: int = 0) -> bytes:
     return save({"weight": np.random.default_rng(seed).integers(0, 256, size - overhead, "uint8")})
 
 
-def export_model(folder: Path, step: int) -> Path:
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 4096,
+    "tie_word_embeddings": True,
+}
+BLOCK = {
+    **{f"self_attn.{name}_proj.weight": (rows, 64) for name, rows in (("q", 64), ("k", 32), ("v", 32), ("o", 64))},
+    **{"mlp.gate_proj.weight": (128, 64), "mlp.up_proj.weight": (128, 64), "mlp.down_proj.weight": (64, 128)},
+    **{"input_layernorm.weight": (64,), "post_attention_layernorm.weight": (64,)},
+}
+SHAPES = {"model.embed_tokens.weight": (4096, 64), "model.norm.weight": (64,)}
+SHAPES |= {f"model.layers.0.{name}": shape for name, shape in BLOCK.items()}
+
+
+def tensors(step: int = 0) -> dict[str, np.ndarray]:
+    """The weights of a small llama, other numbers for every step."""
+    chance = np.random.default_rng(step)
+    return {name: chance.standard_normal(shape).astype("float32") for name, shape in SHAPES.items()}
+
+
+def export_model(folder: Path, step: int, **config) -> Path:
     """A model in the Hugging Face format, 1.2 MB, other numbers for every step."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = np.random.default_rng(step).standard_normal(300_000).astype("float32")
-    save_file({"weight": weights}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "step": step}))
+    save_file(tensors(step), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "step": step, **config}))
     (folder / "tokenizer.json").write_text("{}")
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     (folder / "optimizer.bin").write_bytes(b"a pickle that never goes")

@@ -27,8 +27,9 @@ from openrlhf_ebpo.estimator import presets, registry
 from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.generation import arguments
+from openrlhf_ebpo.hub import resume as hub_resume
+from openrlhf_ebpo.hub import settings as hub_flags
 from openrlhf_ebpo.hub import training as hub
-from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.run import changes, heartbeat, run_lock, run_writer
@@ -121,7 +122,7 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     hub_flags.check_flags(vars(flat))
     if vars(flat)["hub.resume_from"]:
         run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what comes from the Hub is put there
-    notices = hub_flags.resolve_resume(vars(flat))
+    notices = hub_resume.resolve_resume(vars(flat))
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
     train_checks.check_before_imports(vars(flat), stored_argv)
@@ -166,11 +167,10 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
         with ray_with(gpus_needed(args), FEWER_IN_TRAINING), record_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
-            pushing = hub.start_pushing(args)
+            hub.start_watch(args)
             arguments.set_arguments(args)
             args.ckpt.verified = found.tag if found else None
             command.train(args)
-            hub.queue_final(args)
     except RunDirectoryError:
         raise
     except ClusterError as error:  # at a restart the machine may still be busy with the end of the training before
@@ -194,7 +194,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     for metric, what in ((zero_advantage.METRIC, zero_advantage.SUMMARY), (mismatch.STALE, mismatch.SUMMARY)):
         if line := zero_advantage.count_steps(rows, metric, what):
             print(line, flush=True)
-    hub.finish(args, pushing)  # Ray and its GPUs are free by now
+    hub.finish(args)  # Ray and its GPUs are free by now
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ Everything comes from the run directory. Text of the run is shown as code, secre
 
 from __future__ import annotations
 
-import functools
+import json
 import logging
 import os
 import shlex
@@ -13,12 +13,11 @@ import tempfile
 from pathlib import Path
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import card_metadata, evaluations, usage
+from openrlhf_ebpo.hub import card_metadata, evaluations
 from openrlhf_ebpo.hub.card_metadata import setting
+from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
-from openrlhf_ebpo.hub.notes import with_slot
-from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run import catalogue
@@ -47,6 +46,11 @@ SETTINGS = (  # label, name of the flag
     ("reward model", "reward.model_name_or_path"),
     ("seed", "train.seed"),
 )
+USE = """\
+from transformers import pipeline
+
+generate = pipeline("text-generation", {repo}, revision={tag}, device_map="auto")
+print(generate("What is 12 * 13?", max_new_tokens=1024, return_full_text=False)[0]["generated_text"])"""
 # of the run's command, what training on from the Hub replaces, and where the run itself came from and went
 DROPPED_FLAGS = (
     "actor.model_name_or_path",
@@ -74,9 +78,7 @@ def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
     own = [row for row in rows if row["step"] == step]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, step)
-    shown = usage.of_run(run.get("args", {}), repo, step_tag(step))
-    make = functools.partial(
-        render,
+    text = render(
         "model_card.md",
         metadata=Markdown(card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()),
         name=identifier(repo.rpartition("/")[2]),
@@ -87,12 +89,10 @@ def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
         protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and step]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
-        **_usage(shown),
         **_training(public_run(run), step),
-        **_resume(public_run(run), shown),
+        **_commands(public_run(run), repo, step),
     )
-    text = with_slot(lambda slot: redacted_text(make(notes=slot)))
-    return {"README.md": text.encode()} | ({PICTURE: picture} if picture else {})
+    return {"README.md": redacted_text(text).encode()} | ({PICTURE: picture} if picture else {})
 
 
 def read(run_dir: Path) -> dict:
@@ -143,14 +143,6 @@ def _base(run: dict, base: str | None) -> Markdown:
     return Markdown(f"[{shown}](https://huggingface.co/{base})") if base else shown
 
 
-def _usage(shown: usage.Usage) -> dict:
-    return {
-        "prompt_is_known": shown.known,
-        "transformers_snippet": fenced("python", usage.transformers_snippet(shown)),
-        "vllm_snippet": fenced("python", usage.vllm_snippet(shown)),
-    }
-
-
 def _training(run: dict, step: int) -> dict:
     facts = [
         ("base model", run.get("model")),
@@ -168,13 +160,14 @@ def _training(run: dict, step: int) -> dict:
     }
 
 
-def _resume(run: dict, shown: usage.Usage) -> dict:
-    place = f"{shown.repo}@{shown.revision}"
-    argv = ["openrlhf-ebpo", "train", "--hub.resume_from", place, *_without(run["argv"], DROPPED_FLAGS)]
+def _commands(run: dict, repo: str, step: int) -> dict:
+    """How to use the model, and how to train on from it."""
+    use = USE.format(repo=json.dumps(repo), tag=json.dumps(step_tag(step)))
+    argv = ["openrlhf-ebpo", "train", "--hub.resume_from", f"{repo}@{step_tag(step)}"]
     return {
-        "command": fenced("bash", shlex.join(argv)),
+        "use": fenced("python", use),
+        "command": fenced("bash", shlex.join([*argv, *_without(run["argv"], DROPPED_FLAGS)])),
         "kl_penalty": bool(setting(run, "algo.kl.init_coef")),
-        "full_state": bool(setting(run, "hub.full_state")),
     }
 
 

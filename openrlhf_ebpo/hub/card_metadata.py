@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from pathlib import Path
-
-import yaml
 
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.public import hub_id, last_part, slug
@@ -16,6 +15,9 @@ from openrlhf_ebpo.run.run_log import dig
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 5
+MAX_FRONT_MATTER_CHARS = 200_000
+FRONT_MATTER = re.compile(r"\s*---\s*\n(.*?)\n---\s*\n", re.S)
+LICENCE_LINE = re.compile(r"^(license(?:_name|_link)?):[ \t]*([^\s#{}\[\]&*!|>][^\n#]{0,200}?)[ \t]*$", re.M)
 LICENCE_FIELDS = ("license", "license_name", "license_link")
 
 
@@ -52,7 +54,7 @@ def licence(model: str | None, base: str | None) -> dict[str, str]:
     base model where its card cannot be read; none for a folder without a card. The Hub is asked once per process."""
     try:
         card = (_card_in(Path(model)) if model else {}) or (_card_of(base) if base else {})
-    except (HubError, ValueError, yaml.YAMLError) as error:
+    except (HubError, OSError) as error:
         logger.info("the licence of %s is not known: %s", base or last_part(model or ""), error)
         card = {}
     if card.get("license"):
@@ -62,10 +64,14 @@ def licence(model: str | None, base: str | None) -> dict[str, str]:
 
 
 def _card_in(folder: Path) -> dict:
-    from huggingface_hub import metadata_load
-
+    """The licence's fields in the README.md of a folder, by their lines: reading all of its YAML may take a minute."""
     path = folder / "README.md"
-    return (metadata_load(path) or {}) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    with open(path, encoding="utf-8", errors="replace") as file:
+        front = FRONT_MATTER.match(file.read(MAX_FRONT_MATTER_CHARS))
+    lines = LICENCE_LINE.findall(front[1]) if front else []
+    return {name: value.strip("\"'") for name, value in lines}
 
 
 def _card_of(base: str) -> dict:

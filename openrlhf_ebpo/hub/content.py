@@ -10,7 +10,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -30,7 +30,8 @@ VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Spa
 NO_SECRET = "If it is not a secret, say so: hub push --repo … --not_secret FILE"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
-FULL_STATE = "full_state"  # folder in the repo of the optimizer's state: the only one with pickles
+ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt])|u([0-9A-Fa-f]{4}))')
+MAX_NESTED = 3  # JSON in strings of JSON
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 
@@ -39,7 +40,7 @@ class Publishable(Mapping[str, Content]):
     """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
 
     Scanned: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not scanned: the numbers of weights,
-    pictures (we draw them), the Space's fonts, pickles. A local file is scanned once.
+    pictures (we draw them), the Space's fonts. A local file is scanned once.
 
     Raises:
         UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
@@ -60,6 +61,12 @@ class Publishable(Mapping[str, Content]):
         """Add a list of the names and hashes of these files, which have been scanned already."""
         self._files[name] = manifest
         return self
+
+    def without(self, paths: Iterable[str]) -> Publishable:
+        """The same files but for these."""
+        left = Publishable({})
+        left._files = {path: content for path, content in self._files.items() if path not in tuple(paths)}
+        return left
 
     def __getitem__(self, path: str) -> Content:
         return self._files[path]
@@ -90,10 +97,10 @@ def _check_path(path: str) -> None:
     if redacted_text(path) != path or without_homes(f"/{path}") != f"/{path}":
         shown = without_homes(redacted_text(path))
         raise UsageError(f"{shown}: the name of this file holds what looks like a secret; rename it")
-    if kind in PICKLES and not path.startswith(f"{FULL_STATE}/"):
+    if kind in PICKLES:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
     hidden = any(part.startswith(".") for part in path.split("/"))
-    if (kind not in (*KINDS, *PICKLES) and not VENDORED.fullmatch(path)) or hidden or path.startswith("/"):
+    if (kind not in KINDS and not VENDORED.fullmatch(path)) or hidden or path.startswith("/"):
         raise UsageError(f"{ascii(path)[1:-1]} is an unsupported file type (`hf upload` takes any file)")
 
 
@@ -121,7 +128,7 @@ def _text_of(path: str, content: Content) -> bytes:
     """The text to scan, as its reader will see it: unpacked, decoded from UTF-16, JSON escapes replaced, without what has
     been redacted already."""
     kind = _kind(path)
-    if kind in (PICTURE, ".woff2", *PICKLES):
+    if kind in (PICTURE, ".woff2"):
         return b""
     if kind == TABLE:
         return text_of(content).encode()
@@ -132,8 +139,25 @@ def _text_of(path: str, content: Content) -> bytes:
         raise UsageError(f"{path} is damaged and cannot be scanned: it cannot be unpacked ({error})") from error
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = text.decode("utf-16", "replace").encode()
-    text = re.sub(rb"\\u00([2-7][0-9A-Fa-f])", lambda match: bytes([int(match[1], 16)]), text)
+    if kind in (".json", ".jsonl", WEIGHTS):
+        text = without_escapes(text)
     return text.replace(REDACTED.encode(), b"")
+
+
+def without_escapes(text: bytes) -> bytes:
+    """JSON whose strings are read as their text, and JSON in these strings too. A new line becomes a carriage return, which
+    leaves the number of every line as it is."""
+    for _ in range(MAX_NESTED):
+        before, text = text, ESCAPE.sub(_unescape, text)
+        if text == before:
+            break
+    return text
+
+
+def _unescape(match: re.Match) -> bytes:
+    if code := match[2]:
+        return chr(int(code, 16)).encode(errors="replace").replace(b"\n", b"\r")
+    return {b"n": b"\r", b"t": b"\t", b"r": b"\r", b"b": b" ", b"f": b" "}.get(match[1], match[1])
 
 
 def _line(text: bytes) -> str | None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import FULL_STATE, NO_SECRET, Content, Publishable, header_of
+from openrlhf_ebpo.hub.content import NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
 from openrlhf_ebpo.redact import HOME, holds_secret
-from openrlhf_ebpo.run.manifest import MANIFEST
 from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.seams import model_folder
 
@@ -26,50 +25,46 @@ MODEL = (
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
     *("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
-STATE = ("*.pt", "prior.json", "metric.json", MANIFEST)  # of a DeepSpeed checkpoint
 INHERITED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 CONFIGS = (*INHERITED, "adapter_config.json", "processor_config.json", "preprocessor_config.json")
 BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
 
 
-def contents(
-    run_dir: Path, model: Path, full_state: Iterable[Path] = (), not_secret: Collection[str] = ()
-) -> Publishable:
-    """Path in the repo -> file or bytes of what a step consists of, but for its card.
+def model_content(model: Path, not_secret: Collection[str] = ()) -> dict[str, Content]:
+    """Path in the repo -> file or bytes of what of a model's folder is published; not scanned yet.
 
     Args:
         not_secret: names of files that the user has checked.
 
     Raises:
-        UsageError: `model` has no weights in safetensors, or is not complete and inert; a file of it is a link out
-            of the folder, or holds a secret.
+        UsageError: `model` has no weights in safetensors; a file of it is a link out of the folder, or cannot be read.
     """
     names = [path.as_posix() for path in files_below(model, skip=is_deep) if named(path, MODEL)]
     if not any(named(name, [WEIGHTS]) for name in names):
         found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
         raise UsageError(f"{model} holds no model in safetensors ({found})")
-    if unknown := sorted(set(not_secret) - set(names)):
-        raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
     files: dict[str, Content] = {
         name: replace(local_file(model / name, model), cleared=name in not_secret) for name in names
     }
+    return files | {name: public_config(files[name]) for name in CONFIGS if name in names and name not in not_secret}
+
+
+def contents(run_dir: Path, model: Path, not_secret: Collection[str] = ()) -> Publishable:
+    """`model_content` and run.json: what a step consists of, but for its card.
+
+    Raises:
+        UsageError: as `model_content`; or the model is not complete and inert, or a file of it holds a secret.
+    """
+    files = model_content(model, not_secret)
     model_folder.check(model)
-    if lacking := list(model_folder.missing_files(model)):
+    if unknown := sorted(set(not_secret) - set(files)):
+        raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
+    if lacking := [*model_folder.missing_files(model), *model_folder.missing_weights(model)]:
         raise UsageError("\n".join(f"{model}: {problem}" for problem in lacking))
-    refuse_kept_secrets(files, model)
-    files |= {name: public_config(files[name]) for name in CONFIGS if name in names and name not in not_secret}
+    own = {name: replace(local_file(model / name, model), cleared=name in not_secret) for name in files}
+    refuse_kept_secrets(own, model)
     run = read_run(run_dir) or {}
-    files["run.json"] = edited_json(run, public_run(run))
-    for checkpoint in full_state:  # .../_actor/global_step10
-        group = f"{FULL_STATE}/{checkpoint.parent.name}"
-        for path in filter(is_state, files_below(checkpoint)):
-            files[f"{group}/{checkpoint.name}/{path.as_posix()}"] = local_file(checkpoint / path, checkpoint)
-        files[f"{group}/latest"] = checkpoint.name.encode()
-    return Publishable(files)
-
-
-def is_state(path: PurePath) -> bool:
-    return named(path, STATE)
+    return Publishable({**files, "run.json": edited_json(run, public_run(run))})
 
 
 def is_deep(path: PurePath) -> bool:
@@ -77,12 +72,10 @@ def is_deep(path: PurePath) -> bool:
     return len(path.parts) > 1 and path.parts[0] != TEMPLATES
 
 
-def print_skipped(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> None:
+def print_skipped(run_dir: Path, model: Path) -> None:
     """Name the files that do not go."""
     others = [path for path in sorted(model.iterdir()) if path.absolute() != run_dir.absolute()]
     left = [path.name + "/" * path.is_dir() for path in others if not named(path.name, (*MODEL, TEMPLATES))]
-    for checkpoint in full_state:
-        left += [f"{checkpoint.name}/{path}" for path in files_below(checkpoint) if not is_state(path)]
     print_left_out(left, "files of a model (`hf upload` takes any file)")
     if any(name.endswith(".py") for name in left):
         print("the model's own code stays here too: who loads the repo needs it, so upload it with `hf upload`")
@@ -90,7 +83,10 @@ def print_skipped(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -
 
 def public_config(file: LocalFile) -> Content:
     """A configuration; of a folder of this machine (its base model), or of anybody's home, the last part only."""
-    config = json.loads(file.read_bytes())
+    try:
+        config = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file.path} is damaged, and is not published: {error}") from error
     public = _without_folders(config)
     return file if public == config else edited_json(config, public)
 

@@ -26,19 +26,20 @@ from pathlib import Path
 from openrlhf_ebpo.command import INTERRUPTED, command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import TEMPORARY, write_json
-from openrlhf_ebpo.hub.content import FULL_STATE, sha256
+from openrlhf_ebpo.hub.content import PICKLES, sha256
+from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.outbox import step_tag
-from openrlhf_ebpo.hub.places import WEIGHTS, place
-from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
+from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
+from openrlhf_ebpo.hub.settings import place
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.seams.auto_map import ModelFileError, own_code
-from openrlhf_ebpo.seams.model_folder import INDEX, missing_files, problems
+from openrlhf_ebpo.seams.model_folder import INDEX, missing_files, missing_weights, problems
 from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
 LICENCES = ("LICENSE", "NOTICE")
+WEIGHTS = (".safetensors", ".gguf", *PICKLES)
 MAX_AT_ONCE = 8  # files
 RECORD = ".hub_pull.json"  # in the folder: where its content is from
 LAST = ("config.json", "adapter_config.json")  # without them no loader takes what a killed pull leaves
@@ -62,12 +63,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--revision", help="a step (10, or its tag step-000010), a branch or a commit; the newest if not given"
     )
-    parser.add_argument(
-        "--trust_pickle",
-        action="store_true",
-        help=f"also pull {FULL_STATE}/, the optimizer's state of a run with --hub.full_state: files that can run any "
-        "code of whoever pushed them, when a training loads them",
-    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     revision = revision_of(args.revision or named or "")
     before = signal.signal(signal.SIGINT, end_at_once)
     try:
-        pulled = pull(api, args.repo, args.folder, revision, args.trust_pickle)
+        pulled = pull(api, args.repo, args.folder, revision)
     finally:
         signal.signal(signal.SIGINT, before)
     held = (
@@ -116,9 +111,7 @@ def next_step(folder: Path) -> list[str]:
     return [f"next: {ask}", "(--template and --chat_template as in its training)"] if there else []
 
 
-def pull(
-    api, repo: str, folder: str | Path, revision: str | None = None, trust_pickle: bool = False, report=print
-) -> Pulled:
+def pull(api, repo: str, folder: str | Path, revision: str | None = None, report=print) -> Pulled:
     """Bring a revision's safe files into a folder and check each; failures that may pass are retried.
 
     Raises:
@@ -127,8 +120,8 @@ def pull(
     """
     folder = Path(folder)
     check_folder(folder, repo)
-    commit, remote = retrying(lambda: look(api, repo, revision), report=report)
-    wanted, skipped = choose_files(remote, trust_pickle)
+    commit, remote = retrying(lambda: in_time(lambda: look(api, repo, revision), f"looking at {repo}"), report=report)
+    wanted, skipped = choose_files(remote)
     if not wanted:
         raise HubError(
             f"{repo} holds nothing that can be pulled safely ({escape_names(skipped) or 'no files'})", None, True
@@ -148,11 +141,11 @@ def pull(
         rows = read_manifest(repo, folder)
         skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
-        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows, trust_pickle)
+        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows)
     bring(path for path in wanted if path not in LAST)
     bring(path for path in wanted if path in LAST)
     if rows is not None:
-        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows, trust_pickle)
+        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows)
     check_model(repo, folder, wanted)
     write_json(folder / RECORD, {**record, "files": wanted, "complete": True})
     return Pulled(folder, commit, tuple(wanted), tuple(skipped), rows is not None)
@@ -212,13 +205,11 @@ def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
     raise HubError(f"{repo} has no revision {revision}; it has {names}", 404, permanent=True)
 
 
-def choose_files(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[str]]:
+def choose_files(remote: Iterable[str]) -> tuple[list[str], list[str]]:
     """Paths to pull, and those left out. A path that would leave the folder is never pulled."""
     wanted, skipped = [], []
     for path in sorted(remote):
-        full_state = path.partition("/")[0] == FULL_STATE
-        safe = Path(path).suffix in SAFE or path in LICENCES if not full_state else trust_pickle
-        if stays_inside(path) and safe:
+        if stays_inside(path) and (Path(path).suffix in SAFE or path in LICENCES):
             wanted.append(path)
         elif path != ".gitattributes":
             skipped.append(path)
@@ -231,7 +222,7 @@ def check_listing(repo: str, remote: Iterable[str]) -> None:
     Raises:
         HubError: they are in a subfolder, of another type, or missing.
     """
-    weights = [path for path in remote if path.endswith(WEIGHTS) and path.partition("/")[0] != FULL_STATE]
+    weights = [path for path in remote if path.endswith(WEIGHTS)]
     top = [path for path in weights if "/" not in path]
     if any(path.endswith(".safetensors") for path in top) or not (weights or "config.json" in remote):
         return
@@ -272,7 +263,8 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
     """
     if not listed:
         return
-    limit = max(sum(entry.size for entry in listed.values()), len(listed))
+    total = sum(entry.size for entry in listed.values())
+    limit = max(total, len(listed))
     how = {"allow_patterns": [glob.escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
     how |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(limit)}
 
@@ -286,7 +278,7 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
         return sorted(wrong | set(found.missing_paths) & set(listed))
 
     for _ in range(2):
-        if not (wrong := retrying(attempt, report=report)):
+        if not (wrong := retrying(lambda: in_time(attempt, f"pulling {repo}", total), report=report)):
             return
     raise HubError(
         f"{', '.join(wrong[:5])} of {repo} arrived damaged twice, with another hash than the Hub lists, and was removed",
@@ -318,7 +310,7 @@ def read_manifest(repo: str, folder: Path) -> dict[str, str]:
         raise HubError(f"{MANIFEST} of {repo} is damaged ({error!r})", permanent=True) from error
 
 
-def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, str], trust_pickle: bool) -> None:
+def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, str]) -> None:
     """Compare files with sha256.json, which was pushed with them: large ones by the Hub's listing, with which they were
     compared when they were downloaded; small ones by their content, as far as they are here.
 
@@ -332,7 +324,7 @@ def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, 
     known = {path: entry.lfs.sha256 for path, entry in pushed.items() if entry.lfs}
     known |= {path: sha256(local_file(folder / path)) for path in small}
     wrong = [path for path, digest in known.items() if rows[path] != digest]
-    missing = [path for path in choose_files(rows, trust_pickle)[0] if path not in listed]
+    missing = [path for path in choose_files(rows)[0] if path not in listed]
     for path in wrong:
         (folder / path).unlink(missing_ok=True)
     if wrong or missing:
@@ -353,7 +345,7 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
     """
     if not any(path == "config.json" or path.endswith((".safetensors", INDEX)) for path in pulled):
         return  # a prior, say
-    if found := [*problems(folder, code=False), *missing_files(folder)]:
+    if found := [*problems(folder, code=False), *missing_files(folder)] or list(missing_weights(folder)):
         raise HubError(
             f"{repo} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed like that: take "
             "another revision, or ask who has pushed it",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import columns, evaluations
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, table, words
-from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.tables import read_schema
 from openrlhf_ebpo.redact import redacted_text
@@ -32,8 +30,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content]) -> str:
     """
     estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
     facts = {**run, "estimator": registry.title(estimator)}
-    make = functools.partial(
-        render,
+    text = render(
         "run_card.md",
         metadata=metadata(repo, ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)], configs(files)),
         name=identifier(repo.rpartition("/")[2]),
@@ -42,7 +39,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content]) -> str:
         versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
         tables=tables(files, run),
     )
-    return with_slot(lambda slot: redacted_text(make(notes=slot)))
+    return redacted_text(text)
 
 
 def configs(files: Mapping[str, Content]) -> list[dict]:

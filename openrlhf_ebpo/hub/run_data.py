@@ -29,15 +29,14 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.card import RECORDS, read
-from openrlhf_ebpo.hub.content import Content
+from openrlhf_ebpo.hub.content import Content, size
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
-from openrlhf_ebpo.hub.notes import CARD, keeping_notes
-from openrlhf_ebpo.hub.places import check_same_run, check_write_access, target
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text
+from openrlhf_ebpo.hub.publish import CARD, check_same_run, plan, print_plan, publish
 from openrlhf_ebpo.hub.run_card import EVALUATIONS, METRICS, data_card
+from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub.tables import publishable_parquet
-from openrlhf_ebpo.hub.upload import plan, print_plan, publish
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, Result
@@ -51,10 +50,6 @@ RUN = (
 OWN = (  # of the run directory, and staying in it
     *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
     *(LOCK, BEAT),
-)
-OURS = (
-    *("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*"),
-    *("checkpoints.jsonl", "prior.json", PRIOR_STARTS, DROPPED),
 )
 
 
@@ -87,10 +82,12 @@ def run(args: argparse.Namespace) -> None:
             planned = retrying(lambda: _planned(api, args, scratch))
             print_plan(planned, args.repo)
             return
-        retrying(lambda: check_write_access(api, args.repo, DATASET))
+        retrying(lambda: in_time(lambda: check_write_access(api, args.repo, DATASET), f"looking at {args.repo}"))
         done = retrying(lambda: _publish(api, args, scratch))
     with hub_errors(f"looking at {args.repo}"):
         visibility = "private" if api.repo_info(args.repo, repo_type=DATASET).private else "public"
+    for path in done.kept:
+        print(f"{path} of {args.repo} was written or edited by somebody, and stays as it is")
     sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
     print(f"pushed: {done.url} ({sent}; {visibility})")
 
@@ -102,17 +99,17 @@ def _planned(api, args: argparse.Namespace, scratch: Path) -> list:
     except HubError as error:  # otherwise the Hub cannot be asked, or not without a token
         if error.permanent and error.status is None:
             raise
-    return plan(api, args.repo, files, repo_type=DATASET, delete=OURS)
+    return plan(api, args.repo, files, repo_type=DATASET)
 
 
 def _publish(api, args: argparse.Namespace, scratch: Path):
     """Make one attempt. It collects the files again, since a push that came in between fails it (412)."""
     files = run_files(args.run_dir, args.repo, scratch)
-    before = check_same_run(api, args.repo, json.loads(files["run.json"]), DATASET)
-    files[CARD] = keeping_notes(api, args.repo, files[CARD], print, DATASET)
-    how = {"private": not args.public, "based_on": before, "delete": OURS}
+    before = in_time(lambda: check_same_run(api, args.repo, json.loads(files["run.json"]), DATASET), "looking at it")
     message = f"run {public_text(args.run_dir.absolute().name)}"
-    return publish(api, args.repo, files, repo_type=DATASET, message=message, **how)
+    how = {"repo_type": DATASET, "private": not args.public, "based_on": before, "message": message}
+    doing = f"pushing to {args.repo}"
+    return in_time(lambda: publish(api, args.repo, files, **how), doing, sum(map(size, files.values())))
 
 
 def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:

@@ -17,22 +17,24 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, PublishableZip
+from openrlhf_ebpo.hub.content import Content, PublishableZip, size
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
-from openrlhf_ebpo.hub.places import check_write_access, target
-from openrlhf_ebpo.hub.upload import head_of, plan, print_plan, publish
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
+from openrlhf_ebpo.hub.publish import CARD, check_owner, plan, print_plan, publish, read_file
+from openrlhf_ebpo.hub.settings import check_write_access, target
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 
 PACKAGE = "openrlhf_ebpo"
 ARCHIVE = "package.zip"
 PACKED = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
 README = Path(__file__).with_name("templates") / "space.md"
+IS_OURS = f"from {PACKAGE}.space.main import main".encode()
 APP = f"""import sys
 import tempfile
 import zipfile
@@ -67,10 +69,14 @@ def run(args: argparse.Namespace) -> None:
     api = hub_api()
     files = space_files(args.runs)
     if args.dry_run:
-        print_plan(plan(api, args.repo, files, repo_type="space", manifest=None), args.repo)
+        print_plan(plan(api, args.repo, files, repo_type="space"), args.repo)
         return
-    retrying(lambda: check_write_access(api, args.repo, "space", "OWNER/NAME"))
-    retrying(lambda: check_ours(api, args.repo))
+
+    def look() -> None:
+        check_write_access(api, args.repo, "space", "OWNER/NAME")
+        check_ours(api, args.repo)
+
+    retrying(lambda: in_time(look, f"looking at {args.repo}"))
     private = [name for name in args.runs if is_private(api, name)]
     deploy(api, args.repo, files, args.runs, args.public)
     if private:
@@ -85,9 +91,18 @@ def check_ours(api, repo: str) -> None:
     Raises:
         UsageError: there is another app, which would be overwritten.
     """
-    _, names = head_of(api, repo, "space")
-    if "app.py" in names and ARCHIVE not in names:
-        raise UsageError(f"{repo} is a Space with another app, which would be overwritten: choose another name")
+    commit, names = check_owner(
+        api, repo, "space", "app.py", lambda text: None if IS_OURS in text else "is a Space with another app (app.py)"
+    )
+    if commit and "app.py" not in names and CARD in names:
+        front = read_file(api, repo, "space", commit, CARD)
+        for name, value in (("sdk", "gradio"), ("app_file", "app.py")):
+            found = re.search(rb"(?m)^%s:[ \t]*[\"']?([\w.-]+)" % name.encode(), front)
+            if found and found[1].decode() != value:
+                raise HubError(
+                    f"{repo} holds another app ({CARD} says {name}: {found[1].decode()}): choose another name",
+                    permanent=True,
+                )
 
 
 def is_private(api, name: str) -> bool:
@@ -114,10 +129,10 @@ def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], publi
         UsageError: the owner's plan does not include Spaces.
         HubError: it failed.
     """
-    how = {"repo_type": "space", "private": not public, "manifest": None}
+    how = {"repo_type": "space", "private": not public, "message": "the app"}
 
     def upload():
-        done = publish(api, repo, files, message="the app", **how)
+        done = in_time(lambda: publish(api, repo, files, **how), f"pushing to {repo}", sum(map(size, files.values())))
         with hub_errors(f"setting {RUNS} of {repo}"):
             api.add_space_variable(repo, RUNS, ",".join(runs), description="data set repos of the runs that are shown")
         return done
@@ -128,6 +143,8 @@ def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], publi
         if error.status == 402:
             raise UsageError(no_plan(repo, runs)) from error
         raise
+    for path in done.kept:
+        print(f"{path} of {repo} was written or edited by somebody, and stays as it is")
     print(f"deployed: {done.url} ({len(done.sent)} files sent, {done.unchanged} unchanged). The Hub builds it now")
 
 

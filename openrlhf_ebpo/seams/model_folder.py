@@ -18,7 +18,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams import auto_map
+from openrlhf_ebpo.seams import auto_map, model_shapes
 from openrlhf_ebpo.seams.remote_code import FLAG, trusted
 
 JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.json")
@@ -164,11 +164,10 @@ def missing_files(folder: str | Path) -> Iterator[str]:
 def _architecture_problems(folder: Path, names: list[str]) -> Iterator[str]:
     """Compare the configuration with the tensors: the shape of the embeddings, and their names by layer. Without torch, so not by
     the architecture itself: what is not a plain stack of layers is compared as far as that is sure."""
-    config = auto_map.read_json(folder / "config.json")
-    shapes: dict[str, list[int]] = {}
-    for name in filter(LOADED.fullmatch, names):
-        with safe_open(folder / name, "np") as file:
-            shapes |= {tensor: file.get_slice(tensor).get_shape() for tensor in file.keys()}  # noqa: SIM118  not a dict
+    config, shapes = auto_map.read_json(folder / "config.json"), _shapes(folder, names)
+    if shapes is None:
+        return
+    yield from model_shapes.too_few(config, shapes)
     is_plain = not any(COMPOSITE.search(name) and value for name, value in config.items())
     if is_plain:
         yield from _embedding_problems(config, shapes)
@@ -180,6 +179,27 @@ def _architecture_problems(folder: Path, names: list[str]) -> Iterator[str]:
         differ = any(map(UNEQUAL_LAYERS.search, filter(config.get, config)))
         differ = differ or bool(UNEQUAL_TYPES.search(str(config.get("layer_types"))))
         yield from _layer_problems(count, *stacks.values(), are_equal=not differ)
+
+
+def missing_weights(folder: str | Path) -> Iterator[str]:
+    """Compare a complete model with its architecture, which takes the seconds that importing transformers takes."""
+    names = [path.name for path in Path(folder).iterdir()]
+    shapes = _shapes(Path(folder), names) if "config.json" in names else None
+    if shapes is not None:
+        config = auto_map.read_json(Path(folder) / "config.json")
+        yield from (f"config.json {problem}" for problem in model_shapes.missing_weights(config, shapes))
+
+
+def _shapes(folder: Path, names: list[str]) -> dict[str, list[int]] | None:
+    """Tensor -> shape of all files that loaders take; None for an adapter, or a model of another format."""
+    files = [name for name in names if LOADED.fullmatch(name)]
+    if not files or any(name.startswith("adapter_") for name in files):
+        return None
+    shapes: dict[str, list[int]] = {}
+    for name in files:
+        with safe_open(folder / name, "np") as file:
+            shapes |= {tensor: file.get_slice(tensor).get_shape() for tensor in file.keys()}  # noqa: SIM118  not a dict
+    return shapes
 
 
 def _embedding_problems(config: dict, shapes: dict[str, list[int]]) -> Iterator[str]:

@@ -129,13 +129,12 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
             if saves:
                 self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
         if saves:
-            self.hub.before_saving(global_step)
             client_states = self._complete(client_states)  # else unused, and a state per prompt takes a while to pack
         with saving(self.args.ckpt, saves):
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if saves:
             self._log_checkpoint(global_step, f"global_step{global_step}")
-            self.hub.queue_saved(global_step)
+            self.hub.after_saving()
             self.save_times.restart()
         self.evaluate_if_due(global_step, client_states or {})
         if asked_by:

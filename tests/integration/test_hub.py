@@ -16,8 +16,8 @@ FAST = {"OPENRLHF_EBPO_HUB_PAUSE": "0.2", "OPENRLHF_EBPO_HUB_TIMEOUT": "5"}
 
 @pytest.fixture(scope="module")
 def story(train, command, tmp_path_factory):
-    """First 2 steps, each saved and pushed with the optimizer's state; a commit is refused, an upload cut off, the
-    answer to a tag lost. Then the Hub goes down, and a second training goes on from step 2 to step 3."""
+    """First 2 steps, each saved and pushed; a commit is refused, an upload cut off, the
+    answer to a tag lost. Then the Hub goes down, and a second training takes one step from the weights and the prior of step 2."""
     from hub_server import HubServer
 
     output = tmp_path_factory.mktemp("hub")
@@ -28,15 +28,15 @@ def story(train, command, tmp_path_factory):
         hub.fail(r"^PUT /lfs/", cut=True)
         hub.fail(r"POST .*/commit/", status=503)
         hub.fail(r"POST .*/tag/", lost=True)
-        argv = command(output / "first", data__max_samples=16, hub__repo="owner/first", hub__full_state=True, **saving)
+        argv = command(output / "first", data__max_samples=16, hub__repo="owner/first", **saving)
         first = train(argv, **environment)
         first.succeed()
         requests = list(hub.requests)
         goes_on = command(
             output / "second",
             actor__model_name_or_path=None,
+            data__max_samples=8,
             hub__resume_from="owner/first@2",
-            hub__trust_pickle=True,
             hub__repo="team/second",
             hub__wait=1,
             **saving,
@@ -84,8 +84,7 @@ def test_every_saved_step_is_on_the_hub_under_a_tag_in_spite_of_faults(story):
     assert [commit.title for commit in repo.history()] == ["step 2", "step 1", "initial commit"]
     for step in (1, 2):
         assert_pushed(story, "owner/first", step, story.output / "first" / "ckpt" / f"global_step{step}_hf")
-    assert not any(path.endswith(".pt") and "global_step1" in path for path in repo.files())
-    assert any(path.startswith("full_state/_actor/global_step2/") for path in repo.files())
+    assert not any(path.endswith(".pt") for path in repo.files())
 
 
 @pytest.mark.nightly  # daily: unit/test_hub_training.py
@@ -94,28 +93,27 @@ def test_the_training_knew_and_ended_well(story):
     assert read_run(run_dir)["status"] == "complete"
     state = json.loads((run_dir / "hub.json").read_text())
     assert {step: row["state"] for step, row in state["steps"].items()} == {"1": "pushed", "2": "pushed"}
-    assert state["failed"] >= 2 and sum(row["attempts"] for row in state["steps"].values()) == state["failed"] + 2
+    assert state["failed"] >= 2 and all(row["attempts"] >= 1 for row in state["steps"].values())
     assert all({"hub/pending", "hub/failed"} <= set(row) for row in read_metrics(run_dir))
-    assert not list((run_dir / "hub" / "outbox").iterdir())
     assert "hub: 2 pushed and verified at owner/first: steps 1, 2" in story.first.output
 
 
-@pytest.mark.nightly  # daily: unit/test_hub_training.py, unit/test_hub_keeper.py
+@pytest.mark.nightly  # daily: unit/test_hub_training.py, unit/test_hub_push.py
 def test_a_hub_that_is_down_for_a_whole_run_is_a_warning_and_the_pushes_wait(story):
     run_dir = run_of(story, "second")
     assert "warning: the Hub cannot be reached" in story.second.output
     assert f"finish with: openrlhf-ebpo hub push {run_dir}" in story.second.output
     assert read_run(run_dir)["status"] == "complete"
-    assert read_metrics(run_dir)[-1]["hub/pending"] == 0  # step 3, the only one, was not saved yet
+    assert read_metrics(run_dir)[-1]["hub/pending"] == 0  # step 1, the only one, was not saved yet
     assert story.done.returncode == 0, story.done.stderr
-    assert list(story.hub.repo("team/second").tags) == ["step-000003"]
-    assert_pushed(story, "team/second", 3, story.output / "second" / "ckpt" / "global_step3_hf")
+    assert list(story.hub.repo("team/second").tags) == ["step-000001"]
+    assert_pushed(story, "team/second", 1, story.output / "second" / "ckpt" / "global_step1_hf")
 
 
 @pytest.mark.nightly  # daily: unit/test_hub_pull.py, integration/test_train_and_resume.py
 def test_the_second_training_went_on_from_what_the_first_had_pushed(story):
     run_dir = run_of(story, "second")
-    assert [row["step"] for row in read_metrics(run_dir)] == [3]
+    assert [row["step"] for row in read_metrics(run_dir)] == [1]
     folder = story.output / "second" / "ckpt" / "hub" / "owner--first@step-000002"
     assert read_run(run_dir)["model"] == str(folder)
     assert (folder / "model.safetensors").read_bytes() == story.hub.repo("owner/first").files()["model.safetensors"]

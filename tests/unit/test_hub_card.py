@@ -1,6 +1,5 @@
 """The model card of a run: what it says, what it must not say, and that its code runs."""
 
-import dataclasses
 import html
 import json
 import re
@@ -8,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import hub_runs
 import jinja2
@@ -20,11 +18,11 @@ from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.hub import card_metadata, markdown, outbox, usage
+from openrlhf_ebpo.hub import card_metadata, markdown
 from openrlhf_ebpo.hub.card import PICTURE, model_card
+from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render, table, words
 from openrlhf_ebpo.hub.public import hub_id, without_paths
-from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
 
 REPO = "owner/tiny"
@@ -53,14 +51,13 @@ def test_a_card_says_what_the_model_is(tmp_path):
         assert part in text
     assert "| responses per prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
     assert "## Evaluation" not in text and "model-index" not in text
-    assert "data was not available" in text and "form in which the model was asked" not in text  # no train.jsonl
     ModelCard(text)  # the Hub's own reader takes it
 
 
 def test_the_pushed_card_of_the_quickstart_shows_its_result(hub, api, tmp_path):
     run_dir = shutil.copytree(Path(__file__).parents[1] / "data" / "quickstart_run", tmp_path / "run")
-    outbox.add(run_dir, 120, hub_runs.export_model(tmp_path / "model", 120), repo=REPO)
-    assert drain(run_dir, api) is None
+    wanted = [Export(120, hub_runs.export_model(tmp_path / "model", 120))]
+    hub_runs.push(run_dir, api, repo=REPO, wanted=wanted)
     text = hub.repo(REPO).files("step-000120")["README.md"].decode()
     assert "### Protocol `quickstart`" in text and "| pass@1 before training | pass@1 |" in text
     assert "| `spell_backward` | 256 | 8 | 31.3 ± 0.8 (27.5 to 35.4) | 68.4 ± 0.8 (64.4 to 72.2) |" in text
@@ -191,18 +188,6 @@ def test_results_of_the_step_with_intervals_a_table_and_a_row_each_protocol(tmp_
     assert len(ModelCard(text).data.eval_results) == 5
 
 
-@pytest.mark.parametrize("value", ["0) or __import__('os').system('id'", "1", True, float("nan"), [1], {}, None])
-def test_only_numbers_of_a_run_become_code(value):
-    args = {"rollout": {"temperature": value, "top_p": value, "max_new_tokens": value}}
-    shown = usage.of_run(args, REPO, "step-000003")
-    for snippet in (usage.transformers_snippet(shown), usage.vllm_snippet(shown)):
-        compile(snippet, "card", "exec")
-        assert "temperature=1.0, top_p=1.0" in snippet and "tokens=1024" in snippet
-    args = {"rollout": {"temperature": 0.5, "top_p": 1, "max_new_tokens": 8}}
-    shown = usage.of_run(args, REPO, "step-000003")
-    assert (shown.temperature, shown.top_p, shown.max_new_tokens) == (0.5, 1, 8)
-
-
 def test_hostile_text_changes_neither_metadata_nor_structure(tmp_path):
     args = arguments(tmp_path, input_template=HOSTILE + "{}", prompt_dataset=HOSTILE)
     args["actor"]["model_name_or_path"] = HOSTILE
@@ -299,45 +284,11 @@ def test_the_transformers_snippet_runs(tmp_path, capsys):
     from openrlhf_ebpo.quickstart import tiny_model
 
     tiny_model.build(tmp_path / "model", ["abcdefghijklmnopqrstuvwxyz W? 0123456789*\n"])
-    (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": "Say: 1+1", "question": "1+1", "label": "2"}) + "\n")
-    text = text_of(write_run(tmp_path, args=arguments(tmp_path, input_template="{}\n")))
-    snippet, vllm = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert 'template = "Say: {question}\\n"' in snippet and 'template = "Say: {question}\\n"' in vllm
-    assert "form in which the model was asked in training" in text
-    compile(vllm, "vllm", "exec")
-    namespace: dict = {}
-    exec(snippet.replace('"owner/tiny"', repr(str(tmp_path / "model"))), namespace)
-    assert namespace["prompt"] == "Say: What is 12 * 13?\n"
-    new = namespace["output"].shape[1] - namespace["inputs"]["input_ids"].shape[1]
-    assert 1 <= new <= 8 and capsys.readouterr().out
-
-
-def test_the_snippet_puts_a_chat_template_around_the_prompt(tmp_path):
-    shown = usage.Usage(REPO, "main", "Solve {question}", True, "Be brief.", 1.0, 1.0, 16)
-    lines = usage.transformers_snippet(shown)
-    asked: list = []
-
-    class Tokenizer:
-        def apply_chat_template(self, messages, **how):
-            asked.append((messages, how))
-            return "rendered"
-
-    start = lines.index("question =")
-    namespace = {"tokenizer": Tokenizer()}
-    exec(lines[start : lines.index("inputs =")], namespace)
-    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Solve What is 12 * 13?"}]
-    assert asked == [(expected, {"tokenize": False, "add_generation_prompt": True})]
-    assert namespace["prompt"] == "rendered"
-
-
-@pytest.mark.parametrize("rendered", ["<bos>Solve", "Solve"])
-def test_the_snippet_puts_the_begin_token_of_training_there_once(rendered, tmp_path):
-    shown = usage.of_run(arguments(tmp_path, add_bos=True), REPO, "main")
-    lines = usage.transformers_snippet(shown)
-    namespace = {"tokenizer": SimpleNamespace(bos_token="<bos>"), "prompt": rendered}
-    exec(next(line for line in lines.splitlines() if "bos_token" in line), namespace)
-    assert namespace["prompt"] == "<bos>Solve"
-    assert "bos_token" not in usage.transformers_snippet(dataclasses.replace(shown, bos=False))
+    (snippet,) = re.findall(r"```python\n(.*?)```", text_of(write_run(tmp_path)), re.S)
+    assert '"owner/tiny", revision="step-000003"' in snippet
+    local = snippet.replace('"owner/tiny"', repr(str(tmp_path / "model"))).replace("1024", "4")
+    exec(local.replace(', device_map="auto"', ""), {})
+    assert capsys.readouterr().out
 
 
 def test_a_run_that_has_just_begun_has_a_card_without_a_picture(tmp_path):

@@ -2,13 +2,19 @@
 
 import json
 import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
 
 import pytest
-from patience import seconds
+from patience import seconds, wait_until, wait_until_gone
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.places import check_write_access
-from openrlhf_ebpo.hub_client import MAX_BACKOFF_SECONDS, HubError, hub_api, hub_errors, pause_after, retrying
+from openrlhf_ebpo.hub.settings import check_write_access
+from openrlhf_ebpo.hub_client import MAX_BACKOFF_SECONDS, HubError, hub_api, hub_errors, in_time, pause_after, retrying
 from openrlhf_ebpo.redact import redacted_text
 
 
@@ -188,3 +194,113 @@ def test_what_may_pass_is_tried_again_and_what_stays_is_not():
     errors = [HubError(f"busy {n}", 503) for n in range(9)]
     with pytest.raises(HubError, match="busy 6"):
         retrying(action, attempts=3, report=said.append, sleep=waited.append)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Private repository storage limit reached, please upgrade your plan", "storage is full"),
+        ("You have reached your quota", "used up its quota"),
+        ("You have too many private repos", "too many|no more private"),
+        ("pass `create_pr=1` as a query parameter to create a Pull Request", "only pull requests"),
+        ("You don't have the rights to write", "no right to do this"),
+    ],
+)
+def test_a_refusal_that_is_not_about_rights_says_so(hub, said, words):
+    hub.fail("refs", 403, headers={"X-Error-Message": said})
+    with pytest.raises(HubError, match=words) as caught, hub_errors("asking"):
+        hub_api(hub.url, hub.token).list_repo_refs("owner/name")
+    assert caught.value.permanent
+
+
+def test_what_the_server_says_steers_no_terminal(hub, capsys):
+    hub.fail("refs", 403, body=json.dumps({"error": "\x1b[2J\u202eno\nline"}).encode())
+    with pytest.raises(HubError) as caught, hub_errors("asking"):
+        hub_api(hub.url, hub.token).list_repo_refs("owner/name")
+    assert str(caught.value).isprintable() and "[2J no line" in str(caught.value)
+    record = logging.makeLogRecord({"msg": "the Hub warns \x1b[2J\u202e"})
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        handler.filter(record)
+    assert record.getMessage().isprintable()
+    with hub_errors("validating"):
+        warnings.warn("Warnings: \x1b[2J\u202e", stacklevel=1)
+    assert capsys.readouterr().out.strip().isprintable()
+
+
+def test_a_token_that_is_none_is_named(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_\u00e4bcdefghijklmnopq")
+    with pytest.raises(UsageError, match="the token for the Hub has a character that no token has"):
+        hub_api(hub.url)
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        {"name": "owner", "auth": None},
+        {"name": "owner", "orgs": None, "auth": {"accessToken": None}},
+        {"name": "owner"},
+    ],
+    ids=json.dumps,
+)
+def test_an_account_with_nulls_is_read(hub, account):
+    hub.fail("whoami", 200, body=json.dumps(account).encode())
+    check_write_access(hub_api(hub.url, hub.token), "owner/new")
+
+
+@pytest.mark.parametrize("account", [[], {"name": "owner", "auth": "x"}, {"name": "owner", "orgs": 1}], ids=json.dumps)
+def test_an_account_of_another_shape_is_no_traceback(hub, account):
+    hub.fail("whoami", 200, body=json.dumps(account).encode())
+    with pytest.raises(HubError, match="no usable answer"):
+        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+
+
+def test_the_token_goes_to_no_other_server(hub, use_hub):
+    other = hub.url.replace("127.0.0.1", "localhost")
+    hub.create("owner/model")
+    page = [{"type": "file", "path": "a.json", "size": 1, "oid": "0" * 40}]
+    link = {"Link": f'<{other}/api/models/owner/model/tree/main?cursor=1>; rel="next"'}
+    hub.fail(r"GET .*/tree/", 200, body=json.dumps(page).encode(), headers=link)
+    list(hub_api().list_repo_tree("owner/model"))
+    asked = [who for request, who in zip(hub.requests, hub.authorizations, strict=True) if "/tree/" in request]
+    assert asked == [f"Bearer {hub.token}", None]
+
+
+# A whole attempt
+
+
+def slow():
+    time.sleep(seconds(60))
+
+
+def refuse():
+    raise HubError("no", 403, permanent=True, retry_after=3)
+
+
+def test_an_attempt_that_is_too_slow_is_ended_with_its_process(monkeypatch):
+    monkeypatch.setattr("openrlhf_ebpo.hub_client.CALLS_PER_ATTEMPT", 0.01)
+    started = time.monotonic()
+    with pytest.raises(HubError, match="pulling: it did not end within 1 s") as caught:
+        in_time(slow, "pulling", size=20_000)
+    assert not caught.value.permanent and time.monotonic() - started < seconds(20)
+
+
+def test_what_an_attempt_gives_or_raises_arrives():
+    assert in_time(lambda: {"a": 1}, "asking") == {"a": 1}
+    with pytest.raises(HubError) as caught:
+        in_time(refuse, "asking")
+    assert (caught.value.status, caught.value.permanent, caught.value.retry_after) == (403, True, 3)
+    with pytest.raises(HubError, match=r"asking: its process died \(-9\)"):
+        in_time(lambda: os.kill(os.getpid(), signal.SIGKILL), "asking")
+
+
+def test_an_attempt_ends_with_the_process_that_waits_for_it(tmp_path):
+    code = (
+        "import os, sys, time; from openrlhf_ebpo.hub_client import in_time\n"
+        "def wait():\n    open(sys.argv[1], 'w').write(str(os.getpid()))\n    time.sleep(999)\n"
+        "in_time(wait, 'x')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "pid")])
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    process.kill()
+    process.wait()
+    wait_until_gone([int((tmp_path / "pid").read_text())])

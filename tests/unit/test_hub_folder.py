@@ -50,8 +50,7 @@ def test_a_push_that_is_refused_leaves_no_folder(make_run, tmp_path):
 
 def test_a_folder_needs_a_repo_for_its_card_and_no_dry_run(make_run, tmp_path):
     run_dir = make_run()
-    assert "--folder: say where to push, with --repo" in refused(
-        hub_cli.main, "push", run_dir, "--folder", tmp_path / "model"
-    )
+    words = refused(hub_cli.main, "push", run_dir, "--folder", tmp_path / "model")
+    assert "say where to push, with --repo owner/name" in words
     with pytest.raises(SystemExit, match="--folder writes files and --dry_run writes none"):
         push(run_dir, tmp_path / "model", "--dry_run")

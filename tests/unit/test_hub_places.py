@@ -5,7 +5,7 @@ from commands import refused
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.places import Place, place, target
+from openrlhf_ebpo.hub.settings import Place, place, target
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import git_hash
 from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.publish import publish
 from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, RECORD, pull, read_record, remove_other_files
-from openrlhf_ebpo.hub.upload import publish
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
@@ -41,7 +41,6 @@ def pushed(client, tmp_path):
     for step in (1, 2):
         model = hub_runs.export_model(tmp_path / "model", step)
         files = {p.name: p for p in model.iterdir() if p.suffix != ".bin"} | {"README.md": b"# card\n"}
-        files |= {"full_state/_actor/latest": b"step2", "full_state/_actor/step2/state.pt": b"pickle"}
         tag = f"step-00000{step}"
         publish(client, REPO, files, message=tag, tag=tag)
     return {name: f if isinstance(f, bytes) else f.read_bytes() for name, f in files.items() if "full" not in name}
@@ -58,7 +57,6 @@ def test_a_pull_brings_safe_files_only_and_a_second_one_downloads_nothing(hub, c
     found = files_in(folder)
     assert json.loads(found.pop("sha256.json"))["files"] and found == pushed
     assert pulled.commit == hub.repo(REPO).branches["main"]
-    assert set(pulled.skipped) == {"full_state/_actor/latest", "full_state/_actor/step2/state.pt"}
     downloads = hub.count("GET .*(/resolve/|/lfs/)")
     pull(client, REPO, folder)
     assert hub.count("GET .*(/resolve/|/lfs/)") == downloads
@@ -66,8 +64,7 @@ def test_a_pull_brings_safe_files_only_and_a_second_one_downloads_nothing(hub, c
 
 def test_another_revision_takes_the_place_of_the_first(client, pushed, tmp_path):
     folder = tmp_path / "pulled"
-    pull(client, REPO, folder, trust_pickle=True)
-    assert files_in(folder)["full_state/_actor/step2/state.pt"] == b"pickle"
+    pull(client, REPO, folder)
     pull(client, REPO, folder, revision="step-000001")
     found = files_in(folder)
     assert json.loads(found["config.json"])["step"] == 1 and not any(name.startswith("full_state") for name in found)
@@ -229,15 +226,6 @@ def test_a_gated_repo_says_how_to_get_in(client, hub, pushed, tmp_path):
     assert caught.value.permanent and "write access" not in str(caught.value)
 
 
-def test_an_optimizers_state_that_is_not_whole_is_refused(client, hub, pushed, tmp_path):
-    repo = hub.repo(REPO)
-    files = {p: f for p, f in repo.find("main").files.items() if p != "full_state/_actor/step2/state.pt"}
-    repo.commit("main", files, "lost")
-    pull(client, REPO, tmp_path / "weights")
-    with pytest.raises(HubError, match=r"step2/state\.pt differ from sha256\.json or are missing"):
-        pull(client, REPO, tmp_path / "all", trust_pickle=True)
-
-
 def test_a_folder_with_something_else_in_it_is_left_alone(client, pushed, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("mine")
@@ -256,7 +244,7 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
     folder = str(tmp_path / "pulled")
     hub_cli.main(["pull", REPO, folder, "--revision", "1"])
     out = capsys.readouterr().out
-    assert "all as they were pushed" in out and f"eval --model {folder}" in out and "full_state" in out
+    assert "all as they were pushed" in out and f"eval --model {folder}" in out
     for argv, words in (
         (["owner/none", str(tmp_path / "x")], "the repo owner/none has no model or does not exist"),
         ([REPO, str(tmp_path / "x"), "--revision", "v9"], "no revision v9; it has main, step-000001, step-000002"),

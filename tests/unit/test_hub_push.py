@@ -1,172 +1,127 @@
-"""The outbox of a run and who empties it: in order, in spite of faults, kills and a Hub that is away."""
+"""What a run has exported and the Hub lacks is pushed: in order, in spite of faults, kills and a Hub that is away."""
 
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import hub_runs
 import pytest
-from hub_runs import REPO, model_of, queue, states
-from patience import seconds
+from commands import refused
+from hub_repos import File
+from hub_runs import REPO, model_of, push, states
+from patience import seconds, wait_until
 
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import unlink_shared, write_json
-from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.push import attempt, drain, push_all
-from openrlhf_ebpo.hub.upload import publish
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.hub.exports import is_locked, read_record, take_lock, who_pushes
+from openrlhf_ebpo.hub.push import Push, drain, watch
 from openrlhf_ebpo.hub_client import hub_api
+from openrlhf_ebpo.run import run_lock
+from openrlhf_ebpo.run.run_log import read_run
+
+PUSHED = {"2": "pushed", "4": "pushed"}
 
 
 @pytest.fixture
 def client(hub, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(3)))
-    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda run_dir, step, repo, report: {"README.md": b"# card\n"})
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
+    monkeypatch.setattr("openrlhf_ebpo.hub.steps.card", lambda *_: {"README.md": b"# card\n"})
     return hub_api(hub.url, hub.token)
 
 
-def said(lines):
-    return "\n".join(lines)
+def titles(hub, repo=REPO):
+    return [commit.title for commit in hub.repo(repo).history()]
 
 
-# Snapshots
+def the_push(run_dir, client, said=None, **how):
+    return Push(run_dir, REPO, True, client, report=(said if said is not None else []).append, **how)
 
 
-def test_a_snapshot_takes_no_room_and_outlives_clean_up_and_a_repeated_step(make_run):
-    run_dir = make_run()
-    model = model_of(run_dir, 2)
-    queue(run_dir, 2)
-    (item,) = outbox.items(run_dir)
-    weights = item.path / "files" / "model.safetensors"
-    assert weights.samefile(model / "model.safetensors") and not (item.path / "files" / "optimizer.bin").exists()
-    before = {path: file.read_bytes() for path, file in item.files().items()}
-    unlink_shared(model)
-    hub_runs.export_model(model, 99)  # a resumed run writes the same step again
-    assert {path: file.read_bytes() for path, file in item.files().items()} == before
-    shutil.rmtree(model)
-    assert {path: file.read_bytes() for path, file in item.files().items()} == before
-    assert outbox.pending(run_dir) == 1
-
-
-def test_the_folder_of_an_adapters_base_model_stays_here(make_run):
-    run_dir = make_run()
-    model = model_of(run_dir, 2)
-    adapter = {"r": 4, "base_model_name_or_path": str(run_dir.parent / "base")}
-    write_json(model / "adapter_config.json", adapter)
-    queue(run_dir, 2)
-    files = outbox.items(run_dir)[0].files()
-    assert json.loads(files["adapter_config.json"].read_text()) == {**adapter, "base_model_name_or_path": "base"}
-    assert files["config.json"].read_bytes() == (model / "config.json").read_bytes()
-
-
-def test_where_links_are_not_possible_files_are_copied(make_run, monkeypatch):
-    def refuse(*_, **__):
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr("os.link", refuse)
-    run_dir = make_run()
-    queue(run_dir, 2)
-    (item,) = outbox.items(run_dir)
-    model = model_of(run_dir, 2) / "model.safetensors"
-    copied = item.files()["model.safetensors"]
-    assert copied.read_bytes() == model.read_bytes() and not copied.samefile(model)
-
-
-def test_a_half_taken_snapshot_does_not_count(make_run, monkeypatch):
-    run_dir = make_run()
-    monkeypatch.setattr("openrlhf_ebpo.hub.outbox.write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        queue(run_dir, 2)
-    assert outbox.items(run_dir) == [] and list(outbox.outbox(run_dir).iterdir()) == []
-    (outbox.outbox(run_dir) / "step-000002").mkdir()  # a kill in the middle of taking one away
-    assert outbox.items(run_dir) == [] and outbox.pending(run_dir) == 0
-
-
-def test_a_model_without_safetensors_is_no_model(make_run):
-    run_dir = make_run()
-    model = model_of(run_dir, 2)
-    (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    with pytest.raises(UsageError, match=r"holds no model in safetensors .*pytorch_model.bin"):
-        queue(run_dir, 2)
-    shutil.rmtree(model)
-    with pytest.raises(UsageError, match="no such folder"):
-        queue(run_dir, 2)
-
-
-def test_a_snapshot_that_came_during_the_push_stays(make_run):
-    run_dir = make_run()
-    queue(run_dir, 2)
-    (old,) = outbox.items(run_dir)
-    queue(run_dir, 2)
-    outbox.remove(old)
-    (new,) = outbox.items(run_dir)
-    assert new.token != old.token and new.files()
-    outbox.remove(new)
-    assert outbox.items(run_dir) == [] and list(outbox.outbox(run_dir).iterdir()) == []
-
-
-def test_parts_of_snapshots_are_removed_and_a_damaged_one_stays(make_run):
-    run_dir = make_run()
-    queue(run_dir, 2, 4)
-    two, four = outbox.items(run_dir)
-    (outbox.outbox(run_dir) / ".99999999.new" / "files").mkdir(parents=True)  # killed in `add`
-    (two.path / "push.json").unlink()  # killed in `remove`
-    (four.path / "push.json").write_text("{")
-    outbox.tidy(run_dir)
-    assert list(outbox.outbox(run_dir).iterdir()) == [four.path] == outbox.damaged(run_dir)
-
-
-@pytest.mark.parametrize("call", ["pathlib.Path.rename", "pathlib.Path.unlink", "shutil.rmtree"])
-def test_a_step_that_waits_is_not_lost_where_its_replacement_is_killed(make_run, monkeypatch, call):
-    run_dir = make_run()
-    queue(run_dir, 2)
-    if not (child := os.fork()):
-        monkeypatch.setattr(call, lambda *_, **__: os._exit(9))
-        queue(run_dir, 2)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    (item,) = outbox.items(run_dir)
-    assert outbox.snapshot_files(item)
-    outbox.tidy(run_dir)
-    outbox.remove(item)
-    assert list(outbox.outbox(run_dir).iterdir()) == []
-
-
-def test_the_newest_snapshot_counts_though_the_clock_was_set_back(make_run, monkeypatch):
-    run_dir = make_run()
-    queue(run_dir, 2)
-    (old,) = outbox.items(run_dir)
-    monkeypatch.setattr("time.time_ns", lambda: 1)
-    queue(run_dir, 2)
-    (new,) = outbox.items(run_dir)
-    assert new.token > old.token and not outbox.is_current(old)
-
-
-# Emptying it
+# The loop
 
 
 def test_steps_are_pushed_in_order_verified_and_recorded(hub, client, make_run):
     run_dir = make_run(steps=(2, 4, 10))
-    queue(run_dir, 10, 2, 4)
-    lines = []
-    assert drain(run_dir, client, lines.append) is None
+    said = push(run_dir, client)
     repo = hub.repo(REPO)
-    assert [c.title for c in repo.history()] == ["step 10", "step 4", "step 2", "initial commit"]
+    assert titles(hub) == ["step 10", "step 4", "step 2", "initial commit"]
     assert list(repo.tags) == ["step-000002", "step-000004", "step-000010"] and repo.private
     assert set(repo.branches) == {"main"}
     for step in (2, 4, 10):
         hub_runs.assert_pushed(hub, run_dir, step)
-    entry = outbox.read_state(run_dir)["steps"]["4"]
-    assert entry["state"] == "pushed" and entry["attempts"] == 1 and entry["error"] is None
-    assert entry["commit"] == repo.tags["step-000004"] and entry["url"].endswith("/tree/step-000004")
-    assert outbox.items(run_dir) == [] and "all verified" in lines[0]
+    row = read_record(run_dir)["steps"]["4"]
+    assert (row["state"], row["attempts"], row["error"]) == ("pushed", 1, None)
+    assert row["commit"] == repo.tags["step-000004"] and row["url"].endswith("/tree/step-000004")
+    assert "all verified" in said[0]
+
+
+def test_what_is_there_is_not_sent_again_and_the_record_is_no_input(hub, client, make_run):
+    run_dir = make_run()
+    push(run_dir, client)
+    record = json.loads((run_dir / "hub.json").read_text())
+    (run_dir / "hub.json").unlink()
+    before = len(hub.requests)
+    assert "nothing is missing: 2 steps" in push(run_dir, client)[-1]
+    assert {request.split()[0] for request in hub.requests[before:]} == {"GET"}
+    assert states(run_dir) == PUSHED
+    record["steps"]["4"]["state"] = "failed"
+    write_json(run_dir / "hub.json", record)
+    push(run_dir, client)
+    assert states(run_dir) == PUSHED and titles(hub) == ["step 4", "step 2", "initial commit"]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"steps"', "[]", '{"steps": {"4": null, "x": 1}, "failed": "many", "repo": []}', "[" * 9999]
+)
+def test_a_record_of_another_shape_is_replaced(hub, client, make_run, text):
+    run_dir = make_run()
+    (run_dir / "hub.json").write_text(text)
+    push(run_dir, client)
+    assert states(run_dir) == PUSHED and read_record(run_dir)["failed"] == 0
+
+
+def test_a_model_that_was_exported_again_is_pushed_again(hub, client, make_run):
+    run_dir = make_run()
+    loop = the_push(run_dir, client)
+    assert loop.round() is None and loop.round() is None
+    hub_runs.export_model(model_of(run_dir, 4), 9)
+    assert loop.round() is None
+    assert hub.repo(REPO).files("step-000004")["config.json"] == (model_of(run_dir, 4) / "config.json").read_bytes()
+    assert titles(hub) == ["step 4", "step 4", "step 2", "initial commit"]
+
+
+@pytest.mark.parametrize("call", ["/preupload/", "PUT /lfs/", "/commit/", "/tag/"])
+def test_a_model_that_is_exported_again_during_its_push_gets_no_tag_of_mixed_files(hub, client, make_run, call):
+    run_dir = make_run(steps=(2,))
+    once = iter([None])
+
+    def meanwhile(request, found=hub.fault_for):
+        if call in request and "step" not in request and next(once, 1) is None:
+            hub_runs.export_model(model_of(run_dir, 2), 9)
+        return found(request)
+
+    hub.fault_for = meanwhile
+    assert drain(the_push(run_dir, client), attempts=5, sleep=lambda _: None) is None
+    if call == "/tag/":
+        assert drain(the_push(run_dir, client), attempts=5, sleep=lambda _: None) is None
+    found = hub.repo(REPO).files("step-000002")
+    for name in ("model.safetensors", "config.json", "prior.json"):
+        assert found[name] == (model_of(run_dir, 2) / name).read_bytes(), name
 
 
 def test_a_late_step_does_not_turn_main_back(hub, client, make_run):
     run_dir = make_run()
-    queue(run_dir, 4)
-    drain(run_dir, client)
-    queue(run_dir, 2)
-    assert drain(run_dir, client) is None
+    hub_cli_push = the_push(run_dir, client, wanted=None)
+    rows = (run_dir / "checkpoints.jsonl").read_text().splitlines(keepends=True)
+    (run_dir / "checkpoints.jsonl").write_text(rows[1])
+    assert hub_cli_push.round() is None
+    (run_dir / "checkpoints.jsonl").write_text("".join(rows))
+    assert hub_cli_push.round() is None
     repo = hub.repo(REPO)
     assert repo.branches["main"] == repo.tags["step-000004"]
     assert repo.branches["checkpoint-000002"] == repo.tags["step-000002"]
@@ -174,165 +129,318 @@ def test_a_late_step_does_not_turn_main_back(hub, client, make_run):
     hub_runs.assert_pushed(hub, run_dir, 4)
 
 
-def test_the_optimizers_state_goes_only_when_asked_for_and_does_not_pile_up(hub, client, make_run):
-    run_dir = make_run()
-    for step in (2, 4):
-        queue(run_dir, step, full_state=[run_dir.parent / "ckpt" / "_actor" / f"global_step{step}"])
-    assert drain(run_dir, client) is None
-    state = {p: c for p, c in hub.repo(REPO).files().items() if p.startswith("full_state/")}
-    assert state.pop("full_state/_actor/global_step4/manifest.json")
-    assert state == {
-        "full_state/_actor/global_step4/mp_rank_00_model_states.pt": b"pickle of step 4",
-        "full_state/_actor/latest": b"global_step4",
-    }
-    assert "full_state/_actor/global_step2/mp_rank_00_model_states.pt" in hub.repo(REPO).files("step-000002")
-
-
-def test_a_repo_of_another_run_is_left_alone(hub, client, make_run):
-    first, second = make_run("first"), make_run("second", started="2026-02-02T00:00:00+00:00")
-    queue(first, 2)
-    drain(first, client)
-    before = hub.repo(REPO).branches | hub.repo(REPO).tags
-    queue(second, 2)
-    error = drain(second, client, sleep=pytest.fail)
-    assert error.permanent and "holds another run" in str(error)
-    assert hub.repo(REPO).branches | hub.repo(REPO).tags == before
-    assert states(second) == {"2": "failed"} and outbox.pending(second) == 1
-
-
-def test_a_repo_with_a_model_of_something_else_is_left_alone(hub, client, make_run):
-    run_dir = make_run()
-    theirs = {"model-00001-of-00002.safetensors": b"weights", "README.md": b"# theirs\n"}
-    publish(client, REPO, theirs, message="theirs", manifest=None)
-    queue(run_dir, 2)
-    error = drain(run_dir, client, sleep=pytest.fail)
-    assert error.permanent and "holds files of something else than a run" in str(error) and outbox.pending(run_dir) == 1
-    assert hub.repo(REPO).files()["README.md"] == b"# theirs\n" and not hub.repo(REPO).tags
-    hub.create("owner/made-by-hand")
-    queue(run_dir, 2, repo="owner/made-by-hand")
-    assert drain(run_dir, client, sleep=pytest.fail) is None
-
-
-def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
-    card = b"---\nlicense: nonsense\n---\n\n# card\n"
-    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": card})
-    refused = {"errors": [{"message": "license must be one of the known ones"}], "warnings": []}
-    hub.fail("validate-yaml", 400, body=json.dumps(refused).encode())
-    run_dir, lines = make_run(), []
-    queue(run_dir, 2)
-    assert drain(run_dir, client, lines.append, sleep=pytest.fail) is None
-    assert "license must be one of the known ones" in said(lines) and "without its card's metadata" in said(lines)
-    assert hub.repo(REPO).files()["README.md"] == b"# card\n"
-    hub_runs.assert_pushed(hub, run_dir, 2)
-
-
 def test_what_a_resumed_run_rolled_back_does_not_hold_main(hub, client, make_run):
-    run_dir = make_run(steps=(2, 3, 4))
-    queue(run_dir, 2, 4)
-    drain(run_dir, client)
+    run_dir = make_run(steps=(2, 4))
+    push(run_dir, client)
     rows = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run_dir / "metrics.jsonl").write_text("".join(rows[:3]))  # resumed from step 2, now at step 3
-    queue(run_dir, 3)
-    assert drain(run_dir, client) is None
+    listed = (run_dir / "checkpoints.jsonl").read_text().splitlines(keepends=True)
+    model = hub_runs.export_model(model_of(run_dir, 3), 3)
+    (run_dir / "checkpoints.jsonl").write_text(listed[0])
+    append_json_line(run_dir / "checkpoints.jsonl", {"step": 3, "tag": "global_step3", "model": str(model)})
+    push(run_dir, client)
     repo = hub.repo(REPO)
     assert repo.branches == {"main": repo.tags["step-000003"]} and "step-000004" in repo.tags
     hub_runs.assert_pushed(hub, run_dir, 3)
 
 
-@pytest.mark.parametrize("call", ["/preupload/", "PUT /lfs/", "/commit/", "/tag/"])
-def test_a_step_that_is_saved_again_during_its_push_gets_no_tag_of_mixed_files(hub, client, make_run, call):
-    run_dir = make_run()
-    queue(run_dir, 2)
-    (old,) = outbox.items(run_dir)
-    again = hub_runs.export_model(run_dir.parent / "again", 9)
-
-    def meanwhile(request, found=hub.fault_for):
-        if call in request and outbox.is_current(old):
-            outbox.add(run_dir, 2, again, repo=REPO)
-        return found(request)
-
-    hub.fault_for = meanwhile
-    error = attempt(run_dir, old, client)
-    assert not outbox.is_current(old) and outbox.pending(run_dir) == 1
-    assert error is None or ("was saved again while it was being pushed" in str(error) and not error.permanent)
-    if error is None:
-        hub_runs.assert_pushed(hub, run_dir, 2)
-    else:
-        assert not hub.repo(REPO).tags
-    assert drain(run_dir, client) is None
-    found = hub.repo(REPO).files("step-000002")
-    for name in ("model.safetensors", "config.json", "prior.json"):
-        assert found[name] == (again / name).read_bytes(), name
+def test_only_every_nth_export_and_the_final_model_go(hub, client, make_run):
+    run_dir = make_run(steps=(2, 4, 6, 8))
+    run = read_run(run_dir)
+    run["args"]["ckpt"]["save_steps"], run["args"]["hub"] = 2, {"repo": REPO, "every": 2}
+    write_json(run_dir / "run.json", run)
+    append_json_line(run_dir / "checkpoints.jsonl", {"step": 8, "tag": "best_global_step8", "model": "gone"})
+    append_json_line(run_dir / "metrics.jsonl", {"step": 9, "time": 9})
+    hub_runs.export_model(run_dir.parent / "model", 9)
+    push(run_dir, client)
+    assert list(hub.repo(REPO).tags) == ["step-000004", "step-000008", "step-000009"]
+    hub_runs.assert_pushed(hub, run_dir, 9)
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"cut")])
-def test_a_damaged_snapshot_is_not_pushed_and_takes_nothing_away(hub, client, make_run, damage):
-    run_dir = make_run()
-    queue(run_dir, 2)
-    drain(run_dir, client)
-    queue(run_dir, 4)
-    weights = outbox.items(run_dir)[0].path / "files" / "model.safetensors"
-    damage(weights)
-    error = drain(run_dir, client, sleep=pytest.fail)
-    assert "is damaged (model.safetensors not as queued)" in str(error) and f"--repo {REPO} --step 4" in str(error)
-    hub_runs.assert_pushed(hub, run_dir, 2)
-    assert list(hub.repo(REPO).tags) == ["step-000002"] and len(hub.repo(REPO).history()) == 2
+def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, client, make_run):
+    first, second = make_run("first"), make_run("second", started="2026-02-02T00:00:00+00:00")
+    push(first, client)
+    before = hub.repo(REPO).branches | hub.repo(REPO).tags
+    error = drain(the_push(second, client), sleep=pytest.fail)
+    assert error.permanent and "holds another run" in str(error)
+    assert hub.repo(REPO).branches | hub.repo(REPO).tags == before
+    assert states(second) == {"2": "failed", "4": "failed"}
+    theirs = {"tf_model.h5": File(b"weights", False), "README.md": File(b"# theirs\n", False)}
+    hub.create("owner/theirs").commit("main", theirs, "theirs")
+    loop = Push(second, "owner/theirs", True, client, report=lambda _: None)
+    assert "(tf_model.h5)" in str(drain(loop, sleep=pytest.fail))
+    assert hub.repo("owner/theirs").files() == {"tf_model.h5": b"weights", "README.md": b"# theirs\n"}
 
 
-def test_a_full_disk_keeps_nothing_from_being_pushed(hub, client, make_run, monkeypatch):
-    run_dir, lines = make_run(), []
-    queue(run_dir, 2, 4)
-
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("openrlhf_ebpo.hub.outbox.write_json", refuse)
-    monkeypatch.setattr("pathlib.Path.write_bytes", refuse)
-    assert drain(run_dir, client, lines.append, sleep=pytest.fail) is None
-    assert "could not be written to hub.json: [Errno 28]" in said(lines) and outbox.pending(run_dir) == 0
+def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
+    text = b"---\nlicense: nonsense\n---\n\n# card\n"
+    monkeypatch.setattr("openrlhf_ebpo.hub.steps.card", lambda *_: {"README.md": text})
+    answer = {"errors": [{"message": "license must be one of the known ones"}], "warnings": []}
+    hub.fail("validate-yaml", 400, body=json.dumps(answer).encode())
+    run_dir = make_run(steps=(2,))
+    said = "\n".join(push(run_dir, client))
+    assert "license must be one of the known ones" in said and "without its card's metadata" in said
     assert hub.repo(REPO).files()["README.md"] == b"# card\n"
-    monkeypatch.undo()
-    hub_runs.assert_pushed(hub, run_dir, 2)
-    hub_runs.assert_pushed(hub, run_dir, 4)
-
-
-def test_a_hub_that_is_away_keeps_the_order_and_a_refused_step_lets_the_others_pass(hub, client, make_run, no_waiting):
-    run_dir = make_run()
-    queue(run_dir, 2)
-    queue(run_dir, 4, repo="stranger/model")
-    hub.stop()
-    assert not push_all(run_dir, client).permanent
-    assert states(run_dir) == {"2": "failed"}  # 4 was not even tried
-    hub.start()
-    queue(run_dir, 2, repo="stranger/model")
-    queue(run_dir, 4)
-    assert push_all(run_dir, client).status == 403
-    assert states(run_dir) == {"2": "failed", "4": "pushed"}
-    assert outbox.read_state(run_dir)["failed"] == 2
-
-
-def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, client, make_run, monkeypatch):
-    run_dir = make_run()
-    monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
-    queue(run_dir, 2)
-    hub.fail(r"POST .*/commit/", 503, times=3)
-    waited, lines = [], []
-    error = drain(run_dir, client, lines.append, attempts=3, sleep=waited.append)
-    assert error.status == 503 and waited == [5, 10] and outbox.pending(run_dir) == 1
-    entry = outbox.read_state(run_dir)["steps"]["2"]
-    assert (entry["state"], entry["attempts"]) == ("failed", 3) and "(503)" in entry["error"]
-    assert drain(run_dir, client, lines.append, sleep=pytest.fail) is None
-    assert outbox.read_state(run_dir)["failed"] == 3
-    assert hub.count("^PUT") == 1  # what had arrived was not sent again
     hub_runs.assert_pushed(hub, run_dir, 2)
 
 
 def test_a_card_that_cannot_be_made_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
     monkeypatch.undo()
-    run_dir = make_run()
+    run_dir = make_run(steps=(2,))
     (run_dir / "metrics.jsonl").write_text("no JSON\n")
-    queue(run_dir, 2)
-    lines = []
-    assert drain(run_dir, hub_api(hub.url, hub.token), lines.append) is None
-    assert "without a model card" in said(lines) and "README.md" not in hub.repo(REPO).files()
+    said, api, wanted = [], hub_api(hub.url, hub.token), [hub_runs.export_of(run_dir, 2)]
+    loop = Push(run_dir, REPO, True, api, wanted, report=said.append)
+    assert drain(loop, attempts=1) is None
+    assert "without a model card" in "\n".join(said) and "README.md" not in hub.repo(REPO).files()
     hub_runs.assert_pushed(hub, run_dir, 2)
+
+
+def test_a_full_disk_keeps_nothing_from_being_pushed(hub, client, make_run, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    run_dir = make_run()
+    monkeypatch.setattr("openrlhf_ebpo.hub.exports.write_json", refuse)
+    said = push(run_dir, client)
+    assert "could not be written to hub.json: [Errno 28]" in "\n".join(said)
+    hub_runs.assert_pushed(hub, run_dir, 2)
+    hub_runs.assert_pushed(hub, run_dir, 4)
+
+
+def test_a_hub_that_is_away_keeps_the_order_and_a_refused_step_lets_the_others_pass(hub, client, make_run):
+    run_dir = make_run()
+    hub.stop()
+    loop = the_push(run_dir, client)
+    assert not loop.round().permanent and states(run_dir) == {"2": "failed"}  # 4 was not even tried
+    hub.start()
+    (model_of(run_dir, 2) / "model.safetensors").write_bytes(b"cut")
+    assert "damaged or cut off" in str(loop.round())
+    assert states(run_dir) == {"2": "failed", "4": "pushed"} and read_record(run_dir)["failed"] == 2
+    shutil.rmtree(model_of(run_dir, 2))
+    assert "is gone, and was not pushed" in str(loop.round())
+
+
+def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, client, make_run, monkeypatch):
+    run_dir, waited = make_run(steps=(2,)), []
+    monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
+    hub.fail(r"POST .*/commit/", 503, times=3)
+    error = drain(the_push(run_dir, client), attempts=3, sleep=waited.append)
+    assert error.status == 503 and waited == [5, 10]
+    row = read_record(run_dir)["steps"]["2"]
+    assert (row["state"], row["attempts"]) == ("failed", 3) and "(503)" in row["error"]
+    assert drain(the_push(run_dir, client), sleep=pytest.fail) is None
+    assert read_record(run_dir)["failed"] == 3 and hub.count("^PUT") == 1  # what had arrived was not sent again
+    hub_runs.assert_pushed(hub, run_dir, 2)
+
+
+def test_an_attempt_that_does_not_end_is_ended(hub, client, make_run, monkeypatch):
+    monkeypatch.setattr("openrlhf_ebpo.hub_client.CALLS_PER_ATTEMPT", 0.2)
+    monkeypatch.setattr("openrlhf_ebpo.hub_client.MIN_BYTES_PER_SECOND", 1e9)
+    monkeypatch.setattr("openrlhf_ebpo.hub.steps.publish", lambda *_, **__: time.sleep(999))
+    run_dir, started = make_run(steps=(2,)), time.monotonic()
+    error = the_push(run_dir, client).round()
+    assert "it did not end within" in str(error) and not error.permanent
+    assert time.monotonic() - started < seconds(30) and states(run_dir) == {"2": "failed"}
+
+
+# The command
+
+
+def test_a_dry_run_lists_sizes_and_leaves_no_trace(hub, use_hub, make_run, capsys):
+    run_dir = make_run()
+    hub_cli.main(["push", str(run_dir), "--repo", REPO, "--step", "2", "--dry_run"])
+    out = capsys.readouterr().out
+    assert "1.20 MB  new        model.safetensors" in out and "nothing was sent" in out
+    assert not hub.repos and not (run_dir / "hub").exists() and not (run_dir / "hub.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--repo", REPO, "--step", "3"], "no saved model of step 3; saved steps: 2, 4"),
+        (["--step", "3"], "say where to push, with --repo owner/name"),
+        ([], "was trained without --hub.repo"),
+        (["--repo", REPO, "--watch"], "--watch pushes all that a training saves"),
+    ],
+)
+def test_mistakes_are_explained(hub, use_hub, make_run, argv, words):
+    assert words in refused(hub_cli.main, "push", make_run(), *argv) and not hub.repos
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [(["push", "RUN", "--full_state"], "checkpoint folder"), (["pull", REPO, "DIR", "--trust_pickle"], "not pulled")],
+)
+def test_what_was_withdrawn_says_what_to_do(capsys, argv, words):
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(argv)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2 and "was withdrawn" in line and words in line
+
+
+def test_a_repo_of_another_run_is_refused_by_its_flag(hub, use_hub, make_run):
+    hub_cli.main(["push", str(make_run("first")), "--repo", REPO])
+    second = make_run("second", started="2026-02-02T00:00:00+00:00")
+    words = f"error: --repo {REPO}: {REPO} holds another run"
+    assert words in refused(hub_cli.main, "push", second, "--repo", REPO)
+    hub_cli.main(["push", str(second), "--repo", "owner/second"])
+    hub_runs.assert_pushed(hub, second, 4, "owner/second")
+    assert list(hub.repo("owner/second").tags) == ["step-000004"]
+
+
+def test_a_run_that_was_moved_or_copied_pushes_the_models_next_to_it(hub, use_hub, make_run, tmp_path, capsys):
+    run_dir = make_run()
+    run = json.loads((run_dir / "run.json").read_text())
+    run["args"]["logger"]["run_dir"] = str(run_dir)
+    write_json(run_dir / "run.json", run)
+    copied = shutil.copytree(run_dir.parent, tmp_path / "copied")
+    hub_runs.export_model(model_of(run_dir, 4), 99)  # the original goes other ways
+    hub.create(REPO)
+    hub_cli.main(["push", str(copied / "run"), "--repo", REPO])
+    weights = copied / "ckpt" / "global_step4_hf" / "model.safetensors"
+    assert hub.repo(REPO).files()["model.safetensors"] == weights.read_bytes()
+    assert "owner/model exists and is public" in capsys.readouterr().err
+    alone = shutil.move(copied / "run", tmp_path / "alone")
+    shutil.rmtree(run_dir.parent / "ckpt")
+    said = refused(hub_cli.main, "push", alone, "--repo", REPO)
+    assert "saved steps: none: step 4 was saved in" in said and "is gone" in said
+
+
+def test_only_one_process_pushes(hub, use_hub, make_run):
+    run_dir = make_run()
+    with take_lock(run_dir) as lock:
+        run_lock.write_holder(lock)
+        assert f"process {os.getpid()} is pushing this run" in refused(hub_cli.main, "push", run_dir, "--repo", REPO)
+    assert not hub.repos
+
+
+def test_the_final_model_of_a_run_that_saved_nothing_else(hub, use_hub, make_run):
+    run_dir = make_run(steps=())
+    assert "saved steps: none: train with --ckpt.save_hf" in refused(hub_cli.main, "push", run_dir, "--repo", REPO)
+    hub_runs.export_model(run_dir.parent / "model", 7)
+    (run_dir / "metrics.jsonl").write_text('{"step": 7, "time": 1}\n')
+    hub_cli.main(["push", str(run_dir.parent), "--repo", REPO, "--public"])
+    hub_runs.assert_pushed(hub, run_dir, 7)
+    assert not hub.repo(REPO).private
+
+
+def test_after_an_evaluation_only_the_card_is_sent(hub, use_hub, make_run, capsys):
+    run_dir = make_run()
+    hub_cli.main(["push", str(run_dir), "--repo", REPO])
+    run = read_run(run_dir)
+    run["args"]["algo"]["kl"] = {"init_coef": 0.1}  # as an evaluation, it changes the card
+    write_json(run_dir / "run.json", run)
+    hub_cli.main(["push", str(run_dir), "--repo", REPO])
+    assert "3 of 9 files sent now" in capsys.readouterr().out and hub.count("^PUT") == 2
+    assert "reference policy" in hub.repo(REPO).files("step-000004")["README.md"].decode()
+
+
+# Processes
+
+
+@pytest.fixture
+def environment(hub, hub_environment, tmp_path):
+    """A user's, with short pauses; importing transformers would take most of a test's time."""
+    (tmp_path / "light").mkdir()
+    (tmp_path / "light" / "transformers.py").write_text("raise ImportError\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path / "light"), hub_environment.get("PYTHONPATH")]))
+    fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.05", "OPENRLHF_EBPO_HUB_TIMEOUT": str(seconds(5)), "OMP_NUM_THREADS": "1"}
+    return {**hub_environment, **fast, "PYTHONPATH": path}
+
+
+def hub_command(environment, *argv, **variables):
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", *map(str, argv)]
+    return subprocess.Popen(
+        command, env={**environment, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+class Blobs(dict):
+    """What is stored by LFS; remembers every arrival."""
+
+    def __init__(self):
+        super().__init__()
+        self.arrivals = []
+
+    def __setitem__(self, oid, content):
+        self.arrivals.append(oid)
+        super().__setitem__(oid, content)
+
+
+MOMENTS = (
+    *(r"GET .*/refs|GET .*/revision/main", "POST .*/repos/create", r"GET .*/tree/", "/preupload/", "objects/batch"),
+    *("^PUT /lfs/", "/verify$", "/commit/", r"GET .*/revision/step", "/tag/"),
+)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_any_moment_nothing_is_lost_and_nothing_goes_twice(hub, environment, make_run, moment):
+    run_dir = hub_runs.set_repo(make_run())
+    hub.blobs = Blobs()
+    fault = hub.fail(moment, delay=seconds(0.5))
+    process = hub_command(environment, "push", run_dir)
+    wait_until(lambda: fault.hits)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: not is_locked(run_dir))  # the process that sends ends with it
+    again = hub_command(environment, "push", run_dir)
+    out, err = again.communicate(timeout=seconds(60))
+    assert again.returncode == 0, out + err
+    assert states(run_dir) == PUSHED and titles(hub) == ["step 4", "step 2", "initial commit"]
+    for step in (2, 4):
+        hub_runs.assert_pushed(hub, run_dir, step)
+    assert len(hub.blobs.arrivals) == len(set(hub.blobs.arrivals))
+
+
+def test_it_pushes_during_a_training_and_ends_after_it(hub, environment, make_run):
+    run_dir = hub_runs.set_repo(make_run(status="running"))
+    with run_lock.held(run_dir):
+        process = hub_command(environment, "push", run_dir, "--watch")
+        wait_until(lambda: states(run_dir) == PUSHED)
+        model = hub_runs.export_model(model_of(run_dir, 6), 6)
+        append_json_line(run_dir / "checkpoints.jsonl", {"step": 6, "tag": "global_step6", "model": str(model)})
+        wait_until(lambda: states(run_dir) == {**PUSHED, "6": "pushed"})
+        assert process.poll() is None and who_pushes(run_dir) == str(process.pid)
+    write_json(run_dir / "run.json", {**read_run(run_dir), "status": "complete"})
+    process.communicate(timeout=seconds(60))
+    assert process.returncode == 0 and not is_locked(run_dir)
+    hub_runs.assert_pushed(hub, run_dir, 6)
+
+
+def test_a_training_that_was_killed_is_over(hub, client, make_run):
+    run_dir = hub_runs.set_repo(make_run(status="running"))  # nobody holds its lock
+    assert watch(the_push(run_dir, client)) is None and states(run_dir) == PUSHED
+
+
+def test_a_hub_that_stays_away_is_given_up_some_time_after_the_training_and_nothing_is_lost(hub, client, make_run):
+    run_dir = hub_runs.set_repo(make_run(), wait=0.5)
+    hub.stop()
+    said = []
+    assert watch(the_push(run_dir, client, said)) is not None
+    assert states(run_dir) == {"2": "failed"} and "time is up; steps that are left: [2, 4]" in said[-1]
+    hub.start()
+    push(run_dir, client)
+    hub_runs.assert_pushed(hub, run_dir, 2)
+
+
+def test_what_can_never_be_pushed_does_not_keep_it_waiting_after_the_training(hub, client, make_run):
+    run_dir = hub_runs.set_repo(make_run(), wait=600)
+    (model_of(run_dir, 4) / "chat_template.jinja").write_text("{# gh" + "p_" + "NEEDLE" * 6 + " #}")
+    error = watch(the_push(run_dir, client), sleep=pytest.fail)
+    assert error.permanent and "chat_template.jinja" in str(error) and states(run_dir) == {"2": "pushed", "4": "failed"}
+
+
+def test_files_of_the_run_that_cannot_be_read_do_not_end_it(hub, client, make_run):
+    run_dir, said = hub_runs.set_repo(make_run(status="running")), []
+    listed = (run_dir / "checkpoints.jsonl").read_text()
+    (run_dir / "checkpoints.jsonl").write_text("no JSON\n")
+    mended = lambda _: (run_dir / "checkpoints.jsonl").write_text(listed)  # noqa: E731
+    assert watch(the_push(run_dir, client, said), sleep=mended) is None
+    assert "checkpoints.jsonl is damaged" in said[0] and states(run_dir) == PUSHED
+
+
+def test_a_log_that_the_disk_has_no_room_for_does_not_end_it():
+    code = "from openrlhf_ebpo.hub.push import log; import os; log('no room'); os.write(2, b'still there'); os._exit(7)"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (7, b"still there")

@@ -9,28 +9,27 @@ import pytest
 from commands import refused
 from fake_secrets import TOKENIZER, leaked
 from hub_runs import REPO as MODEL
-from hub_runs import model_of, queue
+from hub_runs import export_of, model_of, push
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.hub.model_files import contents
 
 
 def test_models_as_they_are_published_pass(hub, api, make_run):
     run_dir = make_run()
     model = model_of(run_dir, 2)
-    configs = json.loads((Path(__file__).parents[1] / "data" / "model_configs.json").read_text())
     names = ("layer.attention.key", "cls_token")
-    save_file(dict.fromkeys(names, np.zeros(3)), model / "model.safetensors", {"format": "pt"})
-    index = {"weight_map": dict.fromkeys(names, "model.safetensors")}
+    weights = {**hub_runs.tensors(), **dict.fromkeys(names, np.zeros(3))}
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    index = {"weight_map": dict.fromkeys(weights, "model.safetensors")}
     files = {
         "tokenizer_config.json": TOKENIZER,
         "special_tokens_map.json": {k: v for k, v in TOKENIZER.items() if k.endswith("_token")},
         "vocab.json": {"password": 1, "token": 2, "api_key": 3},
-        "config.json": {**next(iter(configs.values())), "id2label": {"0": "password"}, "num_hidden_layers": 0},
+        "config.json": {**hub_runs.CONFIG, "id2label": {"0": "password"}},
         "model.safetensors.index.json": index,
         "generation_config.json": {"eos_token_id": [1, 2]},
     }
@@ -40,8 +39,7 @@ def test_models_as_they_are_published_pass(hub, api, make_run):
     (model / "additional_chat_templates").mkdir()
     (model / "additional_chat_templates" / "tool.jinja").write_text("{{ tools }}")
     (model / "LICENSE").write_text("Apache License")
-    queue(run_dir, 2)
-    assert drain(run_dir, api) is None
+    push(run_dir, api, wanted=[export_of(run_dir, 2)])
     assert {*files, "merges.txt", "additional_chat_templates/tool.jinja", "LICENSE"} <= set(hub.repo(MODEL).files())
 
 
@@ -62,15 +60,15 @@ def test_push_and_dry_run_refuse_a_models_file_with_a_secret(hub, use_hub, make_
     words = refused(hub_cli.main, "push", run_dir, "--repo", MODEL)
     assert words == refused(hub_cli.main, "push", run_dir, "--repo", MODEL, "--dry_run")
     assert name in words and "secret" in words and "NEEDLE" not in words
-    assert outbox.items(run_dir) == [] and not hub.repos
+    assert not hub.repos
 
 
 def test_secrets_in_the_metadata_of_weights_are_refused(make_run):
     run_dir = make_run()
     weights = model_of(run_dir, 2) / "model.safetensors"
-    save_file({"cls_token": np.zeros(3)}, weights, metadata={"format": "pt", "hf_token": "whatever"})
+    save_file(hub_runs.tensors(), weights, metadata={"format": "pt", "hf_token": "whatever"})
     with pytest.raises(UsageError, match=r"model\.safetensors keeps a secret under 'hf_token'"):
-        queue(run_dir, 2)
+        contents(run_dir, model_of(run_dir, 2))
 
 
 def test_only_files_that_make_up_a_model_go_and_the_others_are_named(hub, use_hub, make_run, capsys):
@@ -81,36 +79,31 @@ def test_only_files_that_make_up_a_model_go_and_the_others_are_named(hub, use_hu
         (model / name).write_text("NEEDLE")
     (model / "logs").mkdir()
     (model / "logs" / "config.json").write_text("{}")
-    state = run_dir.parent / "ckpt" / "_actor" / "global_step4"
-    (state / "notes.txt").write_text("NEEDLE")
-    hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--full_state"])
+    hub_cli.main(["push", str(run_dir), "--repo", MODEL])
     files = hub.repo(MODEL).files()
     assert not [path for path in files if Path(path).name in strangers or path.startswith("logs")]
-    assert "full_state/_actor/global_step4/mp_rank_00_model_states.pt" in files
     assert not leaked(hub, ["NEEDLE"])
     (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
-    assert all(name in said for name in [*strangers, "logs/", "global_step4/notes.txt"]) and "hf upload" in said
+    assert all(name in said for name in [*strangers, "logs/"]) and "hf upload" in said
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "full_state"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
 def test_a_link_out_of_the_model_is_refused_and_one_inside_followed(hub, api, make_run, tmp_path, name):
     run_dir = make_run()
-    model, state = model_of(run_dir, 2), run_dir.parent / "ckpt" / "_actor" / "global_step2"
+    model = model_of(run_dir, 2)
     stranger = tmp_path / "id_rsa"
     stranger.write_bytes(b"NEEDLE" * 300_000)
-    link = state / "x.pt" if name == "full_state" else model / name
+    link = model / name
     link.unlink(missing_ok=True)
     link.symlink_to(stranger)
     with pytest.raises(UsageError, match=rf"{link} leads to {stranger}, outside of"):
-        queue(run_dir, 2, full_state=[state])
-    assert outbox.items(run_dir) == []
+        contents(run_dir, model)
     link.unlink()
     (model / "tokenizer.json").unlink(missing_ok=True)
     (model / "tokenizer.json").symlink_to("config.json")
     if name == "model.safetensors":
         hub_runs.export_model(model, 2)
-    queue(run_dir, 2)
-    assert drain(run_dir, api) is None
+    push(run_dir, api, wanted=[export_of(run_dir, 2)])
     assert hub.repo(MODEL).files()["tokenizer.json"] == hub.repo(MODEL).files()["config.json"]
 
 

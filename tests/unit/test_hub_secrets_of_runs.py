@@ -16,9 +16,10 @@ from recorded_runs import GOOD, PROTOCOL, arguments, save_result, write_run
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.hub import outbox, run_data, space
-from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.hub.upload import publish
+from openrlhf_ebpo.hub import run_data, space
+from openrlhf_ebpo.hub.exports import Export
+from openrlhf_ebpo.hub.model_files import contents
+from openrlhf_ebpo.hub.publish import publish
 from openrlhf_ebpo.run.run_log import close_run, read_run
 
 MODEL, RUN, SPACE = "owner/model", "owner/run", "owner/space"
@@ -166,11 +167,10 @@ def test_of_a_run_full_of_secrets_none_gets_to_the_hub(tmp_path, hub, api, comma
     for name, content in (("tokenizer_config.json", filled(TOKENIZER, secret)), ("README.md", next(secret))):
         (model / name).write_text(json.dumps(content))
         with pytest.raises(UsageError, match=f"{name}.*secret"):
-            outbox.add(run_dir, 3, model, repo=MODEL)
+            contents(run_dir, model)
         (model / name).unlink()
 
-    outbox.add(run_dir, 3, model, repo=MODEL)
-    assert drain(run_dir, api) is None
+    hub_runs.push(run_dir, api, repo=MODEL, wanted=[Export(3, model)])
     push_run(run_dir)
     publish(api, MODEL, {"x.txt": b"x"}, message=f"step of {next(secret)}")
 

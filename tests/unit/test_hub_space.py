@@ -20,6 +20,7 @@ from recorded_runs import write_run
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import run_data, space
+from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space.document import STATIC
 
@@ -74,7 +75,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert said.startswith(f"deployed: {hub.url}/spaces/{REPO}") and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
-    assert set(files) == {".gitattributes", "app.py", "README.md", "requirements.txt", "package.zip"}
+    assert set(files) == {".gitattributes", "app.py", "README.md", "requirements.txt", "package.zip", "sha256.json"}
     packed = set(zipfile.ZipFile(io.BytesIO(files["package.zip"])).namelist())
     assert {"space/main.py", "eval/metrics.py", "eval/reported.json", "run/run_log.py"} <= {
         name.partition("/")[2] for name in packed
@@ -180,6 +181,39 @@ def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(hub, deploy, capsys
 def test_a_space_with_another_app_is_not_overwritten(tmp_path, hub, deploy, small_package):
     push_run(tmp_path)
     hub.create(REPO, "space", sdk="gradio").commit("main", {"app.py": File(b"theirs", False)}, "theirs")
-    with pytest.raises(UsageError, match="owner/ebpo is a Space with another app"):
+    with pytest.raises(HubError, match=r"owner/ebpo is a Space with another app .app\.py."):
         deploy("--runs", RUN)
     assert hub.repo(REPO, "space").files() == {"app.py": b"theirs"}
+
+
+STRANGERS = {
+    "static": {"index.html": b"x", "README.md": b"---\nsdk: static\n---\n"},
+    "docker": {"Dockerfile": b"x", "README.md": b"---\nsdk: docker\n---\n"},
+    "an empty docker Space": {"README.md": b"---\ntitle: x\nsdk: docker\n---\n# mine\n"},
+    "another app_file": {"README.md": b"---\nsdk: gradio\napp_file: main.py\n---\n"},
+    "main.py": {"main.py": b"x", "README.md": b"---\nsdk: gradio\napp_file: main.py\n---\n"},
+    "requirements": {"requirements.txt": b"numpy\n"},
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_space_of_somebody_else_is_refused_by_the_name_of_a_file(tmp_path, hub, deploy, small_package, kind):
+    push_run(tmp_path)
+    files = {name: File(content, False) for name, content in STRANGERS[kind].items()}
+    hub.create(REPO, "space").commit("main", files, "theirs")
+    with pytest.raises(HubError, match=re.escape(min(files, key=lambda name: name == "README.md"))):
+        deploy("--runs", RUN)
+    assert hub.repo(REPO, "space").files() == STRANGERS[kind]
+
+
+def test_the_card_that_the_hub_makes_is_replaced_and_one_that_was_edited_stays(tmp_path, hub, deploy, small_package):
+    push_run(tmp_path)
+    made = b"---\ntitle: Ebpo\nsdk: gradio\napp_file: app.py\n---\n\nCheck out the configuration reference at https://x/y\n"
+    repo = hub.create(REPO, "space")
+    repo.commit("main", {"README.md": File(made, False)}, "made by the Hub")
+    deploy("--runs", RUN)
+    ours = repo.files()["README.md"]
+    assert b"python_version" in ours
+    repo.commit("main", {**repo.find("main").files, "README.md": File(ours + b"edited\n", False)}, "by hand")
+    deploy("--runs", RUN)
+    assert repo.files()["README.md"] == ours + b"edited\n"

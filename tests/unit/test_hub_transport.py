@@ -10,8 +10,8 @@ from huggingface_hub import get_session
 from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub.publish import publish
 from openrlhf_ebpo.hub.pull import pull
-from openrlhf_ebpo.hub.upload import publish
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
@@ -113,7 +113,7 @@ def test_the_client_does_not_sleep_as_long_as_a_header_says(hub, client, no_wait
 
 
 def test_a_listing_that_never_ends_is_no_listing(hub, client, monkeypatch):
-    monkeypatch.setattr("openrlhf_ebpo.hub.upload.MAX_FILES", 30)
+    monkeypatch.setattr("openrlhf_ebpo.hub.publish.MAX_FILES", 30)
     hub.create(REPO)
     page = [{"type": "file", "path": f"{i}.json", "size": 1, "oid": "0" * 40} for i in range(8)]
     again = {"Link": f'<{hub.url}/api/models/{REPO}/tree/main?recursive=true&cursor=1>; rel="next"'}

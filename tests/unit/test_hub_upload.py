@@ -4,10 +4,11 @@ import hashlib
 import json
 
 import pytest
+from hub_repos import File
 from huggingface_hub.hf_api import RepoFolder
 from patience import seconds
 
-from openrlhf_ebpo.hub.upload import Planned, plan, publish
+from openrlhf_ebpo.hub.publish import Planned, check_same_run, plan, publish
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
@@ -59,20 +60,23 @@ def test_an_unchanged_push_sends_nothing_and_commits_nothing(hub, client, files)
     before = len(hub.requests)
     again = push(client, files)
     assert again.commit == first.commit and again.sent == () and again.unchanged == 5
-    assert {request.split()[0] for request in hub.requests[before:]} == {"GET"}
+    assert {request.split()[0] for request in hub.requests[before:]} == {"GET", "HEAD"}
     other_tag = push(client, files, tag="step-000002")
     assert other_tag.commit == first.commit and len(hub.repo(REPO).history()) == 2
     assert hub.count("^PUT") == 1
 
 
 def test_only_what_has_changed_is_sent_and_what_is_stale_goes(hub, client, files):
-    push(client, {**files, "model-00002-of-00002.safetensors": b"x", "notes.txt": b"stay"})
+    push(client, {**files, "model-00002-of-00002.safetensors": b"x"})
     files["config.json"] = b'{"step": 2}'
-    published = push(client, files, tag="step-000002", delete=("*.safetensors",))
+    hub.repo(REPO).commit(
+        "main", {**hub.repo(REPO).find("main").files, "theirs.safetensors": File(b"y", True)}, "by hand"
+    )
+    published = push(client, files, tag="step-000002")
     assert set(published.sent) == {"config.json", "sha256.json"} and hub.count("^PUT") == 2
     assert "model-00002-of-00002.safetensors" not in hub.repo(REPO).files()
     assert "model-00002-of-00002.safetensors" in hub.repo(REPO).files("step-000001")
-    assert hub.repo(REPO).files()["notes.txt"] == b"stay"
+    assert hub.repo(REPO).files()["theirs.safetensors"] == b"y"
     assert_whole(hub, files, "step-000002")
 
 
@@ -81,25 +85,27 @@ def test_a_branch_of_its_own_and_other_kinds_of_repos(hub, client, files):
     older = push(client, {**files, "config.json": b"older"}, revision="checkpoint-000000", tag="step-000000")
     assert hub.repo(REPO).branches["checkpoint-000000"] == older.commit != hub.repo(REPO).branches["main"]
     assert hub.repo(REPO).files()["config.json"] == b"{}"
-    publish(client, "owner/data", {"a.json": b"{}"}, repo_type="dataset", private=False, message="m", manifest=None)
+    publish(client, "owner/data", {"a.json": b"{}"}, repo_type="dataset", private=False, message="m")
     assert not hub.repo("owner/data", "dataset").private
-    assert set(hub.repo("owner/data", "dataset").files()) == {".gitattributes", "a.json"}
+    assert set(hub.repo("owner/data", "dataset").files()) == {".gitattributes", "a.json", "sha256.json"}
     space = publish(client, "team/app", {"app.py": b"x"}, repo_type="space", message="m")
     assert hub.repo("team/app", "space").settings["sdk"] == "gradio" and space.url == f"{hub.url}/spaces/team/app"
 
 
 def test_a_tag_moves_when_a_step_was_repeated(hub, client, files):
-    push(client, {**files, "model-00002-of-00002.safetensors": b"x"}, manifest=None)
-    second = push(client, {**files, "config.json": b"repeated"}, delete=("*.safetensors",), manifest=None)
+    push(client, {**files, "model-00002-of-00002.safetensors": b"x"})
+    second = push(client, {**files, "config.json": b"repeated"})
     assert hub.repo(REPO).tags == {"step-000001": second.commit}
     assert "model-00002-of-00002.safetensors" not in hub.repo(REPO).files("step-000001")
 
 
 def test_a_plan_lists_sizes_and_what_has_changed_and_leaves_no_trace(hub, client, files):
     assert {f.state for f in plan(client, REPO, files)} == {"new"} and not hub.repos
-    push(client, {**files, "old.safetensors": b"12345"}, manifest=None)
-    planned = plan(client, REPO, {**files, "config.json": b"[]"}, delete=("*.safetensors",), manifest=None)
-    assert planned == [
+    push(client, {**files, "old.safetensors": b"12345"})
+    planned = plan(client, REPO, {**files, "config.json": b"[]"})
+    (manifest,) = [each for each in planned if each.path == "sha256.json"]
+    assert manifest.state == "changed"
+    assert [each for each in planned if each is not manifest] == [
         Planned("README.md", len(CARD), "unchanged"),
         Planned("config.json", 2, "changed"),
         Planned("model.safetensors", 1024000, "unchanged"),
@@ -219,7 +225,7 @@ def test_a_stale_file_that_the_hub_keeps_is_not_called_pushed(hub, client, files
     before = api_listing(client)
     hub.fail(r"GET .*/tree/", 200, body=before, after=1)  # as if the deletion had not come through
     with pytest.raises(HubError, match=r"does not list .*old\.safetensors"):
-        push(client, files, delete=("*.safetensors",), manifest=None)
+        push(client, files)
     assert not hub.repo(REPO).tags
 
 
@@ -232,3 +238,103 @@ def api_listing(client) -> bytes:
         if not isinstance(each, RepoFolder)
     ]
     return json.dumps(rows).encode()
+
+
+# What people have put there
+
+
+def by_hand(hub, **files):
+    repo = hub.repo(REPO)
+    changed = {name.replace("__", "."): File(content, False) for name, content in files.items()}
+    repo.commit("main", {**repo.find("main").files, **changed}, "by hand")
+
+
+def test_a_card_that_somebody_wrote_or_edited_stays(hub, client, files):
+    hub.create(REPO)
+    by_hand(hub, README__md=b"# written by hand\n", LICENSE=b"theirs")
+    assert push(client, {**files, "LICENSE": b"ours"}).kept == ("README.md", "LICENSE")
+    found = hub.repo(REPO).files("step-000001")
+    assert (found["README.md"], found["LICENSE"]) == (b"# written by hand\n", b"theirs")
+    assert push(client, {**files, "LICENSE": b"ours"}).sent == ()
+
+
+def test_a_card_of_ours_is_replaced_until_somebody_edits_it(hub, client, files):
+    push(client, files)
+    assert push(client, {**files, "README.md": b"# second\n"}).kept == ()
+    by_hand(hub, README__md=b"# second, edited\n")
+    for card, step in ((b"# third\n", 2), (b"# fourth\n", 3)):
+        published = push(client, {**files, "README.md": card, "config.json": b"%d" % step}, tag=f"step-00000{step}")
+        assert published.kept == ("README.md",)
+    assert hub.repo(REPO).files("step-000003")["README.md"] == b"# second, edited\n"
+    assert hub.repo(REPO).files("step-000003")["config.json"] == b"3"
+    planned = {each.path: each.state for each in plan(client, REPO, {**files, "README.md": b"# fifth\n"})}
+    assert planned["README.md"] == "stays"
+
+
+STRANGERS = (
+    "tf_model.h5",
+    "model.onnx",
+    "flax_model.msgpack",
+    "weights.npz",
+    "tokenizer.json",
+    "train.py",
+    "config.json",
+)
+
+
+@pytest.mark.parametrize("kind", ["model", "dataset"])
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_repo_of_somebody_else_is_refused_by_the_name_of_a_file(hub, client, kind, name):
+    hub.create(REPO, kind).commit("main", {name: File(b"x", False), "README.md": File(b"# theirs\n", False)}, "theirs")
+    with pytest.raises(HubError, match=f"holds files of something else than a run .{name}.") as caught:
+        check_same_run(client, REPO, {"started": "now"}, kind)
+    assert caught.value.permanent
+
+
+def test_a_new_repo_may_have_a_card_and_a_licence(hub, client):
+    hub.create(REPO)
+    by_hand(hub, README__md=b"# mine\n", LICENSE=b"MIT")
+    assert check_same_run(client, REPO, {"started": "now"}) == hub.repo(REPO).branches["main"]
+
+
+# A Hub that is not one
+
+
+def test_a_gitignore_that_leaves_a_file_out_is_named(hub, client, files):
+    hub.create(REPO)
+    rows = [(name, name == "config.json") for name in ("config.json", "sha256.json")]
+    answer = {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": ignored} for name, ignored in rows]}
+    hub.fail("/preupload/", 200, body=json.dumps(answer).encode())
+    with pytest.raises(HubError, match=r"\.gitignore of owner/model leaves out config\.json") as caught:
+        push(client, {"config.json": b"{}"})
+    assert caught.value.permanent and len(hub.repo(REPO).history()) == 1
+
+
+@pytest.mark.parametrize("size", ["12", None, -1, 1.5])
+def test_a_size_that_is_no_number_is_refused(hub, client, files, size):
+    hub.create(REPO)
+    entry = {"type": "file", "path": "config.json", "size": size, "oid": "0" * 40}
+    hub.fail(r"GET .*/tree/", 200, body=json.dumps([entry]).encode())
+    with pytest.raises(HubError, match="has a size that is not a number of bytes"):
+        push(client, files)
+
+
+def test_an_empty_page_that_names_a_next_one_ends_the_listing(hub, client, files):
+    hub.create(REPO)
+    link = {"Link": f'<{hub.url}/api/models/{REPO}/tree/main?recursive=true&cursor=1>; rel="next"'}
+    fault = hub.fail(r"GET .*/tree/", 200, body=b"[]", headers=link, times=999)
+    with pytest.raises(HubError, match="an empty page") as caught:
+        push(client, files)
+    assert caught.value.permanent and fault.hits == 1
+
+
+def test_a_file_that_changes_while_it_is_sent_gets_no_tag(hub, client, files):
+    def meanwhile(request, found=hub.fault_for):
+        if "/commit/" in request:
+            files["model.safetensors"].write_bytes(b"saved again")
+        return found(request)
+
+    hub.fault_for = meanwhile
+    with pytest.raises(HubError, match="has changed while it was being pushed") as caught:
+        push(client, files)
+    assert not caught.value.permanent and not hub.repo(REPO).tags

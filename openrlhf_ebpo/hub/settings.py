@@ -1,0 +1,270 @@
+"""The Hub's flags of a training, and the repos that users name: parsed, and checked before anything starts or is made for
+them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from openrlhf_ebpo.errors import UsageError, raise_problems
+from openrlhf_ebpo.hub.model_files import kept_secret
+from openrlhf_ebpo.hub.public import public_run
+from openrlhf_ebpo.hub.publish import check_same_run
+from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, in_time, require_client
+from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.run_log import read_run
+
+WAIT_SECONDS = 600.0
+PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
+NAMES = {"model": "a model", "dataset": "a data set", "space": "a Space"}
+ADDRESS = re.compile(r"https?://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
+COMMIT_PAGE = re.compile(r"/commit/([0-9a-f]{7,40})/?$")  # a page that the client's parser does not know
+REVISION = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
+MAX_REVISION_CHARS = 200
+
+
+# Repos
+
+
+class Place(NamedTuple):
+    """A repo and a revision of it; None for the newest."""
+
+    repo: str
+    revision: str | None
+
+    def __str__(self) -> str:
+        return f"{self.repo}@{self.revision}" if self.revision else self.repo
+
+
+def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
+    """Parse a repo, and check that it is of the kind asked for.
+
+    Args:
+        flag: the flag that errors name.
+        kind: model, dataset or space.
+
+    Raises:
+        UsageError: `text` is not a repo, or one of another kind; a token pasted in its place is not echoed.
+    """
+    require_client()
+    from huggingface_hub.errors import HfUriError
+    from huggingface_hub.utils import parse_hf_uri
+
+    if redacted_text(text) != text:
+        raise UsageError(
+            f"{flag}: this looks like a token, or is an address with a query; a repo of the Hub is owner/name"
+        )
+    is_address = bool(ADDRESS.match(text))
+    name, at, given = text.partition("@")  # a slash behind the @ belongs to the revision
+    uri = COMMIT_PAGE.sub(r"/tree/\1", text) if is_address else f"hf://{name}{at}{quote(unquote(given), safe='')}"
+    try:
+        found = parse_hf_uri(uri, endpoint=os.environ.get("HF_ENDPOINT"))
+    except HfUriError as error:
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address ({error.msg})") from None
+    if found.type != kind and (is_address or found.type != "model"):  # owner/name alone is of the kind asked for
+        example = f"{PREFIXES[kind]}owner/name"
+        raise UsageError(
+            f"{flag} {text}: {NAMES[kind]} is asked for ({example}), and this is {NAMES.get(found.type, found.type)}"
+        )
+    revision = found.revision
+    if revision is not None and (
+        not REVISION.fullmatch(revision) or ".." in revision or len(revision) > MAX_REVISION_CHARS
+    ):
+        raise UsageError(f"{flag} {text}: {revision!r} is not the name of a revision (a branch, a tag or a commit)")
+    if found.path_in_repo:
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, without the path of a file in it")
+    return Place(found.id, revision)
+
+
+def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
+    """Parse the repo to push to.
+
+    Raises:
+        UsageError: it is not a repo, or names a revision too.
+    """
+    repo, revision = place(text, flag, kind)
+    if revision:
+        raise UsageError(
+            f"{flag} {text}: a push goes to the branch main (steps of a model have tags and branches), not to "
+            f"{revision}: give {repo} alone"
+        )
+    return repo
+
+
+# Flags
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "Hugging Face Hub",
+        "Every saved model is pushed in the background, tagged step-000010. The token comes from HF_TOKEN or `hf auth "
+        "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for `openrlhf-ebpo hub "
+        "push RUN_DIR`.",
+    )
+    group.add_argument("--hub.repo", metavar="OWNER/NAME", help="push to this model repo, also given by its address")
+    group.add_argument(
+        "--hub.private",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=True,
+        metavar="true|false",
+        help="create a private repo; true if not given. An existing repo keeps its visibility",
+    )
+    group.add_argument(
+        "--hub.every", type=int, default=1, metavar="N", help="push every N-th saved model, and the final one"
+    )
+    group.add_argument(
+        "--hub.wait",
+        type=float,
+        default=WAIT_SECONDS,
+        metavar="SECONDS",
+        help="how long to wait at the end for what is not pushed yet; the training counts as complete before",
+    )
+    group.add_argument(
+        "--hub.resume_from",
+        metavar="OWNER/NAME[@STEP]",
+        help="start from weights and prior of a pushed step (a number, a tag, a branch; the newest if not given), which are "
+        "pulled into <ckpt.path>/hub, by a dry run too; takes the place of --actor.model_name_or_path. With "
+        "--algo.kl.init_coef they are also the reference policy",
+    )
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def check_flags(values: dict) -> None:
+    """Check the --hub.* flags by themselves; `values` is the flat namespace, in which repos become owner/name[@revision].
+
+    Raises:
+        UsageError: all that is wrong with them.
+    """
+    problems = []
+    if values["hub.resume_from"]:
+        values["hub.resume_from"] = str(place(values["hub.resume_from"], "--hub.resume_from"))
+    if values["hub.repo"]:
+        values["hub.repo"] = target(values["hub.repo"], "--hub.repo")
+        if values["ckpt.save_steps"] > 0 and not values["ckpt.save_hf"]:
+            problems.append("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
+    if values["hub.every"] < 1:
+        problems.append(f"--hub.every is {values['hub.every']}; give 1 or more")
+    if values["hub.wait"] < 0:
+        problems.append(f"--hub.wait is {values['hub.wait']:g}; give 0 or more seconds")
+    raise_problems(problems)
+
+
+# Access
+
+
+def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:
+    """Check that the token may write to `repo`, which need not exist yet; nothing is created.
+
+    Raises:
+        UsageError: no token, a wrong one, or one without the right; says what to do.
+        HubError: the Hub cannot be asked at the moment.
+    """
+    from huggingface_hub import get_token
+
+    if not (api.token or get_token()):
+        raise UsageError(f"{flag} {repo}: no token for the Hub: {HOW_TO_LOG_IN}")
+    try:
+        with hub_errors("asking the Hub whose token this is"):
+            problem = _lacks_rights(api.whoami(), repo)
+        if problem:
+            raise UsageError(f"{flag} {repo}: {problem}")
+        _check_existing(api, repo, repo_type)
+    except HubError as error:
+        if error.permanent:
+            raise UsageError(f"{flag} {repo}: {error}") from error
+        raise
+
+
+def _check_existing(api, repo: str, repo_type: str) -> None:
+    try:
+        with hub_errors(f"asking whether the token may write to {repo}"):
+            api.auth_check(repo, repo_type=repo_type, write=True)
+    except HubError as error:
+        if error.status != 404:  # a repo that does not exist is created by the first push
+            raise
+
+
+def _without_nulls(value):
+    """An answer of the Hub in which what is null is missing, at every depth."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value
+
+
+def _lacks_rights(account: dict, repo: str) -> str | None:
+    """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for a
+    new repo."""
+    owner = repo.partition("/")[0]
+    account = _without_nulls(account)
+    token = account.get("auth", {}).get("accessToken", {})
+    if token.get("role") == "read":
+        return f"the token {token.get('displayName', '')!r} of {account.get('name')} may only read: {HOW_TO_LOG_IN}"
+    if token.get("role") == "fineGrained":
+        scopes = token.get("fineGrained", {}).get("scoped", [])
+        writes = [s.get("entity", {}).get("name") for s in scopes if "repo.write" in s.get("permissions", [])]
+        if not {owner, repo} & set(writes):
+            return f"the fine-grained token may write to {', '.join(filter(None, writes)) or 'nothing'}, not to {repo}"
+        return None
+    orgs = [org for org in account.get("orgs", []) if org.get("roleInOrg") not in ("read", "no_access")]
+    owners = [account.get("name"), *(org.get("name") for org in orgs)]
+    if owner not in owners:
+        return f"the token belongs to {owners[0]}, who may write for {', '.join(map(str, owners))}, not for {owner}"
+    return None
+
+
+def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "--repo") -> list[str]:
+    """Check, before anything is made for a repo, that the token may write to it, and that it holds no other run than
+    `run`; None asks the token alone. Returns notices. A Hub that cannot be reached is a notice.
+
+    Raises:
+        UsageError: the token has no right to write, or the repo holds something else.
+    """
+
+    def look() -> bool | None:
+        check_write_access(api, repo, flag=flag)
+        if run is not None:
+            check_same_run(api, repo, run)
+        with hub_errors(f"looking at {repo}"):
+            return api.repo_info(repo).private if api.repo_exists(repo) else None
+
+    try:
+        there = in_time(look, f"looking at {repo}")
+    except HubError as error:
+        if error.permanent:
+            raise UsageError(f"{flag} {repo}: {error}") from error
+        return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {repo} waits"]
+    if there is None:
+        return [f"models will be pushed to {repo}, a new {'private' if private else 'public'} repo"]
+    if private and not there:
+        return [f"warning: {repo} exists and is public: everybody can read what is pushed there"]
+    if there and not private:
+        return [f"warning: {repo} exists and is private, and stays so: make it public on its page at the Hub"]
+    return [f"models will be pushed to {repo}, which exists and is {'private' if private else 'public'}"]
+
+
+def check_access(values: dict) -> list[str]:
+    """Check that the token may write to --hub.repo, and that it holds no other run; returns notices.
+
+    Raises:
+        UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
+    """
+    if not values["hub.repo"]:
+        return []
+    resumes = values["ckpt.load_enable"] and not values["force"]
+    run = public_run(read_run(Path(values["logger.run_dir"])) or {}) if resumes else {}
+    notices = check_target(hub_api(), values["hub.repo"], values["hub.private"], run, "--hub.repo")
+    model = values["actor.model_name_or_path"]
+    problem = model and kept_secret(model)
+    return notices + ([f"warning: what is saved will not be pushed while {problem}"] if problem else [])

@@ -1,0 +1,73 @@
+"""A model whose weights are not those of its configuration is not complete, with transformers and without it."""
+
+import json
+import sys
+
+import hub_runs
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from openrlhf_ebpo.seams.model_folder import missing_weights, problems
+
+
+def without(part: str):
+    return lambda name, tensor: None if part in name else tensor
+
+
+DAMAGES = {
+    "no tensor at all": lambda name, tensor: None,
+    "embeddings alone": lambda name, tensor: tensor if "embed" in name else None,
+    "no MLP anywhere": without("mlp"),
+    "stubs of ZeRO-3": lambda name, tensor: np.zeros(0, "float32"),
+}
+SMALLER = {
+    "one projection of the MLP": without("up_proj"),
+    "another shape": lambda name, tensor: tensor[:16] if "k_proj" in name else tensor,
+    "no last norm": without("model.norm"),
+}
+
+
+def damaged(folder, change, **config):
+    hub_runs.export_model(folder, 1, **config)
+    changed = {name: change(name, tensor) for name, tensor in hub_runs.tensors(1).items()}
+    save_file({n: t for n, t in changed.items() if t is not None}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.fixture
+def no_transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+
+def test_a_complete_model_is_taken(tmp_path):
+    folder = hub_runs.export_model(tmp_path, 1)
+    assert problems(folder) == [] and list(missing_weights(folder)) == []
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_model_without_layers_is_not_complete(tmp_path, damage, no_transformers):
+    folder = damaged(tmp_path, DAMAGES[damage])
+    assert any("config.json " in problem or "layers" in problem for problem in problems(folder)), problems(folder)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, *SMALLER])
+def test_every_weight_of_the_architecture_is_looked_for(tmp_path, damage):
+    folder = damaged(tmp_path, {**DAMAGES, **SMALLER}[damage])
+    (problem,) = missing_weights(folder)
+    assert problem.startswith("config.json ") and any(word in problem for word in ("is missing", "is [", "hold 0"))
+
+
+def test_an_untied_head_is_a_weight_and_a_tied_one_is_none(tmp_path):
+    folder = hub_runs.export_model(tmp_path, 1, tie_word_embeddings=False)
+    assert "lm_head.weight" in next(missing_weights(folder))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"model_type": "of nobody"}, {"architectures": ["OwnModel"]}, {"quantization_config": {"bits": 4}}],
+    ids=json.dumps,
+)
+def test_what_is_not_known_is_not_refused(tmp_path, config):
+    folder = damaged(tmp_path, lambda name, tensor: tensor, **config)
+    assert list(missing_weights(folder)) == []
