@@ -57,7 +57,7 @@ def test_nothing_else_sends_files():
             calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
             names = {getattr(each, "attr", getattr(each, "id", None)) for each in calls} & sending
             found |= {path.relative_to(ROOT).as_posix(): names} if names else {}
-    assert found == {"openrlhf_ebpo/hub/upload.py": {"create_commit", "CommitOperationAdd"}}
+    assert found == {"openrlhf_ebpo/hub/publish.py": {"create_commit", "CommitOperationAdd", "preupload_lfs_files"}}
 
 
 def test_files_that_have_not_been_looked_at_cannot_be_sent(hub, api):
@@ -209,6 +209,24 @@ def test_whatever_the_filter_would_refuse_is_taken_out_of_records_and_data(monke
 def test_a_secret_in_another_spelling_is_one(spell):
     with pytest.raises(UsageError, match=r"x\.json, line 2, holds"):
         Publishable({"x.json": spell(f'{{\n"note": "{TOKEN}"}}')})
+
+
+HIDDEN = {
+    "password": 'Use {"password": "SECRET"} here',
+    "export": "\nexport A_TOKEN=SECRET\n",
+    "quoted export": '\nexport A_TOKEN="SECRET"',
+    ".netrc": "machine x.test\n\tlogin me\n\tpassword SECRET",
+    "JSON in JSON": json.dumps({"note": json.dumps({"password": "SECRET"})}),
+    "a header": 'curl -H "X-Api-Key: SECRET"',
+}
+
+
+@pytest.mark.parametrize("form", HIDDEN)
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.json", "x.jsonl"])
+def test_a_secret_in_a_string_of_json_is_found(form, name):
+    text = json.dumps({"bos_token": "<s>", "chat_template": HIDDEN[form].replace("SECRET", "n33dle-n33dle-77")})
+    with pytest.raises(UsageError, match=rf"{name}, line 1, holds"):
+        Publishable({name: text.encode()})
 
 
 def test_root_is_not_a_private_home(monkeypatch):

@@ -46,6 +46,13 @@ def pushed(client, tmp_path):
     return {name: f if isinstance(f, bytes) else f.read_bytes() for name, f in files.items() if "full" not in name}
 
 
+def edit(hub, files):
+    """A commit by hand."""
+    repo = hub.repo(REPO)
+    changed = {name: File(content, name.endswith("safetensors")) for name, content in files.items()}
+    repo.commit("main", {**repo.find("main").files, **changed}, "edit")
+
+
 def files_in(folder):
     found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     return {name: content for name, content in found.items() if not name.startswith((".cache", RECORD))}
@@ -171,14 +178,14 @@ def test_failures_that_may_pass_are_retried(hub, client, pushed, tmp_path, no_wa
 
 
 def test_what_was_changed_after_the_push_is_refused_and_the_card_may_change(client, hub, pushed, tmp_path):
-    publish(client, REPO, {"README.md": b"# edited\n", "adapter_config.json": b"{}"}, message="edit", manifest=None)
+    edit(hub, {"README.md": b"# edited\n", "adapter_config.json": b"{}"})
     pulled = pull(client, REPO, tmp_path / "pulled")
     assert pulled.skipped[-1] == "adapter_config.json" and not (tmp_path / "pulled" / "adapter_config.json").exists()
-    publish(client, REPO, {"config.json": b'{"auto_map": "evil.py"}'}, message="edit", manifest=None)
+    edit(hub, {"config.json": b'{"auto_map": "evil.py"}'})
     with pytest.raises(HubError, match=r"not what was pushed: config\.json .*--revision step-000010"):
         pull(client, REPO, tmp_path / "again")
     assert not (tmp_path / "again" / "config.json").exists()
-    publish(client, REPO, {"model.safetensors": hub_runs.weights(3_000_000, 9)}, message="edit", manifest=None)
+    edit(hub, {"model.safetensors": hub_runs.weights(3_000_000, 9)})
     downloads = hub.count("GET /lfs/")
     with pytest.raises(HubError, match=r"not what was pushed: .*model\.safetensors"):
         pull(client, REPO, tmp_path / "weights")

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "rewards": {"estimator", "seams"},
     "seams": set(),
     "generation": {"rewards", "seams"},
-    "hub": {"data", "estimator", "run", "seams"},
+    "hub": {"estimator", "run", "seams"},
     "checks": {"generation", "rewards", "seams"},
     "training": {"estimator", "eval", "hub", "rewards", "run", "seams"},
     "data": {"checks", "generation", "rewards", "run", "seams"},
@@ -47,7 +47,7 @@ MAY_IMPORT = {
 PACKAGES_OF = {  # beside the standard library, where that is a promise
     **{name: set() for name in BASE},
     "estimator": {"numpy"},
-    "hub_client": {"httpx", "huggingface_hub"},
+    "hub_client": {"huggingface_hub"},
     "run": {"matplotlib", "numpy", "psutil", "pyarrow"},
 }
 BASE_PACKAGES = {"numpy", "psutil", "pyarrow", "safetensors", "wrapt"}
