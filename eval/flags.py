@@ -17,7 +17,7 @@ from openrlhf_ebpo.seams import remote_code
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
-    *("template", "chat_template", "template_kwargs", "strip_think"),
+    *("template", "chat_template", "template_kwargs"),
 )
 NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
 
@@ -61,11 +61,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--add_bos",
         action=argparse.BooleanOptionalAction,
         help="begin prompts with the tokenizer's begin token, as training's --data.add_bos (default: as --model was trained)",
-    )
-    add(
-        "--strip_think",
-        action=argparse.BooleanOptionalAction,
-        help="read the answer from behind the last </think> only; a response that never ends its <think> has none",
     )
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add = parser.add_argument_group("questions").add_argument

@@ -10,15 +10,15 @@ from itertools import groupby
 
 from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
+from openrlhf_ebpo.rewards.extraction import THINK_END
 
 from . import prompts
 from .jobs import Job
 from .prompts import PromptForm
-from .protocols import THINK, THINK_END, Protocol, begun_thinking
+from .protocols import Protocol
 
 SAMPLING = ("temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop")  # fields of Protocol and Sampling
 
@@ -29,7 +29,7 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
     model: folder or Hub name, not an adapter. engine_flags: fields of EngineSettings that are about the hardware.
 
     Raises:
-        UsageError: the model cannot read prompts as long as these, or not --strip_think. StorageError: they cannot be written.
+        UsageError: the model cannot read prompts as long as these. StorageError: they cannot be written.
         ClusterError, GenerationError: too few GPUs, an engine died, or a question cannot be answered.
     """
     if not any(job.missing for job in jobs):
@@ -44,7 +44,6 @@ def _from_engines(
 ) -> dict[str, str]:
     """Start engines and ask them; return the keys of the questions that got no responses, and why."""
     engines.prepare_process()
-    check_thinking(protocol, model)
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
     settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
@@ -62,19 +61,10 @@ def _from_engines(
                     if error := next((sample.error for sample in samples if sample.error), None):
                         failed[prompt.key] = error
                         continue
-                    opened = begun_thinking(prompt.text) if protocol.strip_think else ""
-                    record = to_record(samples, model, settings.seed, protocol.stop, opened)
+                    record = to_record(samples, model, settings.seed, protocol.stop)
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update(record)
     return failed
-
-
-def check_thinking(protocol: Protocol, model: str) -> None:
-    """Raise UsageError where <think> is lost in decoding, so that thoughts could be read for an answer."""
-    if protocol.strip_think and set(text_tokenizer(tokenizer_of(model)).all_special_tokens) & {THINK, THINK_END}:
-        raise UsageError(
-            f"--strip_think: to the tokenizer of {model}, {THINK} is a special token, which no text of it has"
-        )
 
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
@@ -97,15 +87,20 @@ def fit_lines(asked: dict, model: str, form: PromptForm, protocol: Protocol, set
     found = [prompt for _, prompt in asked.values()]
     room = settings.max_len - protocol.max_new_tokens
     how = Asked([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
-    return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
+    lines = list(fit_warnings(model, tokenizer_of(model), how, EVALUATION))
+    if THINK_END in text_tokenizer(tokenizer_of(model)).all_special_tokens:
+        lines.append(
+            f"warning: to this tokenizer {THINK_END} is a special token, which responses do not keep: their thoughts are "
+            "read for an answer as well"
+        )
+    return [f"{line}\n" for line in lines]
 
 
-def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), opened: str = "") -> dict:
-    """Return a question's record in the progress file; response i is the i-th run's. opened: the <think> that the
-    prompt ends with."""
+def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = ()) -> dict:
+    """Return a question's record in the progress file; response i is the i-th run's."""
     decode = functools.partial(tokenizer_of(model).decode, skip_special_tokens=True)
     return {
-        "responses": [opened + until(stop, decode, sample.tokens) for sample in samples],
+        "responses": [until(stop, decode, sample.tokens) for sample in samples],
         "lengths": [len(sample.tokens) for sample in samples],
         "finish_reasons": ["length" if sample.truncated else "stop" for sample in samples],
         "seed": seed,

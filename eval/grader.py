@@ -19,7 +19,7 @@ from openrlhf_ebpo.rewards.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match, own_score, released
-from .protocols import EXTRACTORS, MATH_VERIFY, without_thinking
+from .protocols import EXTRACTORS, MATH_VERIFY
 from .tasks import OWN, REASONING_GYM, Question, Rules, own
 
 SECONDS = 2.0  # of processor time for one answer, as in training
@@ -33,7 +33,7 @@ class Grader:
     """Grading processes and a cache of their results. Every method is thread-safe.
 
     Args:
-        extraction, scorer, strip_think: as protocols.Protocol has them.
+        extraction, scorer: as protocols.Protocol has them.
         workers: processes; None: one per core.
         seconds: of processor time for one answer.
     """
@@ -44,12 +44,10 @@ class Grader:
         scorer: str,
         workers: int | None = None,
         seconds: float = SECONDS,
-        strip_think: bool = False,
     ):
         is_math = scorer == MATH_VERIFY
         extract, spelled = EXTRACTORS[extraction], clean if is_math else released.spelled
         self._math = Reading(lambda text: extract(text) or None, spelled, is_math)
-        self._without_thoughts = without_thinking if strip_think else str
         self.workers = workers or len(os.sched_getaffinity(0))
         self.seconds = seconds
         self._hung: Counter[str] = Counter()  # by scorer: timeouts since its last score
@@ -80,10 +78,9 @@ class Grader:
         Raises:
             GraderError: the processes do not start.
         """
-        text = self._without_thoughts(response)
         if rules.kind == OWN:
-            return self._own_grade(gold, rules, text)
-        answer = self.reading(rules).extract(text)
+            return self._own_grade(gold, rules, response)
+        answer = self.reading(rules).extract(response)
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)

@@ -35,11 +35,10 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     BOX_OR_ANSWER_LINE: extract_answer,
     RELEASED: released.extract,
 }
-THINK, THINK_END = "<think>", "</think>"  # around thoughts before an answer, which strip_think leaves out
 MATH_VERIFY = "math-verify"
 MINERVA_TEXT = "minerva-text"  # released.is_equal
 # left out of records and fingerprints while they are off
-OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs", "strip_think")
+OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs")
 UNSET = {"chat_template": "as the model was trained", "max_model_len": "what the longest prompt needs"}
 IN_FOLDER = re.compile(r"[\w.:-]{0,60}")
 NOT_TEMPLATE_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "chat_template", "tools", "documents")
@@ -57,7 +56,6 @@ class Protocol:
     top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
         as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
-    strip_think: what a response says up to </think> is not read for its answer.
     """
 
     name: str
@@ -78,7 +76,6 @@ class Protocol:
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
     template_kwargs: tuple[tuple[str, str], ...] = ()
-    strip_think: bool = False
 
     def samples(self, task: str) -> int:
         """Responses to each question of a task."""
@@ -127,17 +124,6 @@ PROTOCOLS = {
         Protocol("greedy", n=1, temperature=0.0),
     )
 }
-
-
-def without_thinking(response: str) -> str:
-    """Return what follows the last </think>; nothing of a <think> that never ends. Where the prompt has begun it, the response
-    is recorded with it (`begun_thinking`)."""
-    return response.rpartition(THINK_END)[2].partition(THINK)[0]
-
-
-def begun_thinking(prompt: str) -> str:
-    """Return the <think> that the prompt has begun the response with, or nothing."""
-    return THINK if prompt.rstrip().endswith(THINK) else ""
 
 
 def get(name: str) -> Protocol:

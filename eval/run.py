@@ -218,7 +218,7 @@ def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) ->
         return
     print("scoring", flush=True)
     # not earlier: Ray's shutdown kills all child processes
-    with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
+    with Grader(protocol.extraction, protocol.scorer) as grader:
         for job in complete:
             jobs.finish(job, grader, protocol, form)
 

@@ -87,7 +87,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--extraction", default="default", metavar="NAME", help=f"{' or '.join(EXTRACTIONS)}; see above (%(default)s)"
     )
     parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
-    parser.add_argument("--strip_think", action="store_true", help="read a response from behind its last </think> only")
     parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one per core)")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="processor time for one answer (%(default)s, as in training)"
@@ -159,7 +158,6 @@ def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
         "scorer": scorer,
         "task": args.task if args.task is None else own.identity(args.task),
         "seconds": args.seconds,
-        "strip_think": args.strip_think,
     }
 
 
@@ -179,7 +177,7 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
         return
     rows, benchmark = itertools.islice(rows_of(args.input), done, None), benchmark_of(args)
     with (
-        Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds, args.strip_think) as grader,
+        Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds) as grader,
         tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
     ):
         while batch := list(itertools.islice(rows, BATCH_SIZE)):

@@ -14,6 +14,7 @@ RETIRED = {
     "gpqa_diamond": CHOICES,
     "multiple choice": CHOICES,
     **dict.fromkeys(("--shots", "--shots_file"), "write the answered questions into `--template TEXT`, with `--stop`"),
+    "--strip_think": "leave it out; of a response with </think>, only what follows the last one is read",
     "--logger.keep_rollouts": "--logger.rollouts_every N logs fewer steps",
     "math_agent.py": "give --reward.remote_url math (`data difficulty`: --reward math), which grades in the same way",
     **dict.fromkeys(("bnpo", "dbb", "ha_dw", "mc_grpo", "ngrpo", "spo"), ESTIMATORS),

@@ -2,12 +2,12 @@
 
 import copy
 import dataclasses
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import tiny_tokenizers
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import generate, protocols
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question
@@ -49,25 +49,17 @@ def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
     assert generate.until(stop, "".join, list(text)) == kept
 
 
-def test_a_think_that_the_prompt_has_begun_is_of_the_response(model, tmp_path):
+def test_a_tokenizer_that_loses_the_end_of_thoughts_is_named(model, tmp_path):
+    asked = {"a": (None, Prompt("a", "a"))}
+    protocol = protocols.get("default")
+    folder = shutil.copytree(model, tmp_path / "special")
     tokenizer = copy.deepcopy(tokenizer_of(model))
-    samples = [Sample(tokenizer.encode("cab"), False)]
-    found = generate.to_record(samples, model, 43, ["b"], "<think>")
-    assert (found["responses"], found["lengths"]) == (["<think>ca"], [3])
-    thinking = protocols.override(protocols.get("default"), strip_think=True)
-    generate.check_thinking(thinking, model)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
-    tokenizer.save_pretrained(tmp_path / "special")
-    (tmp_path / "special" / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(UsageError, match=r"--strip_think: to the tokenizer of .*special, <think> is a special token"):
-        generate.check_thinking(thinking, str(tmp_path / "special"))
-
-
-def test_thinking_is_checked_by_the_tokenizer_of_a_model_that_also_sees(monkeypatch):
-    processor = SimpleNamespace(image_processor=None, tokenizer=SimpleNamespace(all_special_tokens=["<think>"]))
-    monkeypatch.setattr(generate, "tokenizer_of", lambda _: processor)
-    with pytest.raises(UsageError, match="<think> is a special token"):
-        generate.check_thinking(protocols.override(protocols.get("default"), strip_think=True), "m")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["</think>"]})
+    tokenizer.save_pretrained(folder)
+    for path, count in ((model, 0), (str(folder), 1)):
+        settings = generate.engine_settings(asked, path, protocol, 0, {})
+        lines = generate.fit_lines(asked, path, FORM, protocol, settings)
+        assert sum("</think> is a special token" in line for line in lines) == count
 
 
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):

@@ -56,13 +56,13 @@ def test_fingerprints_are_pinned_to_the_version():
         (DEFAULT, {"template": "boxed", "chat_template": True}, "default+template=boxed,chat_template=True"),
         (override(DEFAULT, n=8), {"n": 32}, "default"),
         (override(DEFAULT, n=8), {"top_p": 0.9}, "default+n=8,top_p=0.9"),
-        (DEFAULT, {"top_k": 20, "min_p": 0.05, "strip_think": True}, "default+top_k=20,min_p=0.05,strip_think=True"),
+        (DEFAULT, {"top_k": 20, "min_p": 0.05}, "default+top_k=20,min_p=0.05"),
         (
             DEFAULT,
             {"template_kwargs": (("enable_thinking", "false"),)},
             "default+template_kwargs=enable_thinking:false",
         ),
-        (DEFAULT, {"stop": (), "template_kwargs": (), "top_k": -1, "min_p": 0.0, "strip_think": False}, "default"),
+        (DEFAULT, {"stop": (), "template_kwargs": (), "top_k": -1, "min_p": 0.0}, "default"),
     ],
 )
 def test_a_changed_setting_shows_in_the_name(base, changes, name):
@@ -92,7 +92,6 @@ def test_optional_settings_are_recorded_where_they_are_used():
         5,
         0.1,
     )
-    assert "strip_think" not in kept
     for part in ("top_k ", "min_p ", '["\\n\\n"]', '{"enable_thinking": false}'):
         assert part in used.describe()
     values = [(("thinking", text),) for text in ("false", "0", "0.0")]
@@ -197,7 +196,7 @@ def test_template_arguments_need_a_chat_template():
     ],
 )
 def test_thoughts_are_not_read_for_an_answer(response, answer):
-    assert (EXTRACTORS[DEFAULT.extraction](protocols.without_thinking(response)) or None) == answer
+    assert (EXTRACTORS[DEFAULT.extraction](response) or None) == answer
 
 
 # How the released script scores.

@@ -206,12 +206,10 @@ def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, 
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_thoughts_are_left_out_where_asked(scored):
-    rows = [{"gold": "1", "response": text} for text in ("<think>Answer: 1\n</think>Answer: 2", "<think>Answer: 1")]
-    released = ("--extraction", "released")
-    assert [row["correct"] for row in scored(rows, *released)[0]] == [True, True]  # of two, the second to last
-    found, _ = scored(rows, *released, "--strip_think", "--force")
-    assert [(row["correct"], row["extracted"]) for row in found] == [(False, "2"), (False, None)]
+def test_what_follows_the_last_think_is_read(scored):
+    texts = ("<think>Answer: 1\n</think>Answer: 2", "<think>Answer: 1", "\\boxed{2}</think>\n\nAnswer: 1")
+    found, _ = scored([{"gold": "1", "response": text} for text in texts])
+    assert [(row["correct"], row["extracted"]) for row in found] == [(False, "2"), (False, None), (True, "1")]
 
 
 def test_results_of_other_settings_and_foreign_files_are_not_replaced(scored, tmp_path):

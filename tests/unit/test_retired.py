@@ -13,7 +13,7 @@ TYPED = {  # a command that has the withdrawn word
     "explain": ["explain", "no", "token"],
     "gpqa_diamond": [*EVAL, "--tasks", "gpqa_diamond"],
     "multiple choice": [*EVAL, "--tasks", "file:q.jsonl"],
-    **{name: [*EVAL, name, "3"] for name in ("--shots", "--shots_file")},
+    **{name: [*EVAL, name, "3"] for name in ("--shots", "--shots_file", "--strip_think")},
     **{name: ["replay", ".", "--estimator", name] for name in ("bnpo", "dbb", "ha_dw", "mc_grpo", "ngrpo", "spo")},
     "math_agent.py": [*DIFFICULTY, "--agent", "math"],
     "openai:": [*EVAL, "--model", "openai:http://me:secret@host/v1#m"],
