@@ -104,7 +104,10 @@ def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, ckpt: dict
         "train": {"seed": 7, "batch_size": M * G, "num_episodes": to, "async_enable": False, "async_queue_size": 1},
         "rollout": {"n_samples_per_prompt": G, "batch_size": M, "vllm_generate_batch_size": None},
         "ckpt": dict(ckpt),
-        "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
+        "algo": {
+            "advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}},
+            "kl": {"init_coef": 0.0, "target": None},
+        },
         "logger": {"run_dir": str(run_dir), "rollouts_every": every},
         "hub": {"repo": None},
         "eval": {"steps": -1},

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.resume import Search
+from openrlhf_ebpo.run.resume import CheckpointError, Search
 from openrlhf_ebpo.run.run_log import read_run
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
@@ -45,6 +45,9 @@ def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[di
 
     Returns:
         The checkpoint and the changes, for run.json; and lines for the person who resumes.
+
+    Raises:
+        CheckpointError: as `check_seed`.
     """
     if found is None:
         return {}, []
@@ -53,6 +56,7 @@ def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[di
     was = {} if force else (read_run(args.logger.run_dir) or {}).get("args", {})
     saved = manifest.read(found.folders[0] / found.tag).settings
     differ = find_changes(was, saved, redacted(args))
+    check_seed(differ, args)
     for each in differ:
         if each.applies == CHECKPOINT:
             *section, name = each.setting.split(".")
@@ -60,6 +64,16 @@ def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[di
     lines = [*found.warnings(), f"resuming from {found.tag} of {args.ckpt.path}", *format_table(differ)]
     changed = {each.setting: {"was": each.was, "now": each.now, "applies": each.applies} for each in differ}
     return {"checkpoint": found.tag, "changed": changed}, lines
+
+
+def check_seed(differ: Iterable[Change], args: SimpleNamespace) -> None:
+    """Raises CheckpointError if another --train.seed would draw other rows of several data sets."""
+    seed = next((each for each in differ if each.setting == "train.seed"), None)
+    if seed and args.data.prompt_probs:
+        raise CheckpointError(
+            f"--train.seed was {seed.was} and is now {seed.now}: with --data.prompt_probs the seed draws the prompts, and "
+            f"the run would continue in other ones. Resume with --train.seed {seed.was}"
+        )
 
 
 def optimizer_settings(args: Mapping) -> dict[str, Any]:

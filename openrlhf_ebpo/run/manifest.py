@@ -129,8 +129,10 @@ def read(checkpoint: Path) -> Manifest | None:
 def _parse(found: Any, tag: str) -> Manifest:
     if not isinstance(found, dict):
         raise ValueError("not an object")
-    if found.get("schema") != SCHEMA or type(found.get("complete")) is not bool:
+    if found.get("schema") != SCHEMA:
         raise ValueError(f"schema {_shorten(found.get('schema'))}; this version reads {SCHEMA}")
+    if type(found.get("complete")) is not bool:
+        raise ValueError(f"complete is {_shorten(repr(found.get('complete')))}, and not true or false")
     if not found["complete"]:
         return Manifest()
     if found.get("tag") != tag:

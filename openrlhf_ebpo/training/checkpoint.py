@@ -24,6 +24,7 @@ from openrlhf_ebpo.training.rotation import rotate
 from openrlhf_ebpo.training.save_times import exports
 
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
+KL_COEFFICIENT = "ebpo_kl_coefficient"  # also there, with --algo.kl.target
 # upstream's `fit` reads these of the client states
 CLIENT_STATE = ("episode", "global_step", "total_consumed_prompts", "data_loader_state_dict")
 

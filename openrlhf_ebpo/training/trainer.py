@@ -20,7 +20,7 @@ from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.seams.model_folder import problems
 from openrlhf_ebpo.training import health, mismatch, zero_advantage
-from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY, starting_state
+from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, KL_COEFFICIENT, STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving
 from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation, ScheduledEvaluation
@@ -60,6 +60,8 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         before = read_metrics(run_dir)
         self.watch = mismatch.StalenessMonitor(mismatch.age_by_design(self.args), before, centred)
         if step:
+            if self.args.algo.kl.target:
+                self.kl_ctl.value = states.get(KL_COEFFICIENT, self.kl_ctl.value)
             self.resume_evaluations({k: v for k, v in states.items() if k in CLIENT_STATE}, before)
             complete = functools.partial(problems, code=False)  # nothing is loaded
             new = checkpoints.find_unlisted(run_dir, ckpt_path, step, complete)
@@ -118,7 +120,10 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
 
     def ppo_train(self, global_steps):
         with health.batch_kept(self, global_steps + 1):
-            return super().ppo_train(global_steps)
+            status = super().ppo_train(global_steps)
+        if global_steps <= self.args.critic.freezing_steps:
+            ray.get(self.actor_model_group.async_run_method(method_name="drop_batch"))
+        return status
 
     def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
         metrics = {k: v for k, v in (logs_dict or {}).items() if k != "generated_samples"}
@@ -155,7 +160,10 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
 
     def _complete(self, client_states: dict | None) -> dict:
         state = self._prior_state()
-        return {**(client_states or {}), **({STATE_KEY: state} if state else {})}
+        own = {STATE_KEY: state} if state else {}
+        if self.args.algo.kl.target:  # the coefficient adapts to the KL
+            own[KL_COEFFICIENT] = float(self.kl_ctl.value)
+        return {**(client_states or {}), **own}
 
     def _log_checkpoint(self, step: int, tag: str) -> None:
         ckpt = self.args.ckpt

@@ -168,6 +168,7 @@ def trainer(strategy, prompt_args, tmp_path, monkeypatch):
     def build(key: str = ""):
         trainer = object.__new__(made)
         flat = {"ckpt.path": str(tmp_path / "ckpt"), "logger.run_dir": str(tmp_path / "run"), "ckpt.disable_ds": True}
+        flat |= {"algo.kl.target": None}
         flat |= {"ckpt.save_hf": False, "ckpt.save_steps": 1, "ckpt.save_minutes": 0, "logger.logging_steps": 1}
         trainer.args = prompt_args(4, N, **flat)
         trainer.run_log, trainer.heart = RunLog(tmp_path / "run", None), Heart(tmp_path / "run")

@@ -8,15 +8,17 @@ import pytest
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.changes import find_changes, format_table, optimizer_settings, resume
-from openrlhf_ebpo.run.resume import groups, newest_complete
+from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
 
 WAS = {
+    "data": {"prompt_probs": None},
     "actor": {"adam": {"lr": 1e-6, "betas": [0.9, 0.95]}, "max_norm": 1.0, "lr_scheduler": "cosine"},
     "train": {"seed": 1, "num_episodes": 1},
     "ckpt": {"load_enable": False, "attempt": "a"},
     "logger": {"wandb": {"run_name": "x"}},
 }
 NOW = {
+    "data": {"prompt_probs": None},
     "actor": {"adam": {"lr": 1e-5, "betas": [0.9, 0.95]}, "max_norm": 2.0, "lr_scheduler": "cosine", "new": 1},
     "train": {"seed": 2, "num_episodes": 1},
     "ckpt": {"load_enable": True, "attempt": "b"},
@@ -96,6 +98,15 @@ def test_what_the_checkpoint_keeps_becomes_the_setting(command):
     }
     assert row["changed"]["actor.max_norm"] == {"was": 1.0, "now": 2.0, "applies": "command line"}
     assert "resuming from global_step4" in lines[0] and len(lines) == 6
+
+
+def test_another_seed_is_refused_where_it_draws_other_prompts(command):
+    args = command()
+    args.data.prompt_probs = "0.5,0.5"
+    with pytest.raises(CheckpointError, match=r"--train.seed was 1 and is now 2: with --data.prompt_probs"):
+        resume(args, newest(args), force=False)
+    args.train.seed = 1
+    resume(args, newest(args), force=False)
 
 
 def test_a_run_that_is_moved_aside_leaves_the_checkpoints_settings(command):

@@ -88,7 +88,7 @@ def test_a_flipped_byte_is_found_where_contents_are_compared(checkpoint, harm):
             "damaged",
         ),
         ('{"schema": 2}', "schema 2"),
-        ('{"complete": "yes", "schema": 1}', "schema"),
+        ('{"complete": "false", "schema": 1}', "and not true or false"),
     ],
 )
 def test_a_manifest_that_is_cut_or_nonsense_is_damage_and_no_interrupted_save(checkpoint, text, said):
