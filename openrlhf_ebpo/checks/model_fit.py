@@ -245,7 +245,12 @@ def _room(args) -> int:
 
 
 def read_rows(name: str, split: str, args, max_rows: int) -> list[dict]:
-    """Read the first rows of a data set, prompts and labels alone, by upstream's own reader. args: upstream's, nested.
+    """Read the first rows of a data set; raises as `open_rows`."""
+    return list(open_rows(name, split, args, max_rows))
+
+
+def open_rows(name: str, split: str, args, max_rows: int | None = None):
+    """Open a data set, prompts and labels alone, by upstream's own reader. args: upstream's, nested.
 
     Raises:
         UsageError: the data set has no such split. Others: what the reader raises.
@@ -255,12 +260,12 @@ def read_rows(name: str, split: str, args, max_rows: int) -> list[dict]:
 
     disable_progress_bars()
     quiet = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
-    max_rows = min(max_rows, args.data.max_samples)
+    max_rows = min(max_rows or args.data.max_samples, args.data.max_samples)
     try:
         data = blending_datasets(name, None, quiet, max_count=max_rows, dataset_split=split)
     except AttributeError as error:  # of the splits, upstream has taken none
         raise UsageError(f"{name} has no split {split!r}: give another --data.prompt_split (--eval.split)") from error
-    return list(data.select_columns([key for key in (args.data.input_key, args.data.label_key) if key]))
+    return data.select_columns([key for key in (args.data.input_key, args.data.label_key) if key])
 
 
 def render_rows(rows: Iterable[dict], args, model: str, source: str = "--data.prompt_dataset") -> list[Prompt]:

@@ -16,7 +16,6 @@ from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.run import checkpoints, run_lock
 from openrlhf_ebpo.run.resume import Search, check_fresh, groups, newest_complete
 from openrlhf_ebpo.run.run_log import check_run_dir
-from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.training import eval_metrics, lora, policy_loss, save_times
 from openrlhf_ebpo.training.checkpoint import stored_prior
@@ -141,15 +140,8 @@ def checkpoint_to_resume(values: dict, contents: bool = False, force: bool = Fal
 
 
 def check_by_importing(args) -> None:
-    """For --dry_run: run the imports of the reward's and the agent's file, which `preflight` only reads; the reward's in
-    another process, as in training. Not of the package's own rewards, which have no such process."""
-    from openrlhf_ebpo.rewards.guard import is_packaged
-    from openrlhf_ebpo.rewards.sources import importing_problem
-
-    reward, agent = (args.reward.remote_url or [None])[0], args.train.agent_func_path
-    own_file = reward and reward.endswith(".py") and not is_packaged(reward)
-    if own_file and (problem := importing_problem(reward, remote_code.hook())):
-        raise UsageError(problem)
+    """For --dry_run: run the imports of the agent's file, which `preflight` only reads."""
+    agent = args.train.agent_func_path
     if not agent:
         return
     spec = importlib.util.spec_from_file_location("checked_by_dry_run", agent)

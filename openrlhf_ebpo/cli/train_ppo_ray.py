@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import gym_check, machine, model_fit, preflight
+from openrlhf_ebpo.checks import gym_check, machine, model_fit, preflight, reward_check
 from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -32,6 +32,7 @@ from openrlhf_ebpo.hub import settings as hub_flags
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
+from openrlhf_ebpo.rewards.pool import close_shared_pools
 from openrlhf_ebpo.run import changes, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.own_metrics import read_entries
 from openrlhf_ebpo.run.resume import CheckpointError, Search
@@ -142,7 +143,8 @@ def show_dry_run(
     the GPUs of another machine."""
     train_checks.check_by_importing(args)
     print(json.dumps(redacted(args), indent=2))
-    print(*notices, *model_fit.training_warnings(args), run_writer.size_notice(args), sep="\n")
+    found = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
+    print(*notices, *found, run_writer.size_notice(args), sep="\n")
     if assumed is not None:
         print(train_notices.elsewhere_notice(args, assumed))
     if translated:
@@ -161,8 +163,10 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     if is_import_path(args.algo.advantage.estimator):
         share_search_path()
     supervisor = under_supervision(["-m", __spec__.name, *argv])
-    print(*(f"{line}\n" for line in model_fit.training_warnings(args)), sep="", end="", flush=True)
     announce_special_tokens(args.actor.model_name_or_path)
+    found = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
+    close_shared_pools()  # of the driver, which grades rarely
+    print(*(f"{line}\n" for line in found), sep="", end="", flush=True)
     try:
         with ray_with(gpus_needed(args), FEWER_IN_TRAINING), record_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough

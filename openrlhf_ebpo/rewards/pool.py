@@ -98,13 +98,17 @@ class Pool:
         try:
             return self._ask(gold, answer, *rest)
         except Died:
-            try:
-                self._ask(gold)
-            except Died as death:
-                raise GoldError(
-                    f"reading the gold answer {gold!r} ended in a {death.outcome} ({self.seconds:g} s are allowed)"
-                ) from None
+            self.check_gold(gold)
             raise
+
+    def check_gold(self, gold: str) -> None:
+        """Raises GoldError, GraderError: as `ask`."""
+        try:
+            self._ask(gold)
+        except Died as death:
+            raise GoldError(
+                f"reading the gold answer {gold!r} ended in a {death.outcome} ({self.seconds:g} s are allowed)"
+            ) from None
 
     def close(self) -> None:
         """End the processes, once nothing is being graded."""
@@ -160,3 +164,10 @@ def shared_pool(grader: str = GRADER) -> Pool:
         if grader not in _pools:
             _pools[grader] = Pool(grader=grader)
         return _pools[grader]
+
+
+def close_shared_pools() -> None:
+    """End this process's pools; the next question starts new ones."""
+    with _lock:
+        while _pools:
+            _pools.popitem()[1].close()

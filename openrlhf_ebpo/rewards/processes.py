@@ -86,6 +86,7 @@ class Processes:
         self._workers: list[_Worker] = []
         self._idle: list[_Worker] = []
         self._ready_at = math.inf  # the first process, which may show that there can be only one
+        self._closed = False
         self._changed = threading.Condition()
 
     def prepare(self) -> None:
@@ -108,7 +109,8 @@ class Processes:
     def close(self) -> None:
         """End all processes, and with them the calls that they are at."""
         with self._changed:
-            ending, self._workers, self._idle = self._workers, [], []
+            ending, self._workers, self._idle, self._closed = self._workers, [], [], True
+            self._changed.notify_all()
         for worker in ending:
             worker.kill()
         for worker in ending:
@@ -127,6 +129,8 @@ class Processes:
         began = time.monotonic()
         with self._changed:
             while not self._idle:
+                if self._closed:
+                    raise Lost("was not called: its processes are closed")
                 left = max(began, self._ready_at) + self._grow_seconds - time.monotonic()
                 may_grow = len(self._workers) < self._most
                 if not self._workers or (may_grow and left <= 0):

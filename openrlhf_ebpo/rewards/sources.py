@@ -109,7 +109,7 @@ class RewardFile(RewardSource):
 
     def close(self) -> None:
         self._processes.close()
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _reply(self, *arguments) -> dict:
         reply = await self._run(self._processes.call, arguments, self._seconds)
@@ -127,22 +127,6 @@ class RewardFile(RewardSource):
             raise NoReplyError(f"{self._path} {error}") from None
         except Lost as lost:
             raise NoReplyError(f"reward_func {lost}") from None
-
-
-def importing_problem(path: str, hook: str) -> str | None:
-    """Return why a reward file cannot be imported; None if it can."""
-
-    async def prepare() -> None:
-        source = RewardFile(path, Limits(), hook)
-        try:
-            await source.prepare()
-        finally:
-            source.close()
-
-    try:
-        return asyncio.run(prepare())
-    except RewardError as error:
-        return str(error)
 
 
 def check_callable(function: object) -> None:

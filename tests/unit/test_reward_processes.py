@@ -16,7 +16,7 @@ from patience import seconds, wait_until_gone
 from openrlhf_ebpo.rewards import sources
 from openrlhf_ebpo.rewards.limits import Limits, default_calls
 from openrlhf_ebpo.rewards.returned import RewardError
-from openrlhf_ebpo.rewards.sources import RewardFile, importing_problem
+from openrlhf_ebpo.rewards.sources import RewardFile
 
 LIMIT = seconds(1.0)
 HOOK = "openrlhf_ebpo.seams.install.install"
@@ -258,7 +258,9 @@ def test_nothing_outlives_a_killed_rollout_actor_not_even_in_the_middle_of_a_cal
 )
 def test_a_file_that_cannot_be_imported_is_named_at_once(tmp_path, source, shown):
     (tmp_path / "reward.py").write_text(source)
-    assert shown in importing_problem(str(tmp_path / "reward.py"), HOOK)
+    with pytest.raises(RewardError) as error:
+        asyncio.run(RewardFile(str(tmp_path / "reward.py"), Limits(), HOOK).prepare())
+    assert shown in str(error.value)
 
 
 def test_a_model_on_the_gpu_is_loaded_once(tmp_path):

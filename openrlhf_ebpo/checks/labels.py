@@ -1,0 +1,104 @@
+"""Read all labels of a training with the reward `math` before anything starts, as the reward will read them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from openrlhf_ebpo.command import one_line
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards.golds import gold_text
+from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean
+from openrlhf_ebpo.rewards.pool import shared_pool
+
+SECONDS = 60.0  # for the labels that are not integers: 3 ms each on one core
+THREADS = 16  # that wait for the pool's processes
+UNTRIED = "untried"
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # not a command of LaTeX
+MAX_WORDS = 12  # the grader reads more as well, as a product of letters that no response equals
+MAX_REASON_CHARS = 160
+
+
+@dataclass
+class Labels:
+    """What reading the labels of a data set gave.
+
+    first: (row, reason) of the first unreadable label. untried: rows for which the time was too short.
+    """
+
+    total: int = 0
+    unreadable: int = 0
+    first: tuple[int, str] | None = None
+    untried: int = 0
+
+    def refuse(self, row: int, count: int, reason: str) -> None:
+        self.unreadable += count
+        if self.first is None or row < self.first[0]:
+            self.first = (row, one_line(reason, MAX_REASON_CHARS))
+
+
+def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
+    """Read every label; equal ones once, and only those that are not integers in the processes of the pool.
+
+    Raises:
+        GraderError: the pool's processes do not start.
+    """
+    found, rows = Labels(), {}
+    for row, label in enumerate(labels, 1):
+        found.total = row
+        try:
+            gold = gold_text(label)
+        except GoldError as error:
+            found.refuse(row, 1, str(error))
+            continue
+        rows.setdefault(gold, [row, 0])[1] += 1
+    until = time.monotonic() + seconds
+
+    def check(gold: str) -> str | None:
+        """Return why it cannot be read."""
+        if len(WORD.findall(gold)) > MAX_WORDS:
+            return f"it is a text, and no final answer: {gold!r}"
+        if time.monotonic() > until:
+            return UNTRIED
+        try:
+            return shared_pool().check_gold(gold)
+        except GoldError as error:
+            return str(error)
+
+    formulas = [gold for gold in rows if not INTEGER.fullmatch(clean(gold))]
+    with ThreadPoolExecutor(THREADS) as threads:
+        for gold, reason in zip(formulas, threads.map(check, formulas), strict=True):
+            if reason == UNTRIED:
+                found.untried += rows[gold][1]
+            elif reason:
+                found.refuse(*rows[gold], reason)
+    return found
+
+
+def label_notices(source: str, column: str, labels: Iterable) -> list[str]:
+    """Read the labels of a data set, and warn of those that the reward cannot read. source: the data set, with its flag.
+
+    Raises:
+        UsageError: it can read none, or less than half of them.
+    """
+    found = read_labels(labels)
+    late = [f"{source}: {found.untried:,} of {found.total:,} labels were not looked at: it took {SECONDS:g} s"]
+    notices = late if found.untried else []
+    if not found.unreadable:
+        return notices
+    row, reason = found.first
+    text = (
+        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, --data.label_key) cannot be read as "
+        f"gold answers; the first in row {row:,}: {reason}"
+    )
+    if 2 * found.unreadable > found.total:
+        raise UsageError(
+            f"{text}. Name the column of the final answers with --data.label_key; openrlhf-ebpo data prepare writes one"
+        )
+    return [
+        *notices,
+        f"warning: {text}. Responses to these prompts get no reward: correct these rows, or leave them out",
+    ]

@@ -1,0 +1,199 @@
+"""Ask a reward for responses whose reward is known: labels as their own answers, labels of other rows, and an empty response."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
+from openrlhf_ebpo.rewards.grading import clean
+from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.returned import RewardError, check_reward
+from openrlhf_ebpo.rewards.servers import post
+from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardFile
+from openrlhf_ebpo.seams import remote_code
+
+PACKAGE = Path(__file__).parent
+SERVER_CALLS = 16  # a server may be a large model
+SECONDS = 75.0  # for all calls, more than one may take by default; importing a reward file has its own limit
+BOXED, LINE, TAGGED, ALONE = r"\boxed{ANSWER}", "Answer: ANSWER", "<answer>ANSWER</answer>", "ANSWER"
+DISPLAY = "Answer:\n\\[\nANSWER\n\\]"
+ASKED_BY = {"boxed": [BOXED], "answer:": [LINE, DISPLAY], "答案": ["答案：ANSWER"], "<answer>": [TAGGED]}
+ALL_FORMS = [BOXED, LINE, DISPLAY, TAGGED, ALONE]
+SERVER_ROWS = 1 + (SERVER_CALLS - 2 - len(ALL_FORMS)) // 2  # one row may be tried in every form
+
+Ask = Callable[[str, str, object], Awaitable[float]]  # query, prompt, label -> reward; raises RewardError
+
+
+@dataclass(frozen=True)
+class Row:
+    """place: its data set, if there are several, and its number there. answer: the label as a response gives it; None if
+    it is not an answer."""
+
+    place: str
+    prompt: str
+    label: object
+    answer: str | None
+
+
+@dataclass
+class Exam:
+    """Asks a reward, and keeps what it pays; if `run` is cancelled, the results so far.
+
+    passes: a response has passed from this reward on. end: the end token of responses. frugal: ask at most SERVER_CALLS times.
+    own, wrong: index of a row -> True where its label, or another one, passes. without_end: labels that pass only without
+        the end token. empty: reward of an empty response, None if there is none. calls: that came back. failed: index and cause
+        of those without a reward.
+    """
+
+    rows: Sequence[Row]
+    ask: Ask
+    passes: float
+    end: str = ""
+    frugal: bool = False
+    calls: int = 0
+    own: dict[int, bool] = field(default_factory=dict)
+    wrong: dict[int, bool] = field(default_factory=dict)
+    without_end: int = 0
+    empty: float | None = None
+    failed: list[tuple[int, RewardError]] = field(default_factory=list)
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MIN_FAILED))
+
+    async def run(self) -> None:
+        self.empty = await self._pay(0, self.end)
+        if self.frugal and self.failed:
+            return
+        first, *others = [i for i, row in enumerate(self.rows) if row.answer is not None] or [None]
+        if first is not None:
+            known = await self._examine(first, None)  # the form that passes is the first to be tried for the others
+            await asyncio.gather(*(self._examine(i, known) for i in others))
+
+    @property
+    def is_dead(self) -> bool:
+        """True if there have been calls, and none got a reward."""
+        return len(self.failed) == self.calls > 0
+
+    async def _examine(self, i: int, known: str | None) -> str:
+        """Ask for its own and another row's label. Returns the form of response that passes, or the first."""
+        row, passed = self.rows[i], None
+        responses = [form + self.end for form in forms(row.prompt)]
+        if self.end and not self.frugal:
+            responses += forms(row.prompt)
+        responses.sort(key=lambda response: response != known)
+        for response in responses[:1] if self.frugal and known else responses:
+            reward = await self._pay(i, response.replace("ANSWER", row.answer))
+            if reward is None or reward >= self.passes:
+                passed = response if reward is not None else None
+                break
+        self.own[i] = passed is not None
+        self.without_end += bool(passed and not passed.endswith(self.end))
+        other = different(row, itertools.islice(itertools.cycle(self.rows), i + 1, i + len(self.rows)))
+        if other is not None:
+            reward = await self._pay(i, (passed or responses[0]).replace("ANSWER", other))
+            self.wrong[i] = reward is not None and reward >= self.passes
+        return passed or responses[0]
+
+    async def _pay(self, i: int, response: str) -> float | None:
+        row, reward = self.rows[i], None
+        async with self.room:
+            if self.is_dead and len(self.failed) >= MIN_FAILED:
+                return None
+            try:
+                reward = await self.ask(row.prompt + response, row.prompt, row.label)
+            except RewardError as error:
+                self.failed.append((i, error))
+            self.calls += 1
+            return reward
+
+
+def forms(prompt: str) -> list[str]:
+    """Return the forms of response that a prompt asks for; all, if it asks for none."""
+    text = prompt.lower()
+    asked = [form for word, found in ASKED_BY.items() if word in text for form in found]
+    thoughts = "<think>\n\n</think>\n\n" if "<think>" in text else ""
+    if text.rstrip().endswith("<think>"):  # a chat template has opened it
+        thoughts = "\n</think>\n\n"
+    return [thoughts + form for form in asked or ALL_FORMS]
+
+
+def different(row: Row, others: Iterable[Row]) -> str | None:
+    """Return the first answer that is spelled otherwise, case apart."""
+    own = clean(row.answer).lower()
+    return next((each.answer for each in others if each.answer and clean(each.answer).lower() != own), None)
+
+
+def answer_of(label: object) -> str | None:
+    """Return what a response gives as its answer; None for an empty label, and for an object, which is not an answer."""
+    try:
+        text = gold_text(label)
+    except MissingGold:
+        return None
+    except GoldError:
+        return None if isinstance(label, dict) else str(label)
+    try:
+        return None if text.startswith("{") and isinstance(json.loads(text), dict) else text
+    except ValueError:
+        return text
+
+
+@contextlib.asynccontextmanager
+async def opened(reward: Sequence[str], limits: Limits) -> AsyncIterator[Ask]:
+    """Yield the function that asks a reward: a packaged one, a file in processes that can be killed, or servers, without retries.
+
+    Raises:
+        RewardError: the reward file cannot be imported, or its reward_func cannot be called.
+    """
+    if not reward[0].endswith(".py"):
+        addresses = itertools.cycle(reward)
+
+        async def ask_server(query: str, prompt: str, label: object) -> float:
+            body = {"query": [query], "prompts": [prompt], "labels": [label]}
+            return number(await post(next(addresses), body))
+
+        yield ask_server
+    elif Path(reward[0]).parent == PACKAGE:
+        function = importlib.import_module(f"openrlhf_ebpo.rewards.{Path(reward[0]).stem}").reward_func
+
+        async def ask_here(query: str, prompt: str, label: object) -> float:
+            try:
+                return number(await asyncio.to_thread(function, [query], [prompt], [label]))
+            except GoldError as error:
+                raise RewardError(str(error)) from None
+
+        yield ask_here
+    else:
+        file = RewardFile(reward[0], limits, remote_code.hook())
+
+        async def ask_file(query: str, prompt: str, label: object) -> float:
+            return number(await file.ask([query], [prompt], [label]))
+
+        try:
+            await file.prepare()
+            yield ask_file
+        finally:
+            file.close()
+
+
+def number(returned) -> float:
+    return float(check_reward(returned)["rewards"])
+
+
+async def examine(reward: Sequence[str], limits: Limits, rows: Sequence[Row], passes: float, end: str) -> Exam | None:
+    """Ask a reward for these rows, for up to SECONDS. None without rows: then its file is only imported.
+
+    Raises:
+        RewardError: as `opened`.
+    """
+    async with opened(reward, limits) as ask:
+        if not rows:
+            return None
+        exam = Exam(rows, ask, passes, end, frugal=not reward[0].endswith(".py"))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(exam.run(), SECONDS)
+        return exam
