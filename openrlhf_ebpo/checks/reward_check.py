@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.checks.labels import label_notices
 from openrlhf_ebpo.checks.model_fit import open_rows, render_rows
 from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
@@ -44,7 +44,8 @@ def training_notices(args) -> list[str]:
     is_math, is_server = reward[0] == MATH, not reward[0].endswith(".py")
     notices, sets, rows = [], [], []
     try:
-        sets = [(name, open_rows(name, args.data.prompt_split, args)) for name in local_sets(args.data.prompt_dataset)]
+        names = [name for name in map(str.strip, args.data.prompt_dataset.split(",")) if name and is_local(name)]
+        sets = [(name, open_rows(name, args.data.prompt_split, args)) for name in names]
         rows = choose_rows(sets, args, SERVER_ROWS if is_server else MAX_ROWS)
     except UsageError:
         raise
@@ -129,11 +130,6 @@ def first_failure(exam: Exam) -> str:
 
 
 # --- the rows of a training
-
-
-def local_sets(names: str) -> list[str]:
-    """Return those data sets that are on this machine: others are not downloaded for a check."""
-    return [name for name in filter(None, map(str.strip, names.split(","))) if Path(name.partition("@")[0]).exists()]
 
 
 def label_column(data, args) -> Iterator:
