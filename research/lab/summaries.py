@@ -155,7 +155,7 @@ def ahead_of(base: dict, run: dict) -> str:
 
 def decoded(summaries: list[dict]) -> str:
     """A row a regime: is the lead one of greedy decoding and of pass@16 too, or have samples only become more alike?"""
-    columns = ["regime", "seeds", "start", title(BASE)]
+    columns = ["regime", "seeds", "start: T = 1 / greedy / pass@16", f"{title(BASE)} at the end"]
     columns += [f"{title(name)} minus GRPO: {what}" for what in ("greedy", "pass@16") for name in DECODED]
     rows = []
     for name in CELLS:
