@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,14 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.questions import answer_key, bare_question, question_id
 from openrlhf_ebpo.data.table import ROW_BATCH_SIZE
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 
+TURNS = {"system": "s", "developer": "s", "user": "u", "assistant": "a"}
+CHAT = re.compile("s*(ua)*u")  # of turns
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 
+NOT_ONE_MESSAGE = "prompt is neither text nor messages with exactly one of the user"
+ENDS_WITH_ASSISTANT = "the chat ends with the assistant's turn; a prompt ends with the user's"
+NOT_A_CHAT = "the chat is not a system message and turns of user and assistant in text"
 CONFLICT = "the question comes with different answers"  # a reason for the report, as those of `_unusable`
 
 
@@ -29,17 +36,22 @@ class Tally:
     """Counts of a pass. Arrays have a place for each question, in the order of first appearance.
 
     index: a question's id as an integer -> its place. rows: rows with the question. keys: hash of its first answer, as
-    answers are compared. conflicting: places of questions with answers that differ.
+    answers are compared. conflicting: places of questions with answers that differ. chats: questions with messages before
+    the user's. first: the number of the first row that is unusable for a reason.
     """
 
+    whole_chats: bool = False  # what stands before the user's message is shown, and belongs to the question
+    keep_system: bool = True  # so do the system messages
     total: int = 0
     bare: int = 0
+    chats: int = 0
     long_answers: int = 0
     index: dict[int, int] = field(default_factory=dict)
     rows: array = field(default_factory=lambda: array("L"))
     keys: array = field(default_factory=lambda: array("q"))
     conflicting: set[int] = field(default_factory=set)
     unusable: Counter = field(default_factory=Counter)
+    first: dict[str, int] = field(default_factory=dict)
 
     def kept(self) -> np.ndarray:
         """Return (questions,) bool: those without conflict."""
@@ -54,27 +66,33 @@ class Tally:
         counts = {"repeats an earlier question and its answer": repeated, CONFLICT: conflicting, **self.unusable}
         return {reason: count for reason, count in counts.items() if count}
 
-    def add(self, prompt, answer, source: str) -> tuple[str, str, str, str, str] | None:
-        """Count a row; (id, own prompt, label, question, source) if its question is new."""
+    def add(self, prompt, answer, source: str) -> tuple[str, list[dict], str, str, str] | None:
+        """Count a row; (id, messages, label, question, source) if its question is new."""
         self.total += 1
-        own, label = prompt_text(prompt), answer_text(answer)
-        question, number = _parse(own or "")
-        reason = _unusable(own, question, label)
+        messages, reason = read_chat(prompt, self.whole_chats)
+        if not self.keep_system:
+            messages = [each for each in messages if TURNS[each["role"]] != "s"]
+        own, label = messages[-1]["content"], answer_text(answer)
+        context = _as_text(messages[:-1]) if self.whole_chats else ""
+        question, number = _parse(own, context)
+        reason = reason or _unusable(question, label)
         place = self.index.get(number)
         if not reason and place is not None:
             self._compare(place, label)
             return None
-        if not reason and not _is_unicode(own + label + source):
+        if not reason and not _is_unicode(context + own + label + source):
             reason = "half a Unicode character, which no file can hold"
         if reason:
             self.unusable[reason] += 1
+            self.first.setdefault(reason, self.total)
             return None
         self.index[number] = len(self.rows)
         self.rows.append(1)
         self.keys.append(hash(answer_key(label)))
-        self.bare += question == own.strip()
+        self.chats += bool(context)
+        self.bare += question == own.strip() and not context
         self.long_answers += "\n" in label
-        return f"{number:016x}", own, label, question, source
+        return f"{number:016x}", messages, label, question, source
 
     def _compare(self, place: int, label: str) -> None:
         self.rows[place] += 1
@@ -82,25 +100,24 @@ class Tally:
             self.conflicting.add(place)
 
 
-def clean(batches: Iterable[list[tuple]], datasource: str, show: Callable, path: Path) -> Tally:
+def clean(batches: Iterable[list[tuple]], datasource: str, show: Callable, tally: Tally, path: Path) -> None:
     """Write the first row of every question, conflicting ones included, to the Parquet file `path`.
 
     batches: lists of (prompt, answer, datasource). datasource: for rows that name none.
-    show: (own prompt, bare question) -> what the model is shown, text or messages.
+    show: (messages, bare question) -> what the model is shown, text or messages. tally: a new one, which is filled.
     """
-    tally, waiting = Tally(), []
-    schema = prepared_schema(messages=not isinstance(show("", ""), str))
+    waiting = []
+    schema = prepared_schema(messages=tally.whole_chats)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for batch in batches:
             for prompt, answer, source in batch:
                 if new := tally.add(prompt, answer, datasource if source is None else str(source)):
-                    number, own, label, question, source = new
-                    waiting.append((number, show(own, question), label, question, source))
+                    number, messages, label, question, source = new
+                    waiting.append((number, show(messages, question), label, question, source))
             if len(waiting) >= ROW_BATCH_SIZE:
                 writer.write_table(_table(waiting, schema))
                 waiting = []
         writer.write_table(_table(waiting, schema))
-    return tally
 
 
 def prepared_schema(messages: bool) -> pa.Schema:
@@ -142,15 +159,43 @@ def selected(path: Path, mask: np.ndarray) -> Iterator[pa.Table]:
             yield file.schema_arrow.empty_table()
 
 
+def as_texts(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield tables whose chats have one message each with its text as the prompt."""
+    for table in tables:
+        contents = pc.struct_field(pc.list_flatten(table["prompt"]), "content")
+        yield table.set_column(table.column_names.index("prompt"), "prompt", contents)
+
+
+def read_chat(prompt, whole: bool = False) -> tuple[list[dict], str | None]:
+    """Return the messages of a prompt, text or chat, and why it cannot be used. The last message is the user's.
+
+    whole: what stands before it counts; otherwise the one message of the user is returned alone.
+    """
+    nothing = [{"role": "user", "content": ""}]
+    if prompt is None or isinstance(prompt, str):
+        return [{"role": "user", "content": prompt or ""}], None
+    messages = [each for each in prompt if isinstance(each, dict)] if isinstance(prompt, list) else []
+    texts = [{"role": each.get("role"), "content": each.get("content")} for each in messages]
+    if not whole or not texts:
+        users = [each for each in texts if each["role"] == "user"]
+        usable = len(users) == 1 and isinstance(users[0]["content"], str)
+        return (users, None) if usable else (nothing, NOT_ONE_MESSAGE)
+    if texts[-1]["role"] == "assistant":
+        return nothing, ENDS_WITH_ASSISTANT
+    usable = all(isinstance(each["content"], str) for each in texts) and not any(map(_has_more, messages))
+    turns = "".join(TURNS.get(each["role"], "?") for each in texts)
+    return (texts, None) if usable and CHAT.fullmatch(turns) else (nothing, NOT_A_CHAT)
+
+
+def _has_more(message: dict) -> bool:
+    """Return True for calls of tools, pictures, and the like."""
+    return any(value for name, value in message.items() if name not in ("role", "content"))
+
+
 def prompt_text(prompt) -> str | None:
     """Return the user's text of a prompt: itself, or the content of the one message of the user; or None."""
-    if prompt is None:
-        return ""
-    if isinstance(prompt, list):
-        messages = [message for message in prompt if isinstance(message, dict)]
-        texts = [message.get("content") for message in messages if message.get("role") == "user"]
-        prompt = texts[0] if len(texts) == 1 else None
-    return prompt if isinstance(prompt, str) else None
+    messages, problem = read_chat(prompt)
+    return None if problem else messages[0]["content"]
 
 
 def answer_text(answer) -> str | None:
@@ -163,15 +208,17 @@ def answer_text(answer) -> str | None:
         return None
 
 
+def _as_text(messages: list[dict]) -> str:
+    return "".join(f"{message['role']}: {message['content']}\n\n" for message in messages)
+
+
 @functools.lru_cache(1 << 16)  # DAPO-Math-17K has 17 thousand different prompts in 1.8 million rows
-def _parse(prompt: str) -> tuple[str, int]:
+def _parse(prompt: str, context: str) -> tuple[str, int]:
     question = bare_question(prompt)
-    return question, int(question_id(question), 16)
+    return question, int(question_id(context + question), 16)
 
 
-def _unusable(own: str | None, question: str, label: str | None) -> str | None:
-    if own is None:
-        return "prompt is neither text nor messages with exactly one of the user"
+def _unusable(question: str, label: str | None) -> str | None:
     if not question:
         return "no question"
     if label is None:

@@ -188,7 +188,9 @@ def split(found: list[Drawn], held: list[int], seed: int) -> tuple[list[dict], l
 
 def table(rows: list[dict], template: str, system: str | None) -> pa.Table:
     schema = prepared_schema(messages=template == "chat")
-    prompts = (shown(row["question"], row["question"], template, system, TEMPLATES) for row in rows)
+    prompts = [row["question"] for row in rows]
+    if template != "own":
+        prompts = [shown([{"role": "user", "content": text}], text, template, system, TEMPLATES) for text in prompts]
     return pa.Table.from_pylist(
         [{**row, "prompt": prompt} for row, prompt in zip(rows, prompts, strict=True)], schema=schema
     )

@@ -39,8 +39,8 @@ from tqdm import tqdm
 from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import report
-from openrlhf_ebpo.data.clean import CONFLICT, Tally, clean, held_out, selected
-from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, check_template, shown
+from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, shown
 from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
 from openrlhf_ebpo.data.table import count_rows, write_table
 from openrlhf_ebpo.errors import UsageError
@@ -79,11 +79,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--template",
         default="own",
         metavar="own|dapo|chat|TEXT",
-        help="what the model is shown. own: the prompt as the data set has it, instruction included (default). dapo: the "
-        "bare question in DAPO-Math-17K's instruction. chat: own, as chat messages for --data.apply_chat_template. "
+        help="what the model is shown. own: the prompt as the data set has it, instruction included, and a chat of several "
+        "messages as a chat (default). dapo: the bare question in DAPO-Math-17K's instruction. chat: own, always as chat "
+        "messages for --data.apply_chat_template. "
         "Anything else is text with {question} in it; in bash, $'...' makes \\n a line break",
     )
-    add("--system", metavar="TEXT", help="with --template chat: a system message before the user's")
+    add("--system", metavar="TEXT", help="with --template chat: the system message, in place of the data set's own")
     add(
         "--validation",
         type=number_or_share,
@@ -120,7 +121,9 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
     """
     questions = folder / "questions.parquet"
     show = functools.partial(shown, template=args.template, system=args.system, named=TEMPLATES)
-    tally = clean(with_progress(files, columns), Path(args.input).stem, show, questions)
+    tally = Tally(whole_chats=args.template in WHOLE_CHATS, keep_system=args.system is None)
+    clean(with_progress(files, columns), Path(args.input).stem, show, tally, questions)
+    as_shown = as_texts if args.template == "own" and not tally.chats else iter
     kept = tally.kept()
     validation = np.zeros_like(kept)
     validation[kept] = held_out(np.fromiter(tally.index, np.uint64, len(kept))[kept], args.validation, args.seed)
@@ -130,9 +133,9 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
         raise UsageError(
             f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none to train on"
         )
-    write_table(selected(questions, kept & ~validation), folder / f"train.{args.format}")
+    write_table(as_shown(selected(questions, kept & ~validation)), folder / f"train.{args.format}")
     if validation.any():
-        write_table(selected(questions, validation), folder / f"validation.{args.format}")
+        write_table(as_shown(selected(questions, validation)), folder / f"validation.{args.format}")
     questions.unlink()
     return made
 
@@ -200,6 +203,8 @@ def describe(files: Sequence[Path], columns: Columns, tally: Tally, validation: 
         "columns": vars(columns),
         "rows": tally.total,
         "dropped": tally.dropped(),
+        "first_rows": tally.first,
+        "chats": template == "chat" or bool(tally.chats),
         "kept": kept,
         "train": kept - validation,
         "validation": validation,
@@ -218,7 +223,8 @@ def as_table(made: dict) -> str:
     lines = [(total, "read")]
     for reason, count in sorted(made["dropped"].items(), key=lambda item: -item[1]):
         questions = f" (questions: {made['conflicting_questions']:,})" if reason == CONFLICT else ""
-        lines.append((count, f"dropped: {reason}{questions}"))
+        row = f" (the first: row {made['first_rows'][reason]:,})" if reason in made["first_rows"] else ""
+        lines.append((count, f"dropped: {reason}{questions}{row}"))
     lines.append((made["kept"], f"kept: {made['train']:,} to train, {made['validation']:,} for validation"))
     lines = [f"{count:>12,} {count / max(total, 1):>8.2%}  {text}" for count, text in lines]
     return "\n".join(["        rows    share", *lines])
@@ -251,9 +257,7 @@ def _warnings(tally: Tally, template: str) -> list[str]:
 def _next_steps(made: dict, folder: Path) -> str:
     settings = made["settings"]
     train, validation = (folder / f"{name}.{settings['format']}" for name in ("train", "validation"))
-    training = report.training_command(
-        train, chat=settings["template"] == "chat", validation=validation if made["validation"] else None
-    )
+    training = report.training_command(train, chat=made["chats"], validation=validation if made["validation"] else None)
     return (
         f"train on it:  {training}\n"
         f"or first:     openrlhf-ebpo data topics (or difficulty) --input {shlex.quote(str(train))} --help"

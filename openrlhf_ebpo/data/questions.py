@@ -12,6 +12,7 @@ from fractions import Fraction
 from openrlhf_ebpo.errors import UsageError
 
 QUESTION = "{question}"  # its place in a template
+WHOLE_CHATS = ("own", "chat")  # templates that show all of a chat
 # The instruction of DAPO-Math-17K, word for word as in the data set.
 DAPO_TEMPLATE = (
     "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -79,17 +80,17 @@ def answer_key(answer: str) -> str:
         return text
 
 
-def shown(own: str, question: str, template: str, system: str | None, named: Mapping[str, str]) -> str | list[dict]:
-    """Return the prompt: text, or chat messages. (No str.format: mathematics is full of braces.)
+def shown(
+    messages: Sequence[Mapping], question: str, template: str, system: str | None, named: Mapping[str, str]
+) -> str | list[Mapping]:
+    """Return the prompt: chat messages for the templates own and chat, text for others. (No str.format: mathematics is full of braces.)
 
-    own: the prompt as its source has it. named: templates that have a name.
+    messages: the prompt as its source has it, the user's last. system: a message before them. named: templates that have
+    a name.
     """
-    if template == "own":
-        return own
-    if template == "chat":
-        messages = [{"role": "system", "content": system}] if system else []
-        return [*messages, {"role": "user", "content": own}]
-    return named.get(template, template).replace(QUESTION, question)
+    if template not in WHOLE_CHATS:
+        return named.get(template, template).replace(QUESTION, question)
+    return [*([{"role": "system", "content": system}] if system else []), *messages]
 
 
 def check_template(template: str, names: Sequence[str], system: str | None = None) -> None:

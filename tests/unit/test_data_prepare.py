@@ -169,6 +169,67 @@ def test_a_list_of_texts_is_not_a_prompt(tmp_path):
     assert report(output)["dropped"]["prompt is neither text nor messages with exactly one of the user"] == 1
 
 
+def chat(*turns: str) -> list[dict]:
+    """Messages: chat("s: Think.", "u: 1?")."""
+    roles = {"s": "system", "u": "user", "a": "assistant"}
+    return [{"role": roles[turn[0]], "content": turn[3:]} for turn in turns]
+
+
+@pytest.mark.parametrize("template", ["own", "chat"])
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_chats_stay_chats(tmp_path, capsys, template, suffix):
+    chats = [
+        chat("s: In French.", "u: 1?"),
+        chat("s: In German.", "u: 1?"),  # another question, with the same answer
+        chat("u: 1?"),
+        chat("u: 1?", "a: Which?", "u: 2?"),
+        chat("u: 3?", "a: Which?", "u: 2?"),
+    ]
+    rows = [{"prompt": each, "answer": "1"} for each in [*chats, *chats]]
+    output = prepare(write_rows(tmp_path / f"set.{suffix}", rows), "--validation", 0, "--template", template)
+    found = read_table(output / "train.parquet").to_pylist()
+    assert [each["prompt"] for each in found] == chats and len({each["id"] for each in found}) == len(chats)
+    assert [each["question"] for each in found] == ["1?", "1?", "1?", "2?", "2?"]
+    assert found[2]["id"] == question_id("1?")
+    assert report(output)["dropped"] == {"repeats an earlier question and its answer": len(chats)}
+    assert "--data.apply_chat_template" in capsys.readouterr().out
+
+
+def test_chats_of_one_message_are_texts_and_a_bare_question_has_no_chat(tmp_path, capsys):
+    rows = [{"prompt": chat("u: 1?"), "answer": "1"}, {"prompt": chat("s: Think.", "u: 1?"), "answer": "1"}]
+    plain = prepare(write_rows(tmp_path / "plain.jsonl", rows[:1]), "--validation", 0, output=tmp_path / "plain")
+    assert read_table(plain / "train.parquet")["prompt"].to_pylist() == ["1?"]
+    assert "--data.apply_chat_template" not in capsys.readouterr().out
+    path = write_rows(tmp_path / "set.jsonl", rows)
+    dapo = prepare(path, "--validation", 0, "--template", "dapo", output=tmp_path / "dapo")
+    assert read_table(dapo / "train.parquet")["prompt"].to_pylist() == [DAPO_TEMPLATE.replace("{question}", "1?")]
+    other = prepare(path, "--validation", 0, "--template", "chat", "--system", "Sum.", output=tmp_path / "other")
+    assert read_table(other / "train.parquet")["prompt"].to_pylist() == [chat("s: Sum.", "u: 1?")]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        chat("u: 1?", "a: 1."),
+        chat("s: Think.", "u: 1?", "u: 2?"),
+        chat("s: Think."),
+        chat("a: Ask.", "u: 1?"),
+        [{"role": "tool", "content": "3"}, *chat("u: 1?")],
+        [{"role": "user", "content": "1?", "images": ["a.png"]}, *chat("a: 1", "u: 2?")],
+        [{"role": "user", "content": None}],
+    ],
+)
+def test_a_chat_that_is_no_prompt_is_left_out_by_its_row(tmp_path, capsys, bad):
+    rows = [{"prompt": chat(f"s: {i}", "u: 1?"), "answer": "1"} for i in range(2)] + [{"prompt": bad, "answer": "1"}]
+    output = prepare(write_rows(tmp_path / "set.jsonl", rows), "--validation", 0)
+    assert len(read_table(output / "train.parquet")) == 2
+    ((reason, count),) = report(output)["dropped"].items()
+    assert count == 1 and report(output)["first_rows"] == {reason: 3}
+    printed = capsys.readouterr().out
+    assert f"dropped: {reason} (the first: row 3)" in printed
+    assert ("ends with the assistant's turn" in printed) == (bad[-1]["role"] == "assistant")
+
+
 def test_a_column_of_worked_solutions_is_warned_about(tmp_path, capsys):
     rows = [{"question": f"q{i}", "answer": f"First\nthen {i}"} for i in range(4)]
     prepare(write_rows(tmp_path / "set.jsonl", rows), "--validation", 0)

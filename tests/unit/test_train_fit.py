@@ -176,6 +176,14 @@ def test_chats_without_a_chat_template_are_refused(args, tmp_path):
     assert model_fit.training_warnings(args(rows, apply_chat_template=True, add_bos=True)) == []
 
 
+def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, tmp_path):
+    save(tmp_path / "model", template=CHAT, ends=[1, 2])
+    asked = [{"role": "user", "content": "1 + 1"}]
+    rows = [{"q": asked, "a": "2"}, {"q": [*asked, {"role": "assistant", "content": "2"}], "a": "2"}]
+    with pytest.raises(UsageError, match=r"row 2: the chat ends with the assistant's turn"):
+        model_fit.training_warnings(args(rows, apply_chat_template=True))
+
+
 def test_add_bos_without_a_bos_token_is_refused(args, tmp_path):
     save(tmp_path / "model", begins=False, begin=None)
     with pytest.raises(UsageError, match="has no begin token"):
