@@ -6,7 +6,6 @@ in the same modules; nothing else is imported as `eval`.
 tasks/        what is asked: questions, gold answers, rules for scoring
 protocols.py  how it is asked and scored: named, versioned sets of settings
 prompts.py    how a question becomes a prompt, as in the model's training
-released.py   how the authors' released script scores
 run.py        the command: models.py (which models), jobs.py (each task: its storage and summary), generate.py (vLLM)
 grader.py     answers against golds in separate processes: answer_match.py (by the question's rules), own_score.py
               (a benchmark's own scorer)

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.answers import GYM, NO_GOLD, READINGS, Reading, SameAnswer
-from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError, clean
+from openrlhf_ebpo.rewards.answers import GYM, MATH, NO_GOLD, READINGS, Reading, SameAnswer
+from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError
 from openrlhf_ebpo.rewards.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 
-from . import answer_match, own_score, released
-from .protocols import EXTRACTORS, MATH_VERIFY
+from . import answer_match, own_score
 from .tasks import OWN, REASONING_GYM, Question, Rules, own
 
 SECONDS = 2.0  # of processor time for one answer, as in training
@@ -33,21 +32,15 @@ class Grader:
     """Grading processes and a cache of their results. Every method is thread-safe.
 
     Args:
-        extraction, scorer: as protocols.Protocol has them.
         workers: processes; None: one per core.
         seconds: of processor time for one answer.
     """
 
     def __init__(
         self,
-        extraction: str,
-        scorer: str,
         workers: int | None = None,
         seconds: float = SECONDS,
     ):
-        is_math = scorer == MATH_VERIFY
-        extract, spelled = EXTRACTORS[extraction], clean if is_math else released.spelled
-        self._math = Reading(lambda text: extract(text) or None, spelled, is_math)
         self.workers = workers or len(os.sched_getaffinity(0))
         self.seconds = seconds
         self._hung: Counter[str] = Counter()  # by scorer: timeouts since its last score
@@ -88,7 +81,7 @@ class Grader:
 
     def reading(self, rules: Rules) -> Reading:
         """Return how responses are read for an answer, and which answers vote together."""
-        return {REASONING_GYM: READINGS[GYM], OWN: Reading(str, str.strip, False)}.get(rules.kind, self._math)
+        return {REASONING_GYM: READINGS[GYM], OWN: Reading(str, str.strip, False)}.get(rules.kind, READINGS[MATH])
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
         """Return `grade` for all responses to a question, and their class (votes.classes)."""
@@ -129,10 +122,8 @@ class Grader:
     def _ask(self, gold: str, rules: Rules, answer: str) -> bool:
         if rules.kind == REASONING_GYM:
             return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
-        if self._math.compares:
-            compared = {name: value for name, value in rules.given().items() if name in answer_match.RULES}
-            return self._pool(answer_match.__name__).ask(gold, answer, compared)
-        return released.is_equal(rules.source_gold or gold, answer)
+        compared = {name: value for name, value in rules.given().items() if name in answer_match.RULES}
+        return self._pool(answer_match.__name__).ask(gold, answer, compared)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
         if not self.reading(rules).compares:

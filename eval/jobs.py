@@ -112,7 +112,7 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
     return [
         Job(
             task,
-            protocol.samples(task.name),
+            protocol.n,
             model,
             step_directory(results, protocol.name, task.name, model.step),
             {**identity, "task": f"{task.name}@{task.fingerprint()}", **common},

@@ -30,7 +30,6 @@ TEMPLATES = {
     "raw": QUESTION,
     "dapo": DAPO_TEMPLATE,
     "boxed": QUESTION + "\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
-    "released": DAPO_TEMPLATE.partition(QUESTION)[0] + QUESTION,  # the authors' script leaves the closing line away
 }
 HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_template or --no-chat_template"
 

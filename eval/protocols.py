@@ -2,7 +2,6 @@
 
 default    T = 1, top-p 1, 20,480 tokens, 32 runs, the prompt that the model was trained with, the last \\boxed{} or else
            the last "Answer:" line, math-verify
-released   the authors' released script, in what it asks and how it scores (released.py)
 greedy     default with T = 0 and one run
 
 A setting that is changed shows in the name, `default+n=8`, and results of different protocols do not share a table.
@@ -15,28 +14,17 @@ import hashlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
+from openrlhf_ebpo import retired
 from openrlhf_ebpo.data.questions import check_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint
-from openrlhf_ebpo.rewards.grading import extract_answer
-from openrlhf_ebpo.run.results import unlimited_name
 
-from . import released
 from .prompts import TEMPLATES, TRAINING
-from .tasks import BENCHMARKS
 
-# Extraction rules: response -> the text of its answer, None where it gives none.
 BOX_OR_ANSWER_LINE = "last box, else last Answer: line"
-RELEASED = "second-to-last Answer: of the last 300 characters"
-EXTRACTORS: dict[str, Callable[[str], str | None]] = {
-    BOX_OR_ANSWER_LINE: extract_answer,
-    RELEASED: released.extract,
-}
 MATH_VERIFY = "math-verify"
-MINERVA_TEXT = "minerva-text"  # released.is_equal
 # left out of records and fingerprints while they are off
 OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs")
 UNSET = {"chat_template": "as the model was trained", "max_model_len": "what the longest prompt needs"}
@@ -48,11 +36,11 @@ NOT_TEMPLATE_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "cha
 class Protocol:
     """Every setting of an evaluation.
 
-    n: responses to a question; n_by_task: exceptions, (task, n) each.
+    n: responses to a question.
     max_new_tokens: of a response; max_model_len: of prompt and response together, None for what they need.
     template: a name in prompts.TEMPLATES, text with {question} in it, or "training" for the one the model was trained
         with; chat_template: whether it goes into the tokenizer's, None for as the model was trained.
-    extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without their own scorer.
+    extraction, scorer, scorer_version: how answers are read and compared, for questions without their own scorer.
     top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
         as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
@@ -61,7 +49,6 @@ class Protocol:
     name: str
     version: int = 1
     n: int = 32
-    n_by_task: tuple[tuple[str, int], ...] = ()
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int = 20_480
@@ -77,13 +64,10 @@ class Protocol:
     stop: tuple[str, ...] = ()
     template_kwargs: tuple[tuple[str, str], ...] = ()
 
-    def samples(self, task: str) -> int:
-        """Responses to each question of a task."""
-        return dict(self.n_by_task).get(unlimited_name(task), self.n)
-
     def settings(self) -> dict:
         """Return all settings but the name, as JSON has them; OPTIONAL ones where they are on."""
-        values = {**asdict(self), "n_by_task": dict(self.n_by_task), "stop": list(self.stop)}
+        # n_by_task: part of the fingerprints of earlier results
+        values = {**asdict(self), "n_by_task": {}, "stop": list(self.stop)}
         values["template_kwargs"] = {name: json.loads(value) for name, value in self.template_kwargs}
         left_out = {"name", *(name for name in OPTIONAL if getattr(self, name) == getattr(Protocol, name))}
         return {name: value for name, value in values.items() if name not in left_out}
@@ -111,16 +95,6 @@ PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
         Protocol("default"),
-        Protocol(
-            "released",
-            n=16,
-            n_by_task=tuple((task.name, task.released_n) for task in BENCHMARKS.values() if task.released_n),
-            template="released",
-            chat_template=False,
-            extraction=RELEASED,
-            scorer=MINERVA_TEXT,
-            scorer_version="1",
-        ),
         Protocol("greedy", n=1, temperature=0.0),
     )
 }
@@ -134,6 +108,8 @@ def get(name: str) -> Protocol:
     """
     if name in PROTOCOLS:
         return PROTOCOLS[name]
+    if line := retired.advice(name):
+        raise UsageError(f"--protocol {line}")
     near = difflib.get_close_matches(name, PROTOCOLS, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise UsageError(
@@ -143,15 +119,12 @@ def get(name: str) -> Protocol:
 
 
 def override(protocol: Protocol, **changes) -> Protocol:
-    """Return the protocol with other settings, and a name that says which. None stands for no change; n holds for all
-    tasks.
+    """Return the protocol with other settings, and a name that says which. None stands for no change.
 
     Raises:
         UsageError: a setting that makes no sense.
     """
     changes = {name: value for name, value in changes.items() if value is not None}
-    if "n" in changes:
-        changes.setdefault("n_by_task", ())
     changed = replace(protocol, **changes)
     check(changed)
     return replace(changed, name=_name(changed))
@@ -178,7 +151,6 @@ def check(protocol: Protocol) -> None:
         f"--max_model_len {room}: leaves no room for a prompt with --max_new_tokens {p.max_new_tokens}": room
         is not None
         and room <= p.max_new_tokens,
-        f"extraction {p.extraction!r}: there are {', '.join(EXTRACTORS)}": p.extraction not in EXTRACTORS,
     }
     if found := [problem for problem, is_so in problems.items() if is_so]:
         raise UsageError("; ".join(found))
@@ -191,8 +163,6 @@ def check_scorer(protocol: Protocol) -> None:
     Raises:
         UsageError: it is another one, and would score differently under the protocol's name.
     """
-    if protocol.scorer != MATH_VERIFY:
-        return
     try:
         found = importlib.metadata.version("math-verify")
     except importlib.metadata.PackageNotFoundError:
@@ -212,8 +182,6 @@ def _name(protocol: Protocol) -> str:
         for field in fields(Protocol)
         if field.name != "name" and getattr(protocol, field.name) != getattr(base, field.name)
     ]
-    if protocol.n != base.n:
-        changes = [change for change in changes if change != "n_by_task="]
     return "+".join([base.name, *([",".join(changes)] if changes else [])])
 
 

@@ -19,7 +19,6 @@ BENCHMARKS
 
 protocols: all settings that decide what a score means, printed at the start
   default    32 responses per question at T = 1, top-p 1, 20,480 tokens, asked as the model was trained
-  released   the script that the paper's authors released
   greedy     one response at T = 0
   A flag under "protocol" changes a setting, and the protocol's name says so: default+n=8.
 
@@ -131,7 +130,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
     names = [task.name for task in loaded]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {args.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
-    with Grader(protocol.extraction, protocol.scorer) as grader:
+    with Grader() as grader:
         usable = [readable(first(task, args.limit), grader) for task in loaded]
         for task in usable:
             try_scorer(task, grader)
@@ -218,7 +217,7 @@ def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) ->
         return
     print("scoring", flush=True)
     # not earlier: Ray's shutdown kills all child processes
-    with Grader(protocol.extraction, protocol.scorer) as grader:
+    with Grader() as grader:
         for job in complete:
             jobs.finish(job, grader, protocol, form)
 

@@ -16,9 +16,7 @@ output: the same rows in the same order with all their columns, and
              "gold: …": the gold cannot be read, or "row: …": another mistake in the row; such rows count for nothing
   rules      with --task: how the row was compared, so that the output can be scored again by itself
 
---extraction default    the last \\boxed{}, or else the last "Answer:" line, compared by math-verify: 1/2 is 0.5
---extraction released   as the paper's authors' script does: the second-to-last "Answer:" of the last 300 characters,
-                        compared as text: 1/2 is not 0.5
+The answer is the last \\boxed{}, or else the last "Answer:" line, compared by math-verify: 1/2 is 0.5.
 
 --task NAME says how the benchmark's golds are to be read, and which columns of a row say how it is compared:
 BENCHMARKS
@@ -60,13 +58,12 @@ from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.eval import protocols, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
 from openrlhf_ebpo.eval.own_score import FAILED
-from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
+from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Rules, own
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import file_identity, output_problems, progress_file, progress_path
 from openrlhf_ebpo.rewards.grading import GoldError
 
-EXTRACTIONS = ("default", "released")
 BATCH_SIZE = 128  # rows that are saved together
 NO_ROW = "row: "  # how the error of a row begins that cannot be scored for another reason than its gold
 TYPES = {"correct": pa.bool_(), **dict.fromkeys(("extracted", "error", "rules"), pa.string())}
@@ -83,9 +80,6 @@ class Pair(NamedTuple):
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", required=True, metavar="FILE", help=".jsonl or .parquet with gold and response")
     parser.add_argument("--output", required=True, metavar="FILE", help=".jsonl or .parquet")
-    parser.add_argument(
-        "--extraction", default="default", metavar="NAME", help=f"{' or '.join(EXTRACTIONS)}; see above (%(default)s)"
-    )
     parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
     parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one per core)")
     parser.add_argument(
@@ -101,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
         UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
     """
     check(args)
-    protocol = protocols.get(args.extraction)
+    protocol = protocols.PROTOCOLS["default"]
     protocols.check_scorer(protocol)
     total = sum(1 for _ in rows_of(args.input))  # reads all of it, so that a broken line is found now
     if not total:
@@ -111,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         with progress_file(progress_path(args.output), identity(args, protocol), args.force) as (lines, append):
             grades = [grade for line in lines for grade in line["grades"]]
-            for batch in score_rest(args, protocol, len(grades), total):
+            for batch in score_rest(args, len(grades), total):
                 append({"grades": batch})
                 grades += batch
             write(args, grades)
@@ -127,8 +121,6 @@ def check(args: argparse.Namespace) -> None:
         UsageError: all problems with the flags, one per line; or with the input's columns.
     """
     problems = []
-    if args.extraction not in EXTRACTIONS:
-        problems.append(f"--extraction {args.extraction}: there are {', '.join(EXTRACTIONS)}")
     try:
         benchmark_of(args)
     except UsageError as error:
@@ -149,9 +141,7 @@ def benchmark_of(args: argparse.Namespace) -> Benchmark:
 
 def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
     """Return what the grades depend on."""
-    scorer = f"{protocol.scorer} {protocol.scorer_version}"
-    if protocol.scorer == MATH_VERIFY:
-        scorer += f" (sympy {importlib.metadata.version('sympy')})"
+    scorer = f"{protocol.scorer} {protocol.scorer_version} (sympy {importlib.metadata.version('sympy')})"
     return {
         "input": file_identity(args.input),
         "extraction": protocol.extraction,
@@ -169,7 +159,7 @@ def rows_of(path: str) -> Iterator[dict]:
     return itertools.chain.from_iterable(read_rows(path, batch_size=BATCH_SIZE))
 
 
-def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: int) -> Iterator[list[dict]]:
+def score_rest(args: argparse.Namespace, done: int, total: int) -> Iterator[list[dict]]:
     """Yield the grades of the rows from number `done` on, in their order and in batches, behind a progress bar."""
     from tqdm import tqdm
 
@@ -177,7 +167,7 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
         return
     rows, benchmark = itertools.islice(rows_of(args.input), done, None), benchmark_of(args)
     with (
-        Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds) as grader,
+        Grader(args.workers, args.seconds) as grader,
         tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
     ):
         while batch := list(itertools.islice(rows, BATCH_SIZE)):

@@ -11,6 +11,11 @@ ESTIMATORS = (
 RETIRED = {
     "explain": "read docs/errors.md; metrics are in docs/runs.md, replaced parts in `python -m openrlhf_ebpo.seams`",
     "openai:": f"give a folder or a name on the Hub; of a model behind a server, {SCORED_ELSEWHERE}",
+    "--actor.loss_mean": "leave it out; the loss is one mean over all tokens of an optimizer step, as OpenRLHF has it",
+    "--extraction": "leave it out; answers are read from the last box, or else the last Answer: line",
+    "released": "use --protocol default, with --n 16 for its number of responses",
+    "dapo": "use math, or a .py file with your own reward_func",
+    "--umap": "leave it out; K-means takes the embeddings as they are",
     "gpqa_diamond": CHOICES,
     "multiple choice": CHOICES,
     **dict.fromkeys(("--shots", "--shots_file"), "write the answered questions into `--template TEXT`, with `--stop`"),

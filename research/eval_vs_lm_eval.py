@@ -48,7 +48,6 @@ from lab.statistics import alternated, ratio
 from openrlhf_ebpo.eval import prompts
 from openrlhf_ebpo.eval.generate import to_record
 from openrlhf_ebpo.eval.grader import Grader
-from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.tasks import Question
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sampling
@@ -322,8 +321,7 @@ def compare_scores(questions: list[Question], n: int, pairs: list[tuple[Run, Run
 
 def both_scores(texts: list[tuple[Question, str]]) -> dict[tuple[Question, str], tuple[bool, bool, str | None]]:
     """Our grader's verdict, math-verify's, and the answer that ours found."""
-    protocol = PROTOCOLS["default"]
-    with Grader(protocol.extraction, protocol.scorer) as grader:
+    with Grader() as grader:
         grades = list(grader.map(lambda pair: grader.grade(pair[0].gold, pair[0].rules, pair[1]), texts))
     verdicts = [peer_score(question.gold, text) for question, text in texts]
     return {

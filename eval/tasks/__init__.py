@@ -99,8 +99,6 @@ def find(name: str, flag: str) -> Benchmark:
     found = own_benchmark(name, flag)
     if BENCHMARKS.get(found.name, found) is not found:
         raise UsageError(f"{flag} {name}: its name is {found.name}, which is another benchmark here; rename it")
-    if found.released_n and found.name not in BENCHMARKS:
-        raise UsageError(f"{flag} {name}: released_n is for the benchmarks of the paper; leave it out")
     return found
 
 

@@ -63,7 +63,6 @@ class Benchmark:
     seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends it.
     data: rows, each a dict, that are in the file itself, in place of `copies`.
     rows: how many the copies of it have; a note says where there are others.
-    released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
 
     `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
 
@@ -86,7 +85,6 @@ class Benchmark:
     seconds: float | None = None
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
-    released_n: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or LIMITED.search(self.name):

@@ -28,5 +28,4 @@ TASK = Benchmark(
     prompt=with_context,
     rules=column_rules,
     rows=(674, 675),
-    released_n=4,
 )

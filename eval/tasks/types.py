@@ -25,7 +25,7 @@ class Rules:
     ordered: their order counts.
     unit: unit of the gold, which is written without it; a response may carry it.
     tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
-    source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself.
+    source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself; not compared.
     entry: what its scorer needs, as JSON: for REASONING_GYM the entry (gym.py), for OWN the columns of the row.
     scorer: for OWN, MODULE:NAME@DIGEST of its file; set by the loader, never taken from a file: it is imported.
     """

@@ -44,14 +44,13 @@ INIT_PRIOR = "algo.advantage.ebpo.init_prior"
 PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.metrics", "logger.tensorboard_dir", INIT_PRIOR)
 # Short names for the reward files of this package.
 BUILT_IN = {
-    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py", "dapo": "dapo.py"},
+    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
 }
 BUILT_IN_NEEDS = {
     "math.py": ("math_verify", "'openrlhf_ebpo[math]'"),
     "reasoning_gym.py": ("reasoning_gym", "reasoning-gym"),
 }
 REWARDS = Path(__file__).parents[1] / "rewards"
-FAIL_REWARD = {str(REWARDS / "dapo.py"): -1.0}  # what a failed response earns, if that is not 0
 BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in names.values()}
 
 
@@ -207,6 +206,8 @@ def reward_problems(flag: str, reward: str) -> list[str]:
     if reward.endswith(".py"):
         return _python_problems(flag, reward, "reward_func", "def reward_func(queries, prompts, labels)")
     if not reward.startswith(("http://", "https://")):
+        if line := retired.advice(reward):
+            return [f"{flag} {line}"]
         names = ", ".join(BUILT_IN["reward.remote_url"])
         return [f"{flag} {reward}: neither {names}, nor a .py file or an http(s) address"]
     try:

@@ -24,7 +24,6 @@ from openrlhf_ebpo.command import PAUSED, error_exit, parse
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.estimator import flags as estimator_flags
 from openrlhf_ebpo.estimator import presets, registry
-from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.hub import resume as hub_resume
@@ -42,7 +41,7 @@ from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
-from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, save_times, zero_advantage
+from openrlhf_ebpo.training import eval_metrics, mismatch, policy_loss, prompts, save_times, zero_advantage
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -271,7 +270,6 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     parser._option_string_actions["--advantage_estimator"] = estimator
     estimator_flags.add_flags(parser)
     policy_loss.add_flags(parser)
-    loss_mean.add_flags(parser)
     prompts.add_flags(parser)
     model_fit.add_flag(parser)
     eval_metrics.add_flags(parser)
@@ -341,9 +339,6 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         parts = presets.chosen(values[prefix + "preset"], given)
         values.update({prefix + part: choice for part, choice in parts.items()})
     preflight.absolute_paths(values)
-    fail = FLAG.removeprefix("--") + ".fail_reward"
-    if values[fail] is parser.get_default(fail):
-        values[fail] = preflight.FAIL_REWARD.get(values["reward.remote_url"], values[fail])
     limits.resolve(values)
     hide_secrets(values)
 

@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--reward",
         metavar="REWARD",
-        help="as training's --reward.remote_url: .py file, http address(es), `math`, `reasoning_gym`, `dapo`",
+        help="as training's --reward.remote_url: .py file, http address(es), `math`, `reasoning_gym`",
     )
     add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
     add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")

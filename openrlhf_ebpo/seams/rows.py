@@ -276,15 +276,6 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.training.loss_mean:MicroBatchMeans",
-        where="policy actors, with --actor.loss_mean micro_batch",
-        why="upstream's loss is one mean over all tokens of an optimizer step; verl, with which EBPO's authors trained, takes "
-        "the mean of each micro-batch, then the mean of these",
-        until="upstream has a flag for it",
-    ),
-    Seam(
-        "openrlhf.trainer.ray.ppo_actor",
-        "ActorPPOTrainer",
         "openrlhf_ebpo.training.policy_metrics:EmptyMicroBatches",
         where="policy actors",
         why="upstream's means over a micro-batch whose samples are all excluded are NaN, and so are those of the step",

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Settings of every run of the paper track: the paper's text (arXiv 2602.05165, section 4 and its appendix).
+# Settings of every run: the paper's text (arXiv 2602.05165, section 4 and its appendix).
 # Sourced by run.sh after model, order and G are known; a method file may replace any of these.
 
 questions=16900  # of DAPO-Math-17K, less those held out; a data file that is there is counted
@@ -11,7 +11,6 @@ passes=30        # over 16,900 prompts, 33 steps each: 990, and the text says up
 save_every=50
 save_minutes=60
 eval_every=50
-topic_order=topic_order # $DATA_DIR/$topic_order.parquet
 
 # KL as a loss against the initial model, coefficient 0.001. k3 is what the authors' program defaults to.
 kl=(--algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef 0.001)

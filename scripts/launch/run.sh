@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
 # Trains one row of the paper's table: a model, a method, a group size (G responses per prompt).
 #
-#   bash scripts/launch/run.sh MODEL METHOD G [--track TRACK] [--order ORDER] [flags]
+#   bash scripts/launch/run.sh MODEL METHOD G [--order ORDER] [flags]
 #   bash scripts/launch/run.sh qwen3_8b ebpo 4 --order topic --dry_run   check everything, start nothing
 #   bash scripts/launch/run.sh --print MODEL METHOD G …                  the composed flags, one per line
 #   bash scripts/launch/run.sh --print-method METHOD G …                 only those that make the method
 #
-# TRACK  paper (default)   what the paper's text says
-#        released          what the authors' released scripts do: their reward, their estimator, their loss mean
 # ORDER  shuffle (default), topic, difficulty: of the prompts, for every method; difficulty is one pass, easy to hard
 # flags  any flag of `openrlhf-ebpo train`; a later one wins
 #
@@ -18,13 +16,13 @@
 #   NODES=4 GPUS_PER_NODE=8   the authors' 32 GPUs; NODES=1 for one machine
 #   GPU_GB                    memory of one GPU, from this machine's nvidia-smi; without one 141 (H200). 80: A100, H100
 #   DATA_DIR=data/dapo        prepared data (below)
-#   RUN_DIR=runs/MODEL-METHOD-gG[-ORDER][-released]   checkpoints, model and run directory; on storage that all nodes share
+#   RUN_DIR=runs/MODEL-METHOD-gG[-ORDER]   checkpoints, model and run directory; on storage that all nodes share
 #   MODEL_PATH                another folder or Hub name for the same architecture
 #   CHAT_TEMPLATE             1 or 0: wrap prompts in the model's chat template; the model's file says why
 # shellcheck source-path=SCRIPTDIR
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-tracks='paper released' orders='shuffle topic difficulty'
+orders='shuffle topic difficulty'
 
 fail() {
     printf 'error: %s\n' "$@" >&2
@@ -49,11 +47,11 @@ describe() {
 
 teach() {
     sed -n '2,/^# shellcheck/{/^# shellcheck/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    printf '\nmodels:\n%s\n\nmethods (the files in scripts/launch/methods describe both tracks):\n%s\n\n' \
+    printf '\nmodels:\n%s\n\nmethods (scripts/launch/methods):\n%s\n\n' \
         "$(describe models)" "$(describe methods)"
     printf 'data, in DATA_DIR (docs/paper.md walks through it):\n'
     printf '  %s\n' 'train.parquet, validation.parquet     every run' \
-        'topic_order.parquet                   --order topic; topic_order_release.parquet with --track released' \
+        'topic_order.parquet                   --order topic' \
         'difficulty_order_MODEL.parquet        --order difficulty; …_MODEL_base.parquet for the base model'
 }
 
@@ -71,16 +69,19 @@ check_number() { # NAME VALUE LEAST
     fi
 }
 
-take_axes() { # the user's words: --track and --order are ours, all others are flags of the training
+take_order() { # the user's words: --order is ours, all others are flags of the training
     while (($#)); do
         case $1 in
-            --track=* | --order=*)
-                set -- "${1%%=*}" "${1#*=}" "${@:2}"
+            --track | --track=*)
+                fail "--track was withdrawn: leave it out; docs/paper.md says what the authors' released scripts do differently"
+                ;;
+            --order=*)
+                set -- --order "${1#*=}" "${@:2}"
                 continue
                 ;;
-            --track | --order)
-                [ "${2-}" ] || fail "$1 needs a value (--help lists them)"
-                declare -g "${1#--}=$2" && shift
+            --order)
+                [ "${2-}" ] || fail "--order needs a value (--help lists them)"
+                order=$2 && shift
                 ;;
             *) flags+=("$1") ;;
         esac
@@ -108,7 +109,6 @@ how_to_make() { # a data file of ours
             echo "$step topics --input $from --output $DATA_DIR/topics.parquet"
             echo "$step order --by topic --input $DATA_DIR/topics.parquet --output $1"
             ;;
-        topic_order_release) echo "$step topics --input $from --output $1 --text prompt --umap 5 --seed 42 --sort" ;;
         *)
             echo "$step difficulty --input $from --output $DATA_DIR/${name/_order/}.parquet --model $weights --reward ${reward[1]} ${template[*]@Q} --num_engines $GPUS_PER_NODE"
             echo "$step order --by difficulty --input $DATA_DIR/${name/_order/}.parquet --output $1"
@@ -143,16 +143,15 @@ esac
 if (($# < 3)) || [[ "$1$2$3" == *--* ]]; then
     fail "MODEL, METHOD and G come first, then flags, for example: qwen3_8b ebpo 4 --order topic --dry_run (--help lists them)"
 fi
-model_name=$1 method_name=$2 G=$3 track=paper order=
+model_name=$1 method_name=$2 G=$3 order=
 flags=()
-take_axes "${@:4}"
+take_order "${@:4}"
 run_name=$model_name-$method_name-g$G
 [ "${order:-shuffle}" = shuffle ] || run_name+=-$order
-[ "$track" = paper ] || run_name+=-$track
 : "${order:=shuffle}"
-check_word --track "$track" "$tracks"
 check_word --order "$order" "$orders"
 check_choice models "$model_name"
+[[ $method_name != *_own ]] || fail "$method_name was withdrawn: copy scripts/launch/methods/${method_name%_own}.sh and set it as its authors do"
 check_choice methods "$method_name"
 check_number G "$G" 2
 : "${GPU_GB:=$(gpu_memory)}"
@@ -163,28 +162,21 @@ check_number GPUS_PER_NODE "$GPUS_PER_NODE" 1
 check_number GPU_GB "$GPU_GB" 1
 gpus=$((NODES * GPUS_PER_NODE))
 
-# --- composed: the track's set-up, then the method's changes to it, then the machine
+# --- composed: the paper's settings, then the method's changes to them, then the machine
 
-scripts='' own=''
 # shellcheck source=models/qwen3_8b.sh
 . "$here/models/$model_name.sh"
-# shellcheck source=released.sh
-. "$here/$track.sh"
+# shellcheck source=paper.sh
+. "$here/paper.sh"
 # shellcheck source=methods/ebpo.sh
 . "$here/methods/$method_name.sh"
-[ -z "$own" ] || [ "$track" = paper ] || fail "$method_name is the recipe of the method's own authors, and EBPO's authors released no script for it: leave out --track $track"
-((own < 2 || own == G)) || notice "the recipe of $method_name has G = $own, not $G"
-if [ "$track" = released ]; then
-    [[ $model_name == qwen3_* ]] || notice "the authors released no script for $model_name: composed from the scripts for other models"
-    [[ " $scripts " == *" $order "* ]] || notice "the authors released no script for $method_name --order $order: composed from their other scripts"
-fi
 ((gpus % tensor_parallel == 0)) || fail "$gpus GPUs cannot be split into vLLM engines of $tensor_parallel"
 ((mini_batch * G % gpus == 0)) || fail "an optimizer step's $((mini_batch * G)) responses cannot be split over $gpus GPUs; choose NODES and GPUS_PER_NODE so that they can"
 
 weights=${MODEL_PATH:-$model}
 case $order in
     shuffle) data=train ordering=() ;;
-    topic) data=$topic_order ordering=(--data.order as_is --data.cluster_key cluster) ;;
+    topic) data=topic_order ordering=(--data.order as_is --data.cluster_key cluster) ;;
     difficulty) # each model has its own order: what is easy for it before training
         data=difficulty_order_$model_name ordering=(--data.order as_is)
         case ${weights,,} in *-base | *-base/) data+=_base ;; esac
@@ -249,7 +241,7 @@ fi
 check_data --data.prompt_dataset "$DATA_DIR/$data.parquet"
 check_data --eval.dataset "$DATA_DIR/validation.parquet"
 python -c 'import openrlhf_ebpo' 2>/dev/null || fail "$(command -v python || echo python) has no openrlhf_ebpo: activate the environment it is installed in"
-echo "$run_name: $track track, prompts by $order"
+echo "$run_name: prompts by $order"
 filtered=
 [[ " ${command[*]} " != *" --algo.dynamic_filtering_enable "* ]] || filtered=filtered
 python -m openrlhf_ebpo.data.passes "$dataset" "$passes" "$(given --rollout.batch_size "$prompts")" \

@@ -141,13 +141,6 @@ def test_a_good_command_comes_out_nested_and_validated(command, tmp_path):
     assert args.logger.run_dir.startswith(str(tmp_path))
 
 
-def test_a_failure_earns_what_its_reward_says_unless_it_is_given(command):
-    command += ["--reward.remote_url", "dapo", "--data.label_key", "label"]
-    assert validated(command).algo.advantage.ebpo.fail_reward == -1.0
-    assert validated([*command, "--algo.advantage.ebpo.fail_reward", "0"]).algo.advantage.ebpo.fail_reward == 0.0
-    assert validated([*command, "--reward.remote_url", "math"]).algo.advantage.ebpo.fail_reward == 0.0
-
-
 def test_a_part_beside_a_preset_wins_and_run_json_shows_what_results(command):
     flags = ["preset=revision", "history=half_life", "half_life=512"]
     args = validated([*command, *(f"--algo.advantage.ebpo.{flag}" for flag in flags)])

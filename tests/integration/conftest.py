@@ -121,7 +121,7 @@ def curriculum(workshop) -> Path:
 
 @pytest.fixture(scope="session")
 def method_flags():
-    """The flags of a method of the launch scripts, G = 4, with a track and an order if they are given."""
+    """The flags of a method of the launch scripts, G = 4, with an order if it is given."""
 
     def flags_of(method: str, *axes: str) -> list[str]:
         script = Path(__file__).parents[2] / "scripts" / "launch" / "run.sh"

@@ -1,8 +1,8 @@
 """The methods of the launch scripts train two steps on the real stack, with the flags that their files set. EBPO by
-difficulty does so asynchronously, EBPO on shuffled prompts with LoRA, and both are resumed; REINFORCE++ in the released track.
+difficulty does so asynchronously, EBPO on shuffled prompts with LoRA, and both are resumed.
 
 Nightly; the same faults are found daily by contract/test_methods_in_upstream.py and contract/test_policy_loss.py (advantages and
-losses through upstream's classes), unit/test_launch_tracks.py (flags), unit/test_lora.py, contract/test_prompts.py (episodes)."""
+losses through upstream's classes), unit/test_launch_methods.py (flags), unit/test_lora.py, contract/test_prompts.py (episodes)."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +17,10 @@ from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 BATCH = 8  # prompts per step
-AXES = {"ebpo, difficulty": ("--order", "difficulty"), "reinforce_pp": ("--track", "released")}
+AXES = {"ebpo, difficulty": ("--order", "difficulty")}
 METHODS = ["clip_cov", "dapo", "dr_grpo", "ebpo, difficulty", "ebpo", "kl_cov", "reinforce_pp"]
 ELSEWHERE = ["grpo", "rloo"]  # test_launch.py, test_engine_deaths.py
-# of flags that these train with: Clip-Cov, DAPO's filter, no KL; and of an estimator of upstream, held in tests/contract
-COMPOSED = ["clip_cov_own", "dr_grpo_own", "kl_cov_own", "reinforce_baseline"]
+COMPOSED = ["reinforce_baseline"]  # of an estimator of upstream, held in tests/contract
 AT_A_TIME = 2  # a launch leaves cores idle while processes start and wait for each other
 
 
@@ -100,14 +99,13 @@ def test_its_advantage_is_the_one_of_its_formula(runs, method):
 
 
 @pytest.mark.nightly  # daily: the docstring of this file names them
-def test_reinforce_pp_standardises_the_rewards_themselves_and_takes_the_mean_of_each_micro_batch(runs):
+def test_reinforce_pp_standardises_the_rewards_themselves(runs):
     run_dir = runs["reinforce_pp"].run_dir
     rewards, advantages = groups(run_dir, "reward").flatten(), groups(run_dir, "advantage").flatten()
     design = torch.stack([rewards, torch.ones_like(rewards)], -1)
     slope, shift = torch.linalg.lstsq(design, advantages[:, None]).solution.flatten().tolist()
     torch.testing.assert_close(rewards * slope + shift, advantages, atol=1e-4, rtol=1e-4)
     assert slope > 1 and shift < 0
-    assert read_run(run_dir)["args"]["actor"]["loss_mean"] == "micro_batch"
 
 
 @pytest.mark.nightly  # daily: the docstring of this file names them

@@ -99,32 +99,6 @@ def test_the_prompt_is_read_with_its_instruction_where_that_is_asked_for(tmp_pat
     )
 
 
-def test_umap_brings_the_embeddings_to_five_dimensions(three_kinds, tmp_path):
-    pytest.importorskip("umap", reason="umap-learn brings numba, which the stack without a GPU does without")
-    source, kinds, _ = three_kinds
-    for name in ("one", "again"):
-        output = tmp_path / f"{name}.parquet"
-        main(["topics", "--input", str(source), "--output", str(output), "--k", "3", "--umap", "--text", "prompt"])
-    rows = read(tmp_path / "one.parquet")
-    assert rows == read(tmp_path / "again.parquet")
-    settings = json.loads((tmp_path / "one.parquet.report.json").read_text())["settings"]
-    assert (settings["umap"], settings["text"]) == (5, "prompt")
-    pairs = Counter(zip((row["cluster"] for row in rows), kinds, strict=True))
-    assert sum(max(n for (c, _), n in pairs.items() if c == cluster) for cluster, _ in pairs) > 0.9 * len(rows)
-    assert embedding_topics.reduced(np.eye(40, dtype=np.float32), 2, 0).shape == (40, 2)
-
-
-def test_umap_that_is_missing_or_has_too_little_says_what_to_do(tmp_path, monkeypatch):
-    source = write_rows(tmp_path / "in.jsonl", rows_of([f"question {i}" for i in range(15)]))
-    argv = ["--input", source, "--output", tmp_path / "out.parquet", "--k", "2", "--umap"]
-    monkeypatch.setattr(embedding_topics, "check_umap", lambda: None)
-    message = refused(main, "topics", *argv)
-    assert "--umap 5: " in message and "more than 15 are needed" in message
-    monkeypatch.undo()
-    monkeypatch.setattr(embedding_topics.importlib.util, "find_spec", lambda name: None)
-    assert "--umap needs umap-learn: pip install 'openrlhf_ebpo[umap]'" in refused(main, "topics", *argv)
-
-
 def test_the_same_seed_gives_the_same_clusters(three_kinds, tmp_path):
     source, _, folder = three_kinds
     main(["topics", "--input", str(source), "--output", str(tmp_path / "again.parquet"), "--k", "3"])
@@ -242,7 +216,6 @@ def test_the_prompt_stands_in_for_a_missing_question(tmp_path):
         ([{"id": "1", "text": "x"}], [], "has no column 'question', only id, text"),
         ([{"question": 7}], [], "row 1: question is 7; text is needed"),
         ([], [], "has no rows"),
-        ([{"question": "x"}], ["--umap", "0"], "--umap 0: at least 1"),
         ([{"question": "x"}], ["--output", "out.csv"], "--output out.csv: the name must end in"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Protocols: their settings, names and refusals; the prompts they ask with; how the released script scores."""
+"""Protocols: their settings, names and refusals; the prompts they ask with."""
 
 import json
 import re
@@ -11,25 +11,18 @@ import pytest
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.data.training_prompts import instruction_of
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import flags, protocols, released
+from openrlhf_ebpo.eval import flags, protocols
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_bos, with_kwargs
-from openrlhf_ebpo.eval.protocols import EXTRACTORS, PROTOCOLS, get, override
+from openrlhf_ebpo.eval.protocols import PROTOCOLS, get, override
+from openrlhf_ebpo.rewards.grading import extract_answer
 
-DEFAULT, RELEASED, GREEDY = (PROTOCOLS[name] for name in ("default", "released", "greedy"))
+DEFAULT, GREEDY = (PROTOCOLS[name] for name in ("default", "greedy"))
 
 
 def test_the_named_protocols_are_what_they_say():
     assert (DEFAULT.n, DEFAULT.temperature, DEFAULT.top_p, DEFAULT.max_new_tokens) == (32, 1.0, 1.0, 20_480)
     assert (DEFAULT.template, DEFAULT.chat_template, DEFAULT.scorer) == ("training", None, "math-verify")
-    assert [RELEASED.samples(task) for task in ("aime24", "math500", "olympiadbench")] == [16, 16, 4]
-    assert (RELEASED.temperature, RELEASED.top_p, RELEASED.max_new_tokens, RELEASED.chat_template) == (
-        1,
-        1,
-        20_480,
-        False,
-    )
-    assert RELEASED.scorer != DEFAULT.scorer and RELEASED.extraction != DEFAULT.extraction
     assert (GREEDY.n, GREEDY.temperature) == (1, 0.0)
     for protocol in PROTOCOLS.values():
         protocols.check(protocol)
@@ -40,7 +33,6 @@ def test_fingerprints_are_pinned_to_the_version():
     """Whoever changes a setting of a named protocol raises its version: old results are of another protocol then."""
     assert {name: (protocol.version, protocol.fingerprint()) for name, protocol in PROTOCOLS.items()} == {
         "default": (1, "8192b69284f6"),
-        "released": (1, "62d306065394"),
         "greedy": (1, "51907294af9e"),
     }
 
@@ -52,7 +44,7 @@ def test_fingerprints_are_pinned_to_the_version():
         (DEFAULT, {"n": None, "temperature": None}, "default"),
         (DEFAULT, {"n": 32}, "default"),
         (DEFAULT, {"temperature": 0.6, "n": 8}, "default+n=8,temperature=0.6"),
-        (RELEASED, {"n": 2}, "released+n=2"),
+        (GREEDY, {"n": 2, "temperature": 0.5}, "greedy+n=2,temperature=0.5"),
         (DEFAULT, {"template": "boxed", "chat_template": True}, "default+template=boxed,chat_template=True"),
         (override(DEFAULT, n=8), {"n": 32}, "default"),
         (override(DEFAULT, n=8), {"top_p": 0.9}, "default+n=8,top_p=0.9"),
@@ -98,11 +90,6 @@ def test_optional_settings_are_recorded_where_they_are_used():
     assert len({override(DEFAULT, template_kwargs=value).fingerprint() for value in values}) == 3
 
 
-def test_n_holds_for_all_tasks():
-    assert override(RELEASED, n=2).samples("olympiadbench") == 2
-    assert override(RELEASED, seed=1).samples("olympiadbench") == 4
-
-
 def test_a_template_of_ones_own_is_named_by_its_hash():
     one, other = (override(DEFAULT, template=text).name for text in ("Q: {question}\nA:", "Q: {question}"))
     assert one != other
@@ -124,8 +111,7 @@ def test_a_template_of_ones_own_is_named_by_its_hash():
         ({"stop": ("\n", "")}, "--stop '': an empty text would end every response"),
         ({"template_kwargs": (("tokenize", "true"),)}, "--template_kwargs tokenize: not for you to set"),
         ({"max_model_len": 4096}, "leaves no room for a prompt"),
-        ({"template": "Solve it."}, "write raw, dapo, boxed, released, training, or a text with {question} in it"),
-        ({"extraction": "first number"}, "there are last box"),
+        ({"template": "Solve it."}, "write raw, dapo, boxed, training, or a text with {question} in it"),
     ],
 )
 def test_settings_that_make_no_sense(changes, message):
@@ -136,18 +122,16 @@ def test_settings_that_make_no_sense(changes, message):
 
 def test_an_unknown_protocol_lists_the_known_ones():
     assert get("greedy") is GREEDY
-    with pytest.raises(
-        UsageError, match=r"--protocol relased: .* Did you mean released\? There are default, released, g"
-    ):
-        get("relased")
+    with pytest.raises(UsageError, match=r"--protocol gredy: .* Did you mean greedy\? There are default, greedy"):
+        get("gredy")
 
 
 def test_describe_prints_every_setting():
-    text = RELEASED.describe()
-    for part in ("released, version 1", RELEASED.fingerprint(), '{"olympiadbench": 4}', "20480", "300 characters"):
+    text = DEFAULT.describe()
+    for part in ("default, version 1", DEFAULT.fingerprint(), "20480", "last Answer: line"):
         assert part in text
     assert "as the model was trained" in DEFAULT.describe() and "what the longest prompt needs" in DEFAULT.describe()
-    assert all(f"  {name} " in text for name in RELEASED.settings() if name != "version")
+    assert all(f"  {name} " in text for name, value in DEFAULT.settings().items() if name != "version" and value != {})
 
 
 def test_another_version_of_the_scorer_is_refused():
@@ -196,53 +180,7 @@ def test_template_arguments_need_a_chat_template():
     ],
 )
 def test_thoughts_are_not_read_for_an_answer(response, answer):
-    assert (EXTRACTORS[DEFAULT.extraction](response) or None) == answer
-
-
-# How the released script scores.
-
-
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("So\nAnswer: 34", "34"),
-        ("Answer: 1\nAnswer: 2", "1"),  # of several, the second to last
-        ("Answer: 1\nAnswer: 2\nAnswer: 3", "2"),
-        ("ANSWER :\n34\n", "34"),
-        ("The answer: 5 apples<|im_end|>", "5 apples"),
-        ("\\boxed{34}", None),
-        ("", None),
-        ("Answer: 34" + " x" * 200, None),  # further back than 300 characters
-        ("Answer: 1\n" + "y" * 300 + "\nAnswer: 2", "2"),  # of the last 300 characters, the only one
-    ],
-)
-def test_released_extraction(response, answer):
-    assert EXTRACTORS[RELEASED.extraction](response) == answer
-
-
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        ("34", "34"),
-        ("27.0", "27"),
-        ("25", "$x = 25$"),
-        ("1024", "1,024"),
-        ("25", "25 degrees"),
-        ("\\frac{1}{2}", "$\\frac12$"),
-        ("\\sqrt{2}", "\\sqrt2"),
-        ("even", "\\text{even}"),
-        ("7", "\\boxed{7}"),
-        ("45", "45^\\circ"),
-        ("3", "there are $3$ of them"),
-    ],
-)
-def test_released_comparison_accepts(gold, answer):
-    assert released.is_equal(gold, answer)
-
-
-@pytest.mark.parametrize(("gold", "answer"), [("25", "025"), ("\\frac{1}{2}", "0.5"), ("2, 3", "3, 2"), ("34", "")])
-def test_released_comparison_knows_no_mathematics(gold, answer):
-    assert not released.is_equal(gold, answer)
+    assert (extract_answer(response) or None) == answer
 
 
 # Prompts.
@@ -309,7 +247,6 @@ def test_the_form_of_a_protocol(tmp_path):
     assert prompt_form("training", None, run).template == "Q: {question}"
     assert prompt_form("training", False, run).chat_template is False
     assert prompt_form("dapo", None, run).chat_template is True
-    assert prompt_form(RELEASED.template, RELEASED.chat_template).template == DAPO_TEMPLATE.split("\n\nRemember")[0]
     assert prompt_form("> {question}", True).template == "> {question}"
     for template, missing in (("training", "prompt template"), ("dapo", "use of a chat template")):
         with pytest.raises(

@@ -17,7 +17,7 @@ from evaluated import record, write_model
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, run, score
+from openrlhf_ebpo.eval import generate, jobs, models, prompts, run, score
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.generation import engines
@@ -52,7 +52,7 @@ def one_core(monkeypatch):
 
 def arguments(folder: Path, *more: str, **changes: str | None) -> list[str]:
     flags = {"model": folder / "model", "tasks": f"file:{folder}/q.jsonl", "output_dir": folder / "out", "n": 4}
-    flags |= {"protocol": "released", "template": "raw", **changes}  # `released` starts no grading processes
+    flags |= {"template": "raw", **changes}
     flags = {name: value for name, value in flags.items() if value is not None}
     return [text for name, value in flags.items() for text in (f"--{name}", str(value))] + ["--no-chat_template", *more]
 
@@ -101,7 +101,7 @@ def answered(monkeypatch):
         ({"n": 0}, ["--n 0"]),
         ({"limit": 0}, ["--limit 0"]),
         ({"num_engines": 0, "gpu_memory_utilization": 1.5}, ["--num_engines 0", "--gpu_memory_utilization 1.5"]),
-        ({"protocol": "gredy"}, ["Did you mean greedy?", "default, released, greedy"]),
+        ({"protocol": "gredy"}, ["Did you mean greedy?", "default, greedy"]),
         ({"protocol": "greedy"}, ["--temperature 0 --n 4"]),
         ({"template": "no place for it"}, ["--template", "{question}"]),
         ({"tasks": "aime2024"}, ["Did you mean aime24?", "olympiadbench", "reasoning_gym:"]),
@@ -174,11 +174,10 @@ def test_a_quick_look_and_changed_settings_are_seen_in_the_names(folder, answere
     asked = answered()
     run.main(arguments(folder, limit=2, temperature=0.5, seed=7))
     assert asked == [q for q, _ in QUESTIONS[:2]]
-    name = "released+n=4,temperature=0.5,template=raw,seed=7"
+    name = "default+n=4,temperature=0.5,template=raw,chat_template=False,seed=7"
     output = capsys.readouterr().out
     assert f"protocol {name}, version 1" in output and "temperature             0.5" in output
     (found,) = results.find_results(folder / "out")
-    assert protocols.PROTOCOLS["released"].samples("olympiadbench-first2") == 4
     assert found.task == "file-q-first2" and found.path == folder / "out" / name / "file-q-first2" / "step-000000"
 
 
@@ -427,9 +426,10 @@ def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
 # command line
 
 
-def test_a_score_that_only_shows_the_form_of_the_answers_is_said_to_be_so(folder, answered, capsys):
+def test_a_score_that_only_shows_the_form_of_the_answers_is_said_to_be_so(folder, answered, capsys, monkeypatch):
+    monkeypatch.setitem(RESPONSES, "Two roots of x^2 = 1?", ["one", "two", "", "none"])
     answered()
     write_rows(folder / "silent.jsonl", [{"question": "Two roots of x^2 = 1?", "answer": "1"}])
     run.main(arguments(folder, tasks=f"file:{folder}/silent.jsonl"))
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert "note: file-silent: hardly a response gives an answer (second-to-last Answer:" in notes[-1]
+    assert "note: file-silent: hardly a response gives an answer (last box, else" in notes[-1]

@@ -15,7 +15,6 @@ from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.eval import score
 from openrlhf_ebpo.eval.answer_match import without_unit
 from openrlhf_ebpo.eval.grader import Grader
-from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY, PROTOCOLS
 from openrlhf_ebpo.eval.score import Pair, read_pair
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules, load
 from openrlhf_ebpo.rewards.grading import GoldError
@@ -28,12 +27,11 @@ MATH_PAIRS, RULE_PAIRS = (
     for name in ("math_pairs.jsonl", "eval_rules.jsonl")
 )
 ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
-DEFAULT, RELEASED = PROTOCOLS["default"], PROTOCOLS["released"]
 
 
 @pytest.fixture(scope="module")
 def grader():
-    with Grader(BOX_OR_ANSWER_LINE, MATH_VERIFY, workers=2, seconds=1) as grader:
+    with Grader(workers=2, seconds=1) as grader:
         yield grader
 
 
@@ -49,8 +47,8 @@ def scored(tmp_path, capsys):
     return run
 
 
-def grade(questions, responses, protocol) -> list[list[dict]]:
-    with Grader(protocol.extraction, protocol.scorer, workers=1) as grader:
+def grade(questions, responses) -> list[list[dict]]:
+    with Grader(workers=1) as grader:
         return list(grader.map(lambda pair: grader.grade_samples(*pair), zip(questions, responses, strict=True)))
 
 
@@ -108,15 +106,9 @@ def test_an_answer_that_never_ends_is_wrong_and_holds_up_nothing(scored):
 @pytest.mark.parametrize(
     "text", ["\\boxed{", "}", "Answer:", "Answer: $\\text{", "\x00", "<|", "\ud800", "a=", "\\text{"]
 )
-@pytest.mark.parametrize("extraction", ["default", "released"])
-def test_a_megabyte_of_anything_is_scored(grader, text, extraction):
-    protocol = PROTOCOLS[extraction]
+def test_a_megabyte_of_anything_is_scored(grader, text):
     response = text * (1_000_000 // len(text))
-    question = Question("q", "?", "42")
-    if extraction == "default":
-        assert not grader.grade_samples(question, [response])[0]["correct"]
-    else:
-        assert not grade([question], [[response]], protocol)[0][0]["correct"]
+    assert not grader.grade_samples(Question("q", "?", "42"), [response])[0]["correct"]
 
 
 def test_rows_that_cannot_be_scored_are_named_and_the_others_are_scored(scored):
@@ -167,15 +159,6 @@ def test_golds_of_aime_must_be_integers():
     assert read_pair({"gold": "025", "response": ""}).gold == "025"
 
 
-def test_released_extraction_compares_text(scored):
-    rows = [
-        {"gold": "\\frac{1}{2}", "response": f"Answer: {answer}"} for answer in ("\\frac12", "0.5", "$\\frac{1}{2}$")
-    ]
-    found, printed = scored([*rows, {"gold": "0.5", "response": "\\boxed{0.5}"}], "--extraction", "released")
-    assert [row["correct"] for row in found] == [True, False, True, False]
-    assert "1 without an answer" in printed
-
-
 PAIR = {"gold": "1", "response": "\\boxed{1}"}
 
 
@@ -188,7 +171,6 @@ PAIR = {"gold": "1", "response": "\\boxed{1}"}
         ("{", [], "line 1 is not a JSON"),
         ("[" * 100_000, [], "line 1 is not a JSON"),
         ([PAIR], ["--task", "aime"], "--task aime: no such task"),
-        ([PAIR], ["--extraction", "boxed"], "--extraction boxed: there are default, released"),
         ([PAIR], ["--workers", "0"], "--workers 0: must be at least 1"),
         ([PAIR], ["--seconds", "-1"], "--seconds -1.0: must be above 0"),
         ([PAIR], ["--output", "out.csv"], "--output out.csv: the name must end in .parquet or .jsonl"),
@@ -213,12 +195,12 @@ def test_what_follows_the_last_think_is_read(scored):
 
 
 def test_results_of_other_settings_and_foreign_files_are_not_replaced(scored, tmp_path):
-    pair, released = {"gold": "1", "response": "Answer: 1"}, ["--extraction", "released"]
-    scored([pair], *released)
+    pair = {"gold": "1", "response": "Answer: 1"}
+    scored([pair])
     for rows, flags in (([pair], ["--seconds", "1.5"]), ([pair], ["--task", "math500"]), ([pair, pair], [])):
         with pytest.raises(SystemExit, match="was begun with other settings"):
-            scored(rows, *released, *flags)
-    found, printed = scored([pair, pair], *released, "--force")
+            scored(rows, *flags)
+    found, printed = scored([pair, pair], "--force")
     assert len(found) == 2
     assert "2 of 2 correct" in printed
     (tmp_path / "mine.jsonl").write_text("precious")
@@ -259,7 +241,7 @@ def test_answers_of_reasoning_gym_are_scored_by_its_scorer_in_processes():
     questions = load('reasoning_gym:chain_sum:{"size": 3}').questions
     wrong = ["Answer: 1", "\\boxed{1}", "hm", "", "Answer: " + "9" * 50_000]
     responses = [[f"Answer: {q.gold}", q.gold, f"<answer>{q.gold}</answer>", *wrong] for q in questions]
-    for each in grade(questions, responses, DEFAULT):
+    for each in grade(questions, responses):
         assert [sample["correct"] for sample in each] == [True] * 3 + [False] * 5
         assert [sample["class"] for sample in each] == [0, 0, 0, 1, 1, 2, -1, 3]
 
@@ -294,13 +276,6 @@ def test_classes_of_several_answers_and_of_hostile_ones(grader):
     graded = grader.grade_samples(Question("q", "?", "2, 3", rules), [f"\\boxed{{{answer}}}" for answer in answers])
     assert [each["class"] for each in graded] == [0, 1, 2, 2, 3, 3, 4, 5]
     assert [each["error"] for each in graded].count("timeout") == 2
-
-
-def test_classes_of_released_are_those_of_its_spelling():
-    graded = grade(
-        [Question("q", "?", "0.5")], [["Answer: \\frac12", "Answer: 1/2", "Answer: $\\frac{1}{2}$"]], RELEASED
-    )
-    assert [each["class"] for each in graded[0]] == [0, 1, 0]
 
 
 def test_classes_never_overlap_even_where_equality_is_not_transitive():

@@ -1,5 +1,5 @@
 """Every model of the launch scripts passes --dry_run, and the cluster scripts start what they say. What the methods set in
-each track and order: test_launch_tracks.py."""
+each order: test_launch_methods.py."""
 
 import contextlib
 import shlex
@@ -25,8 +25,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(place) -> dict:
-    """(model, method, order, G, GPU_GB) -> what the dry run said; model -> that of the released track on eight GPUs
-    of 80 GB. One true call of run.sh goes beside them: "run.sh"."""
+    """(model, method, order, G, GPU_GB) -> what the dry run said. One true call of run.sh goes beside them: "run.sh"."""
     cases = [(model, "ebpo", order, 4, 141) for model in MODELS for order in ("shuffle", "difficulty")]
     cases += [("qwen3_8b", "ebpo", "topic", group, 141) for group in GROUPS]
     cases += [(model, "grpo", "shuffle", 4, memory) for model in MODELS for memory in (141, 80)]
@@ -51,11 +50,7 @@ def answers(place) -> dict:
         composed(model, method, group, "--order", order, "--assume_cuda", memory, **env)
         for (model, method, order, group, memory), env in zip(cases, settings, strict=True)
     ]
-    eighty = {"DATA_DIR": place / "data", "RUN_DIR": place / "run", "NODES": 1, "GPU_GB": 80}
-    for model in MODELS:
-        flags = ("--track", "released", "--assume_cuda", 80)
-        argvs.append(composed(model, "grpo", 4, *flags, **eighty, MODEL_PATH=place / "models" / model))
-    found = dict(zip([*cases, *MODELS], dry_runs(argvs), strict=True))
+    found = dict(zip(cases, dry_runs(argvs), strict=True))
     output, errors = whole.communicate()
     return found | {"run.sh": (whole.returncode, output, errors)}
 
@@ -78,7 +73,7 @@ def accepted(answers):
 @pytest.mark.parametrize("order", ["shuffle", "difficulty"])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_passes_the_dry_run_with_the_papers_settings(model, order, accepted, place):
-    """unit/test_launch_tracks.py has the flags that all models share."""
+    """unit/test_launch_methods.py has the flags that all models share."""
     args = accepted(model, "ebpo", order)
     assert args["actor"]["num_nodes"] * args["actor"]["num_gpus_per_node"] == 32
     assert args["vllm"]["num_engines"] * args["vllm"]["tensor_parallel_size"] == 32
@@ -108,16 +103,10 @@ def test_what_training_needs_fits_the_gpu(model, memory, answers, accepted):
     assert args["train"]["max_tokens_per_gpu"] >= args["data"]["max_len"]  # else one sequence is more than is planned
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_the_released_track_fits_eighty_gb_with_flash_attn(model, answers):
-    """Without it is refused: test_model_check.py."""
-    assert "error" not in answers[model] and "GB of a GPU" not in answers[model]["notices"]
-
-
 def test_run_sh_itself_with_dry_run(answers):
     returncode, output, errors = answers["run.sh"]
     assert returncode == 0, errors
-    assert "qwen3_8b-ebpo-g4-topic: paper track, prompts by topic" in output
+    assert "qwen3_8b-ebpo-g4-topic: prompts by topic" in output
     assert "0 steps a pass over 8 prompts, 8 of which fill no optimizer step" in output
     assert "8.19 B parameters" in output
     assert "dry run: flags, files and settings are fine" in output
@@ -143,7 +132,7 @@ def test_the_document_has_every_method_and_its_commands_run():
 def test_without_arguments_it_teaches(words):
     result = bash("run.sh", *words)
     assert result.returncode == 0
-    for name in (*MODELS, *METHODS, "topic_order.parquet", "NODES=4", "GPU_GB", "--dry_run", "--track", "--order"):
+    for name in (*MODELS, *METHODS, "topic_order.parquet", "NODES=4", "GPU_GB", "--dry_run", "--order"):
         assert name in result.stdout
 
 
@@ -171,12 +160,12 @@ def test_eighty_gb_gpus_get_their_own_settings():
 
 
 @pytest.mark.parametrize(
-    ("track", "gpus", "offload"),
-    [("paper", 4, True), ("paper", 8, False), ("released", 8, True), ("released", 16, True), ("released", 32, False)],
+    ("gpus", "offload"),
+    [(4, True), (8, False)],
 )
-def test_adam_goes_to_the_cpu_only_where_eighty_gb_do_not_hold_it(track, gpus, offload):
+def test_adam_goes_to_the_cpu_only_where_eighty_gb_do_not_hold_it(gpus, offload):
     nodes = {"NODES": max(1, gpus // 8), "GPUS_PER_NODE": min(gpus, 8)}
-    argv = composed("qwen3_14b", "grpo", 4, "--track", track, GPU_GB=80, **nodes)
+    argv = composed("qwen3_14b", "grpo", 4, GPU_GB=80, **nodes)
     assert ("--ds.adam_offload" in argv) == offload
 
 
@@ -208,12 +197,10 @@ def test_a_methods_flags_alone():
         (("qwen3_8b", "--dry_run", "grpo", "4"), {}, ["MODEL, METHOD and G come first, then flags"]),
         (("qwen3_8b", "grpo", "four"), {}, ["G is 'four'", "2 or more"]),
         (("qwen3_8b", "grpo", 1), {}, ["G is '1'", "2 or more"]),
-        (("qwen3_8b", "grpo", 4, "--track", "papers"), {}, ["--track is 'papers'", "paper released"]),
         (("qwen3_8b", "grpo", 4, "--order=random"), {}, ["--order is 'random'", "shuffle topic difficulty"]),
         (("qwen3_8b", "grpo", 4, "--order"), {}, ["--order needs a value"]),
-        (("qwen3_8b", "grpo", 4, "--track=", "--order", "topic"), {}, ["--track needs a value"]),
+        (("qwen3_8b", "grpo", 4, "--order="), {}, ["--order needs a value"]),
         (("qwen3_8b", "grpo", 4, "--order", "x; touch y"), {}, ["--order is 'x; touch y'"]),
-        (("qwen3_8b", "kl_cov_own", 8, "--track", "released"), {}, ["released no script for it"]),
         (("qwen3_8b", "grpo", 4), {"NODES": "two"}, ["NODES is 'two'"]),
         (("qwen3_8b", "grpo", 4), {"NODES": "08"}, ["NODES is '08'"]),
         (("qwen3_8b", "grpo", 4), {"NODES": 3}, ["512 responses cannot be split over 24 GPUs"]),
@@ -239,12 +226,11 @@ def test_mistakes_are_named_with_their_remedy(words, env, said):
         assert text in result.stderr
 
 
-@pytest.mark.parametrize("track", ["paper", "released"])
 @pytest.mark.parametrize("order", ["shuffle", "topic", "difficulty"])
-def test_the_commands_that_make_missing_data_are_ones_that_exist(order, track):
+def test_the_commands_that_make_missing_data_are_ones_that_exist(order):
     from openrlhf_ebpo.cli import data as data_command
 
-    words = ("qwen3_8b", "ebpo", 4, "--order", order, "--track", track)
+    words = ("qwen3_8b", "ebpo", 4, "--order", order)
     lines = bash("run.sh", *words, DATA_DIR="nowhere").stderr.splitlines()[1:]
     assert lines
     for line in lines:
@@ -432,7 +418,7 @@ def test_a_ray_job_refuses_what_rays_shell_would_break(stand_ins):
 @pytest.mark.parametrize("path", sorted(LAUNCH.rglob("*.sh")), ids=lambda path: path.stem)
 def test_scripts_are_well_formed(path):
     assert subprocess.run(["bash", "-n", path]).returncode == 0
-    if path.parent == LAUNCH and path.stem not in ("paper", "released", "entropymech"):  # sourced
+    if path.parent == LAUNCH and path.stem != "paper":  # sourced
         assert "\nset -euo pipefail\n" in path.read_text()
     else:
         assert path.read_text().splitlines()[1].startswith("# ")  # the description that --help shows

@@ -171,7 +171,6 @@ def nested(sections):
             "actor.num_nodes": 1,
             "actor.num_gpus_per_node": 8,
             "actor.gradient_checkpointing_enable": True,
-            "actor.loss_mean": "optimizer_step",
             "ds.tensor_parallel_size": 1,
             "ds.zero_stage": 3,
             "ds.adam_offload": False,

@@ -89,7 +89,6 @@ BAD = {
     "a copy": ("TASK = Benchmark('x', copies=('me/x',))", "mine:TASK", r"copies must be a tuple of HubSet or Path, not \('me"),
     "a column": ("TASK = Benchmark('x', question='q')", "mine:TASK", "question must be a tuple of str, not 'q'"),
     "no data": ("TASK = Benchmark('x')", "mine:TASK", "it has no data; name a file, --tasks mine:TASK=FILE"),
-    "the paper's": ("TASK = Benchmark('x', released_n=4)", "mine:TASK", "released_n is for the benchmarks"),
     "a prompt": ("TASK = Benchmark('x', prompt=lambda q, row: row['no'])", "mine:TASK=q.jsonl", r"x: prompt\('Q'.* raised KeyErr"),
     "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
     "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),

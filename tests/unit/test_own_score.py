@@ -15,7 +15,6 @@ from patience import seconds, wait_until
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import jobs, own_score, run, tasks
 from openrlhf_ebpo.eval.grader import MAX_TIMEOUTS, Grader
-from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.score import read_pair
 from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Question, Rules, Task
 
@@ -84,8 +83,7 @@ def hostile(tmp_path_factory):
         patch.chdir(folder)
         patch.setattr(sys, "path", [*sys.path])
         task = tasks.load("hostile_scorer:TASK")
-        default = PROTOCOLS["default"]
-        with Grader(default.extraction, default.scorer, workers=1) as grader:
+        with Grader(workers=1) as grader:
             yield task, grader
         del sys.modules["hostile_scorer"]
 
@@ -179,8 +177,7 @@ def test_the_example_is_questions_prompt_and_score_in_one_file(example):
     sea = task.questions[0]
     assert sea.question.startswith("Say something about the sea. Write one sentence of exactly 5 words, one of them")
     assert (sea.gold, sea.rules.kind, json.loads(sea.rules.entry)["with"]) == ("", OWN, "blue")
-    default = PROTOCOLS["default"]
-    with Grader(default.extraction, default.scorer, workers=1) as grader:
+    with Grader(workers=1) as grader:
         assert grader.gold_error(sea.gold, sea.rules) is None
         answers = ["Well.\nThe deep sea is blue.", "the deep sea is blue.", "Blue.", ""]
         found = grader.grade_samples(sea, answers)
@@ -310,6 +307,5 @@ def test_a_scorer_that_was_edited_meanwhile_scores_nothing(example):
 def test_a_file_of_the_working_directory_does_not_stand_for_pythons_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "random.py").write_text("raise SystemExit('not this one')")
-    default = PROTOCOLS["default"]
-    with Grader(default.extraction, default.scorer, workers=1) as grader:
+    with Grader(workers=1) as grader:
         assert grader.grade("2", Rules(), r"\boxed{2}")["correct"]

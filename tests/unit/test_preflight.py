@@ -126,14 +126,14 @@ def test_a_data_file_that_cannot_serve_is_named(good, tmp_path, flag, name, cont
         ({"reward.remote_url": None}, "no reward: give --reward.remote_url"),
         (
             {"reward.remote_url": "host:5000"},
-            "--reward.remote_url host:5000: neither math, reasoning_gym, dapo, nor a .py file or an http(s) address",
+            "--reward.remote_url host:5000: neither math, reasoning_gym, nor a .py file or an http(s) address",
         ),
         ({"reward.remote_url": "http://"}, "--reward.remote_url http://: names no server"),
         ({"reward.remote_url": "http://one/r,https://host:port/r"}, "https://host:port/r: names no server"),
         ({"reward.remote_url": "http://one/r,reward"}, "--reward.remote_url reward: neither math"),
         (
             {"reward.remote_url": "ftp://host/r"},
-            "neither math, reasoning_gym, dapo, nor a .py file or an http(s) address",
+            "neither math, reasoning_gym, nor a .py file or an http(s) address",
         ),
         ({"reward.remote_url": "/none/reward.py"}, "--reward.remote_url /none/reward.py: no such file"),
         ({"train.agent_func_path": "/none/agent.py"}, "--train.agent_func_path /none/agent.py: no such file"),

@@ -12,7 +12,6 @@ from patience import seconds
 from openrlhf_ebpo.data import gym as data_gym
 from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.eval.grader import Grader
-from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY
 from openrlhf_ebpo.eval.tasks import REASONING_GYM, Rules
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.grading import GoldError
@@ -56,7 +55,7 @@ def test_every_kind_is_written_and_read_and_scored_alike_by_training_and_evaluat
     """Its own answer passes, bare as well as in tags behind thoughts; another one does not."""
     found = Counter(row["datasource"] for row in mixture)
     assert len(found) == 102 and set(found.values()) == {ITEMS}
-    with Grader(BOX_OR_ANSWER_LINE, MATH_VERIFY, workers=1) as grader:
+    with Grader(workers=1) as grader:
         for row in mixture:
             entry = gym.decode(row["label"])["entry"]
             right = gym.oracle(entry)

@@ -11,6 +11,11 @@ EVAL = ["eval", "--model", "m", "--output_dir", "out", "--template", "raw", "--n
 DIFFICULTY = ["data", "difficulty", "--input", "q.jsonl", "--output", "o.parquet", "--model", "m", "--max_len", "9999"]
 TYPED = {  # a command that has the withdrawn word
     "explain": ["explain", "no", "token"],
+    "--actor.loss_mean": ["train", "--actor.loss_mean", "step"],
+    "--extraction": ["eval", "score", "--input", "a.jsonl", "--output", "b.jsonl", "--extraction", "released"],
+    "--umap": ["data", "topics", "--input", "a.jsonl", "--output", "b.jsonl", "--umap"],
+    "dapo": ["data", "difficulty", "--input", "q.jsonl", "--output", "b.jsonl", "--model", "m", "--reward", "dapo"],
+    "released": [*EVAL, "--protocol", "released"],
     "gpqa_diamond": [*EVAL, "--tasks", "gpqa_diamond"],
     "multiple choice": [*EVAL, "--tasks", "file:q.jsonl"],
     **{name: [*EVAL, name, "3"] for name in ("--shots", "--shots_file", "--strip_think")},

@@ -7,7 +7,7 @@ import pytest
 from tiny_tokenizers import save
 
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, tokenizer_of
-from openrlhf_ebpo.rewards import dapo, gym, math, reasoning_gym
+from openrlhf_ebpo.rewards import gym, math, reasoning_gym
 from openrlhf_ebpo.rewards.special_tokens import KEPT, MAX_LIST_CHARS, MAX_TOKEN_CHARS, VARIABLE, bounded, without_end
 
 
@@ -34,7 +34,6 @@ def test_training_and_evaluation_read_the_same_answer(end, tmp_path):
     assert reward(reasoning_gym.reward_func, f"<think>7</think>{right}", label) == 1
     assert reward(reasoning_gym.reward_func, f"<think>7</think><answer>{right}</answer>", label) == 1
     assert reward(math.reward_func, "Answer: 42", "42") == reward(math.reward_func, r"\boxed{42}", "42") == 1
-    assert reward(dapo.reward_func, "Answer: 42", "42") == 1
 
 
 def test_what_stands_elsewhere_stays(monkeypatch):

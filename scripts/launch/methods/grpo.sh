@@ -1,8 +1,3 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # GRPO: reward minus the group's mean, over the group's standard deviation.
-# paper, released: the same.
-scripts="shuffle difficulty"
 method=(--algo.advantage.estimator group_norm)
-if [ "$track" = released ]; then
-    one_node
-fi

@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Llama-3.1-8B, the base model: 8.03 B weights.
 model=meta-llama/Llama-3.1-8B
-base=$model # it is one
 chat_template=0 # its tokenizer has none; the prompt is the data set's own instruction
 bos='<|begin_of_text|>' # which every text that it was trained on begins with
 tensor_parallel=1

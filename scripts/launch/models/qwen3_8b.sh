@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Qwen3-8B: 8.19 B weights.
 model=Qwen/Qwen3-8B
-base=Qwen/Qwen3-8B-Base # what the released scripts start from, easy to hard
 chat_template=1 # a chat model, and the authors' program wraps every prompt in the model's chat template
 tensor_parallel=1
 max_tokens=24576
