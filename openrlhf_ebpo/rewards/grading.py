@@ -182,7 +182,8 @@ def _same_named(gold: str, answer: str) -> bool | None:
         return _in_order(value, ordered) if bracket else _in_any_order(value, ordered)
     if len(named) == 1:
         return None if "=" in answer else is_same(next(iter(named.values())), answer)
-    return _in_order([named[name] for name in sorted(named)], pieces.entries(answer)[0])
+    values = pieces.entries(answer)[0]
+    return "=" not in answer and _in_order([named[name] for name in sorted(named)], values)
 
 
 def _same_relation(gold: str, answer: str) -> bool | None:

@@ -19,7 +19,16 @@ SYMBOLS = {
     **dict.fromkeys("·⋅∙∗", r"\cdot "),
     **{"×": r"\times ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm ", "°": r"^\circ ", "′": "'"},
     **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
-    **{"⟨": r"\langle ", "⟩": r"\rangle ", "Ø": r"\emptyset ", "∶": ":", "≡": r"\equiv ", "≈": "=", "√": "\\sqrt"},
+    **{
+        "⟨": r"\langle ",
+        "⟩": r"\rangle ",
+        "Ø": r"\emptyset ",
+        "∶": ":",
+        "≡": r"\equiv ",
+        "≈": "=",
+        "。": ".",
+        "√": "\\sqrt",
+    },
 }
 CURRENCY = dict.fromkeys(map(ord, "$€£¥₹"))
 INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
@@ -121,6 +130,8 @@ def spelled(text: str) -> str:
     text = re.sub(r"([_^])\{([^{}\\])\}", r"\1\2", text)
     text = re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", text).strip()
     text = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda word: word[0].lower(), text)
+    if re.fullmatch(r"[A-Za-z]+(?: [A-Za-z]+)+", text) and re.search("[a-z]{3}", text):  # a text of several words
+        return text.lower()
     return re.sub(r"\(([A-Za-z])\)", r"\1", text, count=1) if len(text) == 3 else text
 
 

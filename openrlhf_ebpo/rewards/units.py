@@ -35,6 +35,8 @@ UNITS = {
     "kW": ("kilowatt",),
     "kJ": ("kilojoule",),
     r"\Omega": ("ohm",),
+    "C": ("coulomb",),
+    "F": ("farad",),
     "dollar": ("usd",),
     "cent": (),
 }
@@ -43,7 +45,7 @@ UNIT_OF = {
 }
 UNIT_OF["ms"] = "ms"  # milliseconds, not several m
 AREAS = {"square": "2", "sq": "2", "cubic": "3", "平方": "2", "立方": "3"}
-COMMAND = r"\\(?:text|textrm|textbf|mathrm|mathsf|mathbf|mbox|rm|operatorname)"
+COMMAND = r"\\(?:text|textrm|mathrm|mathsf|mbox|rm|operatorname)"
 _WORD = (
     rf"(?:{COMMAND}\s*\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|(?<![A-Za-z\\])[A-Za-z]+|\^?\s*\{{?\s*\\(?:circ|degree)\s*\}}?)"
 )
@@ -79,7 +81,7 @@ def unit_behind_number(text: str, is_gold: bool) -> str | None:
         return None
     words = re.findall(rf"{COMMAND}\s*\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|(?<![A-Za-z\\])[A-Za-z]+", text)
     is_apart = text[0] in " ~\\"
-    fine = all(_is_unit_word(word, is_apart, is_gold and len(words) == 1) for word in words)
+    fine = all(_is_unit_word(word, is_apart, is_gold and len(words) == 1 and "circ" not in text) for word in words)
     return name_of(match[1]) if fine else None
 
 
@@ -99,8 +101,8 @@ def _is_unit_word(word: str, is_apart: bool, is_lone_gold: bool) -> bool:
     if word.startswith("\\"):
         return re.sub(rf"{COMMAND}|[{{}}\s~]", "", word) not in ("", "e", "i", "d")
     if len(word) < 3:
-        is_known_unit = word in UNIT_OF and word != "in" if not is_apart else word in UNIT_OF
-        return is_known_unit and not (len(word) == 1 and is_lone_gold)
+        is_unit = word in UNIT_OF or word in AREAS
+        return is_unit and (is_apart or word != "in") and not (len(word) == 1 and is_lone_gold)
     return word.lower() in UNIT_OF or (is_apart and re.search("[aeiouy]", word, re.IGNORECASE) is not None)
 
 
