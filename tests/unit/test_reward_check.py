@@ -1,0 +1,207 @@
+"""A reward is asked for what it should know before anybody is trained, and the labels of `math` are read."""
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from openrlhf_ebpo.checks import labels
+from openrlhf_ebpo.checks.reward_check import MATH, report
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards import exam
+from openrlhf_ebpo.rewards.exam import SERVER_CALLS, Row, answer_of, examine, forms
+from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.returned import RewardError
+
+BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
+ALL_PAID = "reward: 20 of 20 labels earn 1 as their own answer, 0 of 20 wrong ones do, an empty response earns 0"
+
+
+def rows(*values, prompt="What is it? "):
+    return [Row(f"row {i}", prompt, value, answer_of(value)) for i, value in enumerate(values, 1)]
+
+
+def lines(reward, asked, end="", timeout=20.0) -> list[str]:
+    found = asyncio.run(examine([str(reward)], Limits(timeout, 512, 4), asked, 1.0, end))
+    return report(found, "--reward.remote_url R", "label", str(reward) == MATH)
+
+
+@pytest.fixture
+def reward(tmp_path):
+    """The body of reward_func, which returns the reward of q, p and l -> a real file."""
+
+    def write(body: str):
+        path = tmp_path / "reward.py"
+        text = "import os, time\ndef reward_func(queries, prompts, labels):\n    q, p, l = queries[0], prompts[0], labels[0]\n"
+        path.write_text(f"{text}    {body}\n")
+        return path
+
+    return write
+
+
+def test_math_pays_its_labels_as_the_prompt_asks_for_them(grader):
+    asked = [
+        "What is it?",
+        "Put it in \\boxed{}.",
+        'End with "Answer: $Answer".',
+        "写出答案：",
+        "<think> first, <answer> then",
+    ]
+    labels = [7, "\\frac{1}{2}", ["3"], "So 2 + 2 = 4.\n#### 4"]
+    found = [lines(MATH, rows(*labels, prompt=prompt)) for prompt in asked]
+    line = "reward: 4 of 4 labels earn 1 as their own answer, 0 of 4 wrong ones do, an empty response earns 0"
+    assert found == [[line]] * len(asked)
+
+
+def test_math_that_pays_none_of_its_labels_is_an_error(grader):
+    asked = [Row(f"row {i}", "p", str(i), str(i + 1)) for i in range(4)]
+    with pytest.raises(UsageError, match=r"0 of 4 labels earn 1 .*first that does not: row 0") as error:
+        lines(MATH, asked)
+    assert "--data.label_key" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "returned", ["float({})", "[float({})]", '{{"rewards": float({})}}', "__import__('torch').ones(1) * ({})"]
+)
+def test_a_file_pays_its_labels(reward, returned):
+    assert lines(reward(f"return {returned.format(BOX)}"), rows(*map(str, range(20)))) == [ALL_PAID]
+
+
+def test_the_first_label_that_is_not_paid_is_named(reward):
+    found = lines(reward(f'return float(l != "7" and {BOX})'), rows(*map(str, range(20))))
+    assert found == [
+        ALL_PAID.replace("20 of 20 labels", "19 of 20 labels").replace(
+            "answer,", "answer (first that does not: row 8),", 1
+        )
+    ]
+
+
+def test_a_reward_that_pays_everything_or_nothing_is_warned_of(reward):
+    found = lines(reward("return 1"), rows("1", "2"))
+    assert (
+        found[0] == "reward: 2 of 2 labels earn 1 as their own answer, 2 of 2 wrong ones do, an empty response earns 1"
+    )
+    assert [line.startswith("warning: --reward.remote_url R pays") for line in found[1:]] == [True, True]
+    found = lines(reward("return 0"), rows("1", "2"))
+    assert found[0].startswith(
+        "reward: 0 of 2 labels earn 1 as their own answer (first that does not: row 1), 0 of 2 wrong"
+    )
+    assert "Does column 'label' (--data.label_key) hold the final answers" in found[1]
+
+
+def test_a_reward_that_forgets_the_end_token_is_warned_of(reward):
+    found = lines(reward('return float(q[len(p):] == "\\\\boxed{%s}" % l)'), rows("1", "2"), end="<|im_end|>")
+    assert found[0].startswith("reward: 2 of 2 labels earn 1") and len(found) == 2
+    assert "pays 2 of these labels only without the end token '<|im_end|>'" in found[1]
+
+
+def test_a_call_that_fails_is_counted_and_the_others_are_paid(reward):
+    found = lines(reward(f"assert len(q) > len(p), 'nothing to read'; return float({BOX})"), rows(*map(str, range(20))))
+    assert found[0] == ALL_PAID.removesuffix(", an empty response earns 0")
+    assert "gave no reward in 1 of 41 calls; the first, row 1: AssertionError: nothing to read (" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [("return {}['x']", "KeyError: 'x'"), ("return None", "returned NoneType"), ("os._exit(3)", "(exit code 3)")],
+)
+def test_a_reward_that_always_fails_is_an_error(reward, body, cause):
+    with pytest.raises(UsageError, match=r"gave no reward in any of .* calls; the first, row 1") as error:
+        lines(reward(body), rows(*map(str, range(20))))
+    assert cause in str(error.value)
+
+
+def test_a_reward_that_hangs_takes_a_limited_time_and_leaves_no_process(reward, monkeypatch):
+    monkeypatch.setattr(exam, "SECONDS", 2.0)
+    began = time.monotonic()
+    assert "gave no reward in " in lines(reward("time.sleep(1000)"), rows("1", "2"), timeout=600)[0]
+    assert time.monotonic() - began < 60
+
+
+def test_a_function_that_cannot_be_called_is_named(tmp_path):
+    (tmp_path / "reward.py").write_text("async def reward_func(queries, prompts, labels): return 1.0")
+    with pytest.raises(RewardError, match="reward_func is an `async def`"):
+        lines(tmp_path / "reward.py", [])
+
+
+@contextlib.contextmanager
+def server(pays):
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            text = json.dumps({"rewards": [float(pays(asked[-1]))]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{made.server_port}/get_reward", asked
+        made.shutdown()
+
+
+@pytest.mark.parametrize("word", ["\\boxed{%s}", "%s", "nothing %s"])
+def test_a_server_is_asked_few_times(word):
+    with server(lambda body: body["query"][0].endswith(word % body["labels"][0])) as (address, asked):
+        found = lines(address, rows(*map(str, range(exam.SERVER_ROWS))))
+    paid = 0 if "nothing" in word else exam.SERVER_ROWS
+    assert found[0].startswith(f"reward: {paid} of {exam.SERVER_ROWS} labels earn 1 as their own answer")
+    assert 3 < len(asked) <= SERVER_CALLS
+
+
+def test_a_server_that_is_not_there_is_a_warning():
+    found = lines("http://127.0.0.1:9/", rows("1"))
+    assert len(found) == 1 and found[0].startswith("warning: ") and "Cannot connect" in found[0]
+
+
+def test_an_object_is_not_an_answer_and_a_prompt_may_have_opened_its_thoughts():
+    assert [answer_of(label) for label in ('{"tests": []}', {"a": 1}, None, "", "{1,2}", True)] == [None] * 4 + [
+        "{1,2}",
+        "True",
+    ]
+    assert all(form.startswith("\n</think>") for form in forms("<|assistant|><think>\n"))
+    assert forms("Put it in \\boxed{}.") == ["\\boxed{ANSWER}"]
+
+
+# --- the labels of math
+
+
+def test_readable_labels_are_silent(grader):
+    assert labels.label_notices("S", "label", [7, "7", 1e-5, ["7"], "so\n#### 7", "\\frac{1}{2}", "1, 2"]) == []
+
+
+def test_some_unreadable_labels_are_a_warning_with_the_first_row(grader):
+    found = labels.label_notices("--data.prompt_dataset d.jsonl", "label", ["1"] * 96 + ["", True, "\\frac{1}{", ""])
+    assert len(found) == 1
+    assert found[0].startswith(
+        "warning: --data.prompt_dataset d.jsonl: 4 of 100 labels (column 'label', --data.label_key) cannot be read as gold "
+        "answers; the first in row 97: it has no gold answer"
+    )
+
+
+@pytest.mark.parametrize(
+    "label", ["", True, "we add both numbers first and then we take the half of it, which is the area"]
+)
+def test_mostly_unreadable_labels_are_an_error(label, grader):
+    with pytest.raises(UsageError, match=r"S: 3 of 5 labels .* the first in row 2: .* --data.label_key"):
+        labels.label_notices("S", "solution", ["1", label, label, label, "2"])
+
+
+def test_17_000_integers_are_read_in_a_few_seconds():
+    began = time.monotonic()
+    assert labels.label_notices("S", "label", map(str, range(17_000))) == []
+    assert time.monotonic() - began < 20
+
+
+def test_labels_for_which_the_time_is_too_short_are_counted(grader, monkeypatch):
+    assert labels.read_labels(["1/2", "1/2", "1/3", "4"], seconds=-1).untried == 3
