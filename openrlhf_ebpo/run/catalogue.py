@@ -82,6 +82,7 @@ GROUPS = (
         Metric("rollout/reward_std", "Reward spread", "", "standard deviation of the step’s rewards", "0: every response earned the same"),
         Metric("rollout/response_length_mean", "Batch response length", "tokens", "mean of the batch’s responses"),
         Metric("rollout/truncated_rate", "Batch truncated", "fraction", "of the batch’s responses, cut at the token limit"),
+        Metric("rollout/no_answer", "Complete without an answer", "fraction", "of the complete responses in which the reward read no answer", "above a fifth: prompts ask for another form than the reward reads"),
         Metric("rollout/num_samples", "Responses", "responses", "in the batch, excluded ones included"),
         Metric("reward", "Reward", "", "mean reward of a response"),
         Metric("score", "Score", "", "mean score of a response: scores of the reward function, else the reward"),

@@ -20,7 +20,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
-from openrlhf_ebpo.training import mismatch, zero_advantage
+from openrlhf_ebpo.training import mismatch, unread_answers, zero_advantage
 from openrlhf_ebpo.training.phases import ADVANTAGES, CHECKING_SAMPLES, LOG_PROBS
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
 from openrlhf_ebpo.training.returns import token_returns
@@ -37,6 +37,7 @@ class EBPOExperienceMaker:
         state: the estimator's state after the last batch.
         metrics: `ebpo/*`, `mismatch/*` and the estimator's own metrics of the last batch.
         rollouts: the last batch, one row per response, for the run log.
+        unread: of these responses, as unread_answers.unread says.
         during: of the trainer that says what it does (phases.py).
     """
 
@@ -61,6 +62,7 @@ class EBPOExperienceMaker:
         # upstream's batching takes tensors only, so what is none is taken out of the samples here
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
+        self.unread = list(map(unread_answers.unread, rollout_samples))
         self._rollout_log_probs = mismatch.rollout_log_probs(rollout_samples, self.args)
         if self.estimator:
             _raise_if_all_failed(self._errors)
@@ -87,6 +89,7 @@ class EBPOExperienceMaker:
         failed = sum(map(bool, self._errors)) / len(self._errors)
         self.metrics = {**result.metrics, "ebpo/reward_error_fraction": failed}
         self.metrics[zero_advantage.METRIC] = float(zero_advantage.is_zero(result))
+        self.metrics |= unread_answers.share(self.unread)
         self.metrics |= mismatch.metrics(mismatch.differences(experiences, self._rollout_log_probs))
         return experiences
 

@@ -19,7 +19,7 @@ from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.seams.model_folder import problems
-from openrlhf_ebpo.training import health, mismatch, zero_advantage
+from openrlhf_ebpo.training import health, mismatch, unread_answers, zero_advantage
 from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, KL_COEFFICIENT, STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving
@@ -37,6 +37,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
         self.hub = hub.Pushes(self.args)
         self.zero_advantages = zero_advantage.Notices()
+        self.unread_answers = unread_answers.Notices()
         self.save_times = SaveTimes(self.args.ckpt)
 
     def init_checkpoint_states(self):
@@ -112,11 +113,18 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
             status[mismatch.STALE] = float(stale)
         lines = (
             self.zero_advantages.line(global_step, maker.rollouts.result, status, maker.config.pass_reward),
+            self._unread_line(global_step, status),
             self.watch.line(global_step, status),
         )
         print(*(f"{line}\n" for line in lines if line), sep="", end="", flush=True)
         status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
+
+    def _unread_line(self, step: int, status: dict) -> str | None:
+        if not self.unread_answers.is_due(status):
+            return None
+        tokens = self.experience_maker.rollouts.responses[self.experience_maker.unread.index(True)]
+        return self.unread_answers.line(step, status, self.tokenizer.decode(tokens.tolist()))
 
     def ppo_train(self, global_steps):
         with health.batch_kept(self, global_steps + 1):

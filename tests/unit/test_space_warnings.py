@@ -42,6 +42,7 @@ FIRES = {
     "kl": ({"policy__kl_per_step": at(KL, 80, 0.3)}, 80),
     "reference": ({"kl": at(0.01 * STEPS, 50, 9.0)}, 50),
     "truncated": ({"truncated": np.where(STEPS < 20, 0.02, 0.3)}, 20),
+    "no_answer": ({"rollout__no_answer": at(np.full(N, 0.2), 30, 0.3)}, 30),
     "mismatch": ({"vllm_kl": np.where(STEPS < 30, 0.004, -0.08)}, 30),
     "stale": ({"mismatch__stale": at(np.zeros(N), 30, 1.0)}, 30),
     "corrected": ({"is_filter_ratio": np.where(STEPS < 30, 0.01, 0.2)}, 30),

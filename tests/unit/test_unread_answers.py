@@ -1,0 +1,43 @@
+"""Steps in which the reward reads no answer in many complete responses are warned of, and one of them is shown."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_ebpo.training.unread_answers import METRIC, Notices, share, unread
+
+
+def sample(no_answer=None, truncated=False, name="math_no_answer"):
+    info = {} if no_answer is None else {name: torch.tensor([no_answer])}
+    return SimpleNamespace(info=info, truncated=torch.tensor([truncated]))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (sample(1.0), True),
+        (sample(0.0), False),
+        (sample(1.0, name="judge_no_answer"), True),
+        (sample(1.0, truncated=True), None),
+        (sample(), None),
+    ],
+)
+def test_only_complete_responses_count(given, expected):
+    assert unread(given) is expected
+
+
+def test_the_share_is_that_of_the_complete_responses():
+    assert share([True, None, False, None, False, False]) == {METRIC: 0.25}
+    assert share([None, None]) == {}
+
+
+def test_the_first_second_fourth_step_is_said_with_a_response():
+    notices = Notices()
+    assert not any(notices.is_due(metrics) for metrics in ({}, {METRIC: 0.2}))
+    assert [notices.is_due({METRIC: 0.21}) for _ in range(8)] == [True, True, False, True, False, False, False, True]
+    line = notices.line(8, {METRIC: 0.25}, "It is\n\x1b[31mseven.")
+    assert line.startswith(
+        "warning: step 8: the reward reads no answer in 25% of the complete responses (8 such steps so far)"
+    )
+    assert "It is" in line and "seven." in line and "\n" not in line and "\x1b" not in line
