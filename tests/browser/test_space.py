@@ -179,7 +179,7 @@ def test_evaluation_compares_and_opens_questions(visit):
         page.get_by_role("button", name="Table as CSV").click()
     table = Path(download.value.path()).read_text().splitlines()
     assert (
-        table[0].startswith('"task","ebpo')
+        table[0].startswith('"task","difference to')
         and table[1].startswith('"aime24')
         and not any(',"+' in row for row in table)
     )
