@@ -1,7 +1,7 @@
 """The Gradio app: controls, what they change, and what is shown. What pages show comes from `pages`.
 
-A view is a dict of values (`links.PARAMETERS`), kept in the visitor's session. Every event changes it, renders the current
-page, and writes the address.
+A view is a dict of values (`links.PARAMETERS`), kept in the visitor's session. Every event changes it, renders the
+current page, and writes the address.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def build(workspace: Workspace) -> gr.Blocks:
             return whole(session, "", clean(dict(request.query_params)))
 
         def relocated(session: Session, located: str, event: gr.EventData) -> dict:
-            """Answer with all of the view once more: an older answer came last, or the browser went back to an address."""
+            """Answer with all of the view once more: an older answer came last, or the browser went back to an
+            address."""
             data = event._data if isinstance(event._data, dict) else {}
             return whole(session, located, clean(parsed(str(data["address"]))) if "address" in data else None)
 
@@ -149,8 +150,8 @@ def build(workspace: Workspace) -> gr.Blocks:
 
 
 def _shown(layout: Layout, workspace: Workspace, view: dict, found: dict) -> dict:
-    """Updates of the current page, which has rendered `found`, and of the bar of runs; what only rendering decides is put
-    into the view."""
+    """Updates of the current page, which has rendered `found`, and of the bar of runs; what only rendering decides is
+    put into the view."""
     parts = layout.pages[view["tab"]]
     update = {
         component: found[name] if name in parts.boards else HTML.escape(found[name])
@@ -170,8 +171,9 @@ def _set(update: dict, component, **properties) -> None:
 
 
 def changes_of(data: dict, chosen: list[str], hidden: list[str]) -> dict:
-    """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones, of which a hidden one
-    or the first leaves if they are many. It comes from a browser, so anything may be in it; `clean` decides."""
+    """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones, of which a
+    hidden one or the first leaves if they are many. It comes from a browser, so anything may be in it; `clean`
+    decides."""
     changes = {name: value for name, value in data.items() if name in PARAMETERS}
     if data.get("add") and isinstance(data["add"], str):
         leaves = next((key for key in chosen if key in hidden), chosen[0]) if len(chosen) >= AT_ONCE else None

@@ -28,8 +28,8 @@ def columns_of(file: pq.ParquetFile) -> list[str]:
 def batches(
     file: pq.ParquetFile, columns: Collection[str], row_groups: Sequence[int], most_rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of these row groups in order, so many at a time that no batch can exceed _BATCH_BYTES; dictionaries and views
-    as plain columns.
+    """Rows of these row groups in order, so many at a time that no batch can exceed _BATCH_BYTES; dictionaries and
+    views as plain columns.
 
     Raises:
         RunError: more than MAX_READ_BYTES were read.

@@ -72,8 +72,8 @@ def current_mark(yes: bool) -> HTML:
 
 
 def badge(groups: Groups, p: int, failed, passed) -> HTML:
-    """Mark a group. Penalised: all answers are wrong, and get a negative advantage that GRPO would not have given; that is not a
-    success, so its colour is that of negative advantages."""
+    """Mark a group. Penalised: all answers are wrong, and get a negative advantage that GRPO would not have given;
+    that is not a success, so its colour is that of negative advantages."""
     if failed[p]:
         penalised = html('<em class="down">{}</em>', PUSHED_DOWN)
         return penalised if groups.pushed_down[p] else HTML('<em class="bad">all fail</em>')

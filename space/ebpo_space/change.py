@@ -76,8 +76,8 @@ class Change:
 
 
 def over_questions(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:
-    """pass@1 from the first of each pair to the second, paired by question; one pair a task. None where no question is in
-    both.
+    """pass@1 from the first of each pair to the second, paired by question; one pair a task. None where no question
+    is in both.
 
     Raises:
         RunError: samples cannot be read.
@@ -103,8 +103,8 @@ def window(count: int) -> int:
 def half_width(values: np.ndarray, size: int, means: int = 2) -> float | None:
     """Half of the 95 % interval of one mean of `size` steps of a curve, or of the difference of two; None of few steps.
 
-    The noise of a step is that of successive differences, var = mean((x[t+1] − x[t])²) / 2 (von Neumann 1941): a trend, which
-    moves little from step to step, adds next to nothing to it.
+    The noise of a step is that of successive differences, var = mean((x[t+1] − x[t])²) / 2 (von Neumann 1941): a
+    trend, which moves little from step to step, adds next to nothing to it.
     """
     if len(values) < LEAST_STEPS:
         return None
@@ -120,7 +120,7 @@ def widened(choices: int) -> float:
 
 
 def t_quantile(degrees: float) -> float:
-    """97.5 % quantile of Student's t; above nine degrees by the first terms of its expansion (Cornish-Fisher), to 0.1 %."""
+    """97.5 % quantile of Student's t; above nine degrees by the first terms of its expansion (Cornish-Fisher)."""
     if degrees < 1:
         return float("inf")
     if degrees <= len(_T):

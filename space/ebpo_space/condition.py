@@ -1,5 +1,5 @@
-"""The state of a run: at work, stalled, silent, or ended and how. From run.json, heartbeat and lock; the time comes from the
-caller."""
+"""The state of a run: at work, stalled, silent, or ended and how. From run.json, heartbeat and lock; the time comes
+from the caller."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Signs(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """kind: training, stalled, silent, complete, interrupted, paused, failed, unknown. said: more of it, from the run's files. step: the
-    last one, at: seconds since the epoch when it was finished. steps: planned, 0 if unknown; left: seconds until they are
-    done, None unless it trains."""
+    """kind: training, stalled, silent, complete, interrupted, paused, failed, unknown. said: more of it, from the
+    run's files. step: the last one, at: seconds since the epoch when it was finished. steps: planned, 0 if unknown;
+    left: seconds until they are done, None unless it trains."""
 
     kind: str
     said: str

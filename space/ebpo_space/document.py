@@ -1,5 +1,5 @@
-"""The one HTML document that the server sends: Gradio's, with this app's style sheets and scripts in its head. There they
-are found at once, and the scripts have run, in this order, before Gradio's own make the first component."""
+"""The one HTML document that the server sends: Gradio's, with this app's style sheets and scripts in its head. There
+they are found at once, and the scripts have run, in this order, before Gradio's own make the first component."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ class RunError(Exception):
 
 @contextlib.contextmanager
 def reading(named: str) -> Iterator[None]:
-    """Turn any exception into a RunError that names what was read: a run's files come from anywhere, and libraries raise
-    KeyError, NotImplementedError or their own types for what they do not read.
+    """Turn any exception into a RunError that names what was read: a run's files come from anywhere, and libraries
+    raise KeyError, NotImplementedError or their own types for what they do not read.
 
     Raises:
         RunError: the block raised; a RunError passes through.

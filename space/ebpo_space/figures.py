@@ -1,7 +1,7 @@
 """Data -> Plotly figures as plain dicts, and the boards that they stand on. Pure.
 
-A colour written "@name" is the style sheet's variable of that name, which the page fills in: one figure serves light and
-dark. Arrays go as base64 of float32, which Plotly reads.
+A colour written "@name" is the style sheet's variable of that name, which the page fills in: one figure serves light
+and dark. Arrays go as base64 of float32, which Plotly reads.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Refused(Exception):
 class Gate:
     """ASGI middleware: READ and CALL go through to Gradio, and nothing else.
 
-    A call's body is read here completely: Gradio looks in it for descriptions of files ({"path": …, "meta": …}) whatever the
-    component, and downloads to its disk what an address there names.
+    A call's body is read here completely: Gradio looks in it for descriptions of files ({"path": …, "meta": …})
+    whatever the component, and downloads to its disk what an address there names.
 
     hosts: names of this server; None: any. Another site's name may point here (DNS rebinding), and its pages then read
         what they ask for.

@@ -1,7 +1,7 @@
 """Rollouts: an index of all groups.
 
-A run of a million rows has a few hundred thousand groups. Their index is made from the columns without text, a file at a
-time, once per file; it takes some 150 bytes per group. Prompts and answers are read for what is on the
+A run of a million rows has a few hundred thousand groups. Their index is made from the columns without text, a file
+at a time, once per file; it takes some 150 bytes per group. Prompts and answers are read for what is on the
 page only.
 """
 

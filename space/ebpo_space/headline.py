@@ -1,8 +1,9 @@
-"""Runs of one configuration together, with the spread of their seeds; and every configuration against GRPO, in one sentence each: the difference, its interval, and what it is over.
+"""Runs of one configuration together, with the spread of their seeds; and every configuration against GRPO, in one
+sentence each: the difference, its interval, and what it is over.
 
-With two seeds each or more, the runs' ends are compared by seed, and the interval says what another training would give.
-With one seed each, the last checkpoint that both have is compared question by question, or else the training reward; how far
-another training would differ is then unknown, and the sentence says so.
+With two seeds each or more, the runs' ends are compared by seed, and the interval says what another training would
+give. With one seed each, the last checkpoint that both have is compared question by question, or else the training
+reward; how far another training would differ is then unknown, and the sentence says so.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Found = tuple[Opened, Outcome | None]
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that differ only in their seed. alike: by seed, the outcomes that measure what most of them do; what: that."""
+    """Runs that differ only in their seed. alike: by seed, the outcomes that measure what most of them do; what:
+    that."""
 
     name: str
     runs: Sequence[Opened]
@@ -99,8 +101,8 @@ def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML) -> H
 
 
 def compare(one: Configuration, base: Configuration) -> tuple[Change, str, int] | None:
-    """One configuration against another: the difference, what was measured, and over how many seeds; None if nothing measures
-    both."""
+    """One configuration against another: the difference, what was measured, and over how many seeds; None if nothing
+    measures both."""
     both = [seed for seed in one.alike if seed in base.alike]
     if one.what == base.what and len(both) > 1:
         return _by_seed(one, base, both)

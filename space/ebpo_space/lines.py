@@ -24,8 +24,8 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 class Line:
     """One run in one panel, or seeds of one configuration. x and y of the same length, without gaps.
 
-    low, high: intervals of single points; band: ends of what lies around a line that is a mean of smoothed ones already;
-    dash: "" for one by its number."""
+    low, high: intervals of single points; band: ends of what lies around a line that is a mean of smoothed ones
+    already; dash: "" for one by its number."""
 
     name: str
     number: int
@@ -48,8 +48,9 @@ class Line:
 
 
 def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
-    """Faint raw lines, and bold smoothed ones (`bold`) over all of them; few points are drawn as they are, with markers. The
-    line that the pointer reads, the raw one where there is one, has its place among the panel's values as meta."""
+    """Faint raw lines, and bold smoothed ones (`bold`) over all of them; few points are drawn as they are, with
+    markers. The line that the pointer reads, the raw one where there is one, has its place among the panel's values
+    as meta."""
     raw, traces = [], []
     faint = 0.28 if len(lines) <= 3 else 0.16
     for place, (line, (bold_x, bold_y)) in enumerate(zip(lines, bolds, strict=True)):
@@ -137,7 +138,8 @@ def line_panel(
     zoom: tuple[float, float] | None = None,
     whole: bool = False,
 ) -> dict:
-    """A panel of one metric. `log` is left alone where a value is not positive. whole: no value is left out of the axis."""
+    """A panel of one metric. `log` is left alone where a value is not positive. whole: no value is left out of the
+    axis."""
     lines = [line for line in lines if len(line.x)]
     positive = bool(lines) and all((line.y > 0).all() for line in lines)
     ends = None if whole or (log and positive) else usual_range(lines)
@@ -184,7 +186,8 @@ def _legend(lines: Sequence[Line], texts: Sequence[str], limit: int = LEGEND_CHA
 
 
 def _on_log(line: Line) -> tuple[np.ndarray, np.ndarray]:
-    """The band, with a tenth of the line's lowest value where it reaches 0: Plotly drops such points, and cuts the band up."""
+    """The band, with a tenth of the line's lowest value where it reaches 0: Plotly drops such points, and cuts the
+    band up."""
     low, high = line.band
     return np.where(low > 0, low, line.y.min() / 10), high
 

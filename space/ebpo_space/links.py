@@ -1,6 +1,6 @@
 """A view and its address: what is on the page is in the URL, and a URL opens the same page. The view of each visitor is
-kept on the server, its only copy: every event changes it here, so none works on a stale one, and only the latest event's
-result is sent.
+kept on the server, its only copy: every event changes it here, so none works on a stale one, and only the latest
+event's result is sent.
 
 Whatever comes from a visitor is validated by `clean`, so pages get values of the right type and within their limits.
 """
@@ -87,9 +87,9 @@ class Session:
         return self._under_way > 0
 
     def begin(self, changes: Mapping, located: str = "", typed: Mapping | None = None, order: int = 0) -> Turn:
-        """Change the view. located: the answer that the browser shows; it has the view where the server has forgotten it
-        (a restart). typed: values that the browser's controls have already. order: the browser's number of the event, where
-        it has one: what a later one has changed stays."""
+        """Change the view. located: the answer that the browser shows; it has the view where the server has forgotten
+        it (a restart). typed: values that the browser's controls have already. order: the browser's number of the
+        event, where it has one: what a later one has changed stays."""
         with self._lock:
             changes = {
                 name: value for name, value in changes.items() if order >= self._orders.get(name, 0) or not order

@@ -139,7 +139,8 @@ def _loaded(line: bytes):
 
 
 def _merge(metrics: Metrics, rows: list[dict]) -> tuple[Metrics, bool]:
-    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does; whether a metric is left out."""
+    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does; whether a metric is
+    left out."""
     if not rows:
         return metrics, False
     fresh_steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
@@ -189,8 +190,8 @@ def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
 
 
 def outside(values: np.ndarray) -> np.ndarray:
-    """Find the values that would squeeze all others into a line: further from the middle half than FAR times its width. None
-    where there are more than a few of them, which then are what the run did."""
+    """Find the values that would squeeze all others into a line: further from the middle half than FAR times its
+    width. None where there are more than a few of them, which then are what the run did."""
     if len(values) < LEAST:
         return np.zeros(len(values), bool)
     low, high = np.percentile(values, (25, 75))

@@ -34,8 +34,8 @@ class Peak:
 
 @dataclass(frozen=True)
 class Outcome:
-    """From `first` to `last`, fractions if `is_share`. what: what was measured, in words; change: None if its interval is
-    not known, and `how` says why; peak: None if the end is about as good as any step."""
+    """From `first` to `last`, fractions if `is_share`. what: what was measured, in words; change: None if its
+    interval is not known, and `how` says why; peak: None if the end is about as good as any step."""
 
     what: str
     first: float
@@ -84,7 +84,8 @@ def evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _evaluated(run: Run, found: Sequence[Result]) -> Outcome | None:
-    """pass@1 of the first and the last checkpoint that were asked all tasks that both were asked, paired by question."""
+    """pass@1 of the first and the last checkpoint that were asked all tasks that both were asked, paired by
+    question."""
     by = results.scores(found)
     steps = sorted({step for step, _ in by})
     tasks = [task for step, task in by if steps and step == steps[0] and (steps[-1], task) in by]
@@ -112,7 +113,8 @@ def _evaluated(run: Run, found: Sequence[Result]) -> Outcome | None:
 
 
 def _best_checkpoint(mean: dict[int, float], between) -> Peak | None:
-    """The checkpoint between the first and the last with the best mean, if it is above both by more than chance explains."""
+    """The checkpoint between the first and the last with the best mean, if it is above both by more than chance
+    explains."""
     first, *others, last = mean
     if not others:
         return None

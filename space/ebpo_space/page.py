@@ -1,4 +1,5 @@
-"""A page: everything that the app knows of it, its components, and how each is tied to the view. What they do is in app.py."""
+"""A page: everything that the app knows of it, its components, and how each is tied to the view. What they do is in
+app.py."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class Control:
 
 @dataclass
 class Parts:
-    """The components of one page. shown: by name, what `render` fills. boards: names of those that are figures, not HTML.
-    controls: by parameter; buttons change the others."""
+    """The components of one page. shown: by name, what `render` fills. boards: names of those that are figures, not
+    HTML. controls: by parameter; buttons change the others."""
 
     shown: dict[str, gr.HTML] = field(default_factory=dict)
     boards: set[str] = field(default_factory=set)

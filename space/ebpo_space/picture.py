@@ -1,4 +1,5 @@
-"""SVG, pure: the picture of a group (prior, group mean, and the baseline between them), and lines of a few pixels' height."""
+"""SVG, pure: the picture of a group (prior, group mean, and the baseline between them), and lines of a few pixels'
+height."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _POINTS = 80
 
 @dataclass(frozen=True)
 class Drawn:
-    """Numbers of one group; variances of the prior at its step, where they are known. low, high: fail and pass reward."""
+    """Numbers of one group; variances of the prior at its step, where they are known. low, high: fail and pass
+    reward."""
 
     mean: float
     baseline: float
@@ -42,7 +44,8 @@ def implied_prior_mean(mean: float, baseline: float, shrinkage: float) -> float 
 
 
 def picture(group: Drawn) -> HTML:
-    """Bell curves of prior (τ²) and group mean (σ²/G) over the reward axis, and the way from the mean to the baseline."""
+    """Bell curves of prior (τ²) and group mean (σ²/G) over the reward axis, and the way from the mean to the
+    baseline."""
     span = [v for v in (group.low, group.high, group.mean, group.baseline, group.prior_mean) if v is not None]
     low, high = min(span), max(span)
     pad = 0.04 * (high - low or 1.0)

@@ -1,5 +1,6 @@
 """Places for texts that models wrote. Here they are cut and escaped; the visitor's browser sets their Markdown and
-formulas (static/reader.js), within limits of time, and asks for what is left out. Without scripts they are read as they are."""
+formulas (static/reader.js), within limits of time, and asks for what is left out. Without scripts they are read as
+they are."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def hits(text, find: str) -> int:
 
 
 def repeated(text) -> float:
-    """Share of a text's sequences of four words that occurred before, of 0 to 1; of a long text its two ends are looked at."""
+    """Share of a text's sequences of four words that occurred before, of 0 to 1; of a long text its two ends are
+    looked at."""
     text = str(text or "")
     words = (text if len(text) <= 2 * LOOKED_AT else f"{text[:LOOKED_AT]} {text[-LOOKED_AT:]}").split()
     sequences = list(zip(*(words[i:] for i in range(4)), strict=False))

@@ -22,8 +22,8 @@ class Rendered:
         self._place = functools.lru_cache(PAGES)(lambda key: _Place())
 
     def get(self, key: Hashable, render: Callable[[], dict]) -> dict:
-        """Return what is kept under the key, or what `render` makes. Of visitors who ask at once one renders, the others
-        wait; nothing is kept of what raises."""
+        """Return what is kept under the key, or what `render` makes. Of visitors who ask at once one renders, the
+        others wait; nothing is kept of what raises."""
         place = self._place(key)
         with place.lock:
             if self.clock() >= place.until:

@@ -1,4 +1,5 @@
-"""eval/ of a run: results with intervals, pass@k, questions and samples. One damaged result does not hide the others."""
+"""eval/ of a run: results with intervals, pass@k, questions and samples. One damaged result does not hide the
+others."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ MAX_NAME_CHARS = 300  # of a task or a protocol, as many as a link has
 
 @dataclass(frozen=True)
 class Result:
-    """One task at one step. metrics: name -> {value, interval, standard_error, run_interval}, fractions, as run/results.py reads them."""
+    """One task at one step. metrics: name -> {value, interval, standard_error, run_interval}, fractions, as
+    run/results.py reads them."""
 
     run: str
     protocol: str
@@ -76,8 +78,8 @@ def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
 
 
 def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> list[Column]:
-    """The wanted checkpoints, by name; if there is none, all, or of many the first and the last of each run, up to RUNS runs,
-    one of each configuration in turn."""
+    """The wanted checkpoints, by name; if there is none, all, or of many the first and the last of each run, up to
+    RUNS runs, one of each configuration in turn."""
     each, wanted = checkpoints(shown), list(wanted)
     chosen = [column for column in each if column.name in wanted]
     if chosen or len(each) <= COLUMNS:
@@ -91,8 +93,8 @@ def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> 
 
 
 def largest_protocol(found: Sequence[Result]) -> str:
-    """The protocol with the most results, evaluations during training last; numbers of two protocols do not belong into one
-    mean. "" without results."""
+    """The protocol with the most results, evaluations during training last; numbers of two protocols do not belong
+    into one mean. "" without results."""
     counted = Counter(result.protocol for result in sorted(found, key=lambda result: result.protocol))
     return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
 
@@ -172,7 +174,8 @@ def _table(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | N
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a result: its key (the same in every result of the task), text, success rate, rows of its samples."""
+    """One question of a result: its key (the same in every result of the task), text, success rate, rows of its
+    samples."""
 
     key: str
     text: str
@@ -230,8 +233,8 @@ def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
 
 
 def by_question(table: pa.Table) -> pa.Table:
-    """key, row_list, correct_mean of each question, in order of their first rows. The key is the question_id or, in a row
-    without one, the text. Of millions of rows only these become Python's.
+    """key, row_list, correct_mean of each question, in order of their first rows. The key is the question_id or, in a
+    row without one, the text. Of millions of rows only these become Python's.
 
     Raises:
         RunError: there are too many questions.

@@ -1,7 +1,7 @@
 """Which runs there are: directories and data set repos of the Hub that the app was started with.
 
-A visitor only ever names a run by its key. Paths come from the command line alone, and files of a run are opened through
-`inside`, so a symbolic link in a run cannot lead out of it.
+A visitor only ever names a run by its key. Paths come from the command line alone, and files of a run are opened
+through `inside`, so a symbolic link in a run cannot lead out of it.
 """
 
 from __future__ import annotations

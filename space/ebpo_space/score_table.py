@@ -1,4 +1,5 @@
-"""pass@1 of every task at every checkpoint, with bars on one scale, and what changed from the first to the last, in words."""
+"""pass@1 of every task at every checkpoint, with bars on one scale, and what changed from the first to the last, in
+words."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ AVERAGE = ""  # the task that stands for all
 
 @dataclass(frozen=True)
 class Scores:
-    """by: results by run, step and task. changes: by run and task, from the run's first column to its last; lasts: the last
-    column of each run, GRPO's first if there is one; against: from the first of them to that of the run."""
+    """by: results by run, step and task. changes: by run and task, from the run's first column to its last; lasts:
+    the last column of each run, GRPO's first if there is one; against: from the first of them to that of the run."""
 
     columns: Sequence[Column]
     tasks: Sequence[str]

@@ -117,8 +117,8 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Fo
 
 
 def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray, bool]:
-    """Rows, ascending, whose prompt, response or label holds the text, whatever its case; and whether there was time for
-    all of them."""
+    """Rows, ascending, whose prompt, response or label holds the text, whatever its case; and whether there was time
+    for all of them."""
     found, row = [np.zeros(0, int)], 0
     with (
         contextlib.suppress(RunError),
@@ -139,8 +139,8 @@ def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray
 
 
 def error_counts(run: Run, groups: Groups, positions: np.ndarray) -> list[tuple[str, int]]:
-    """Messages of failed rewards in the steps of these groups and how often each came, the most frequent first. The latest
-    ERROR_FILES steps with errors are read; a message is its first line."""
+    """Messages of failed rewards in the steps of these groups and how often each came, the most frequent first. The
+    latest ERROR_FILES steps with errors are read; a message is its first line."""
     found: Counter[str] = Counter()
     steps = np.unique(groups.step[positions[groups.errors[positions] > 0]])[-ERROR_FILES:]
     for step in steps.tolist():
@@ -171,8 +171,8 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
 
 
 def batch_scale(run: Run, step: int) -> tuple[float, float] | None:
-    """Mean m and deviation s with which training made the advantages of a step's responses: A = (r − V − m) / s. None unless
-    one m and s fit them all.
+    """Mean m and deviation s with which training made the advantages of a step's responses: A = (r − V − m) / s. None
+    unless one m and s fit them all.
 
     Raises:
         RunError: the file is gone or damaged.
@@ -192,8 +192,8 @@ def batch_scale(run: Run, step: int) -> tuple[float, float] | None:
 
 
 def one_passing_text(run: Run, groups: Groups, middle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, of the first to the last a few, and the share of their passing answers that are one and the same text. An answer
-    that holds its label is not counted as such: right answers to questions with one label may be alike.
+    """Steps, of the first to the last a few, and the share of their passing answers that are one and the same text.
+    An answer that holds its label is not counted as such: right answers to questions with one label may be alike.
 
     Args:
         middle: the reward above which an answer passes.

@@ -11,26 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol, TypeVar
 
 import numpy as np
 
 from openrlhf_ebpo.run.run_log import dig
 
 from .change import t_quantile
-from .runs import Run
+from .text import common_start
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
-
-
-class Described(Protocol):
-    """A run and its run.json."""
-
-    run: Run
-    about: dict
-
-
-T = TypeVar("T", bound=Described)
 
 
 @dataclass(frozen=True)
@@ -47,10 +36,11 @@ def spread_words(n: int) -> str:
     return "band: from the lower to the higher" if n == 2 else "band: 95 % t-interval of the mean"
 
 
-def grouped(runs: Sequence[T]) -> list[list[T]]:
-    """Runs of one configuration together, in their order: the arguments are the same but seed, names and paths of what is
-    written. A run without arguments stands alone, and so does the copy of one that is there."""
-    found: dict[object, list[T]] = {}
+def grouped(runs: Sequence) -> list[list]:
+    """Runs (each with its `run` and `about`) of one configuration together, in their order: the arguments are the
+    same but seed, names and paths of what is written. A run without arguments stands alone, and so does the copy of
+    one that is there."""
+    found: dict[object, list] = {}
     for run in runs:
         same = configuration(run.about)
         alone = same is None or _is_copy(run, found.get(same, []))
@@ -86,7 +76,7 @@ def _in_names(seed: int) -> re.Pattern:
     return re.compile(rf"seed[-_= ]?{seed}(?!\d)", re.IGNORECASE)
 
 
-def _is_copy(run: Described, others: Sequence[Described]) -> bool:
+def _is_copy(run, others: Sequence) -> bool:
     """Test for the same seed and start: a run and its copy from the Hub are one training."""
     mark = seed_of(run.about), run.about.get("started")
     return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)
@@ -96,19 +86,13 @@ def name(keys: Sequence[str]) -> str:
     """Name what the names share, with * where they differ: seed-*/ebpo."""
     if len(keys) < 2:
         return "".join(keys)
-    start = reduce(_shared_start, keys)
-    end = reduce(_shared_start, [key[len(start) :][::-1] for key in keys])[::-1]
-    return f"{start}*{end}"
-
-
-def _shared_start(a: str, b: str) -> str:
-    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:same]
+    start = common_start(keys)
+    return f"{start}*{common_start([key[len(start) :][::-1] for key in keys])[::-1]}"
 
 
 def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
-    """Average (steps, values) of each run, at the steps that all of them have: where one ends, a mean of the others would jump.
-    None for fewer than two runs, or without such a step. Values that are not finite count as absent."""
+    """Average (steps, values) of each run, at the steps that all of them have: where one ends, a mean of the others
+    would jump. None for fewer than two runs, or without such a step. Values that are not finite count as absent."""
     if len(series) < 2:
         return None
     finite = [(np.asarray(x)[np.isfinite(y)], np.asarray(y, float)[np.isfinite(y)]) for x, y in series]

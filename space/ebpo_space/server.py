@@ -56,15 +56,16 @@ KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
 def is_lasting(scope: dict) -> bool:
-    """A file whose address changes with it: Gradio's have a hash in their names, ours the version behind them (head)."""
+    """A file whose address changes with it: Gradio's have a hash in their names, ours the version behind them
+    (head)."""
     ours = OURS.fullmatch(scope["path"]) and VERSION.fullmatch(scope["query_string"])
     return bool(ours or HASHED.fullmatch(scope["path"]))
 
 
 class SafeHeaders:
     """ASGI middleware: HEADERS and POLICY on every response. Each has its own nonce, scope["nonce"]: the scripts that
-    stand in the page run because they name it, and a text in the page cannot know it. Files that never change stay in the
-    browser."""
+    stand in the page run because they name it, and a text in the page cannot know it. Files that never change stay in
+    the browser."""
 
     def __init__(self, app):
         self.app = app

@@ -27,8 +27,8 @@ TOO_DEEP = "lists in lists, too deep to be shown"
 
 @dataclass(frozen=True)
 class Setting:
-    """One name and its value in each configuration, as text; None where it has none. A configuration of several runs may have
-    several values."""
+    """One name and its value in each configuration, as text; None where it has none. A configuration of several runs
+    may have several values."""
 
     name: str
     values: tuple[str | None, ...]
@@ -81,8 +81,8 @@ def shown(value) -> str:
 
 
 def compared(configurations: Sequence[Sequence[dict]]) -> list[Setting]:
-    """Line up the settings of configurations, the estimator's first. configurations: the runs of each, as `settings_of` gives
-    them."""
+    """Line up the settings of configurations, the estimator's first. configurations: the runs of each, as
+    `settings_of` gives them."""
     names = {name for runs in configurations for run in runs for name in run}
     ordered = sorted(names, key=lambda name: (name != ESTIMATOR, not name.startswith("algo.advantage."), name))
     return [Setting(name, tuple(_of_runs(runs, name) for runs in configurations)) for name in ordered[:MAX_SETTINGS]]

@@ -26,8 +26,8 @@ _STACKED = re.compile(
 
 
 class HTML(Markup):
-    """HTML that this app has written. Text that joins it (`html`, `joined`, +) goes through `harmless`; a page shows only
-    HTML as HTML. So a forgotten escape shows too much, and does nothing."""
+    """HTML that this app has written. Text that joins it (`html`, `joined`, +) goes through `harmless`; a page shows
+    only HTML as HTML. So a forgotten escape shows too much, and does nothing."""
 
     @classmethod
     def escape(cls, text) -> HTML:
@@ -74,15 +74,16 @@ def middle_cut(name, limit: int) -> str:
 
 
 def told_apart(names: Sequence[str], limit: int) -> list[str]:
-    """Names short enough for a legend: of long ones, what differs stays, with as much around it as there is room for."""
+    """Names short enough for a legend: of long ones, what differs stays, with as much around it as there is room
+    for."""
     if len(names) < 2 or max(map(len, names)) <= limit:
         return [middle_cut(name, limit) for name in names]
-    start = len(_common_start(names))
-    end = len(_common_start([name[start:][::-1] for name in names]))
+    start = len(common_start(names))
+    end = len(common_start([name[start:][::-1] for name in names]))
     return [_around(name, start, len(name) - end, limit) for name in names]
 
 
-def _common_start(names: Sequence[str]) -> str:
+def common_start(names: Sequence[str]) -> str:
     return os.path.commonprefix(list(names))  # noqa: RUF071 (by characters)
 
 

@@ -1,7 +1,7 @@
 """Warnings about a run's metrics, and the step where each begins. Pure; every threshold stands in `RULES`.
 
-A warning should be worth a click. So each rule wants more than one odd number, or a very odd one, and the thresholds are
-wide of what trainings that went well have shown: their entropy fell to a half, KL per step reached 0.05 nats for a
+A warning should be worth a click. So each rule wants more than one odd number, or a very odd one, and the thresholds
+are wide of what trainings that went well have shown: their entropy fell to a half, KL per step reached 0.05 nats for a
 step, a gradient norm three times its usual size.
 """
 
@@ -26,7 +26,8 @@ COPIED = "share of passing answers that are one text"  # measured in rollouts, n
 
 
 class Series(NamedTuple):
-    """One metric, without gaps. reward: the mean reward at the same steps, as a share from fail to pass, NaN where unknown."""
+    """One metric, without gaps. reward: the mean reward at the same steps, as a share from fail to pass, NaN where
+    unknown."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -58,8 +59,8 @@ class Rule:
 
 
 class Warned(NamedTuple):
-    """begins, last: the first and the last step that shows it (or is missing), of `count`; worst: the value furthest out; goes_on: up to the
-    end."""
+    """begins, last: the first and the last step that shows it (or is missing), of `count`; worst: the value furthest
+    out; goes_on: up to the end."""
 
     rule: Rule
     metric: str
@@ -96,7 +97,8 @@ def collapsed(series: Series, rule: Rule) -> np.ndarray:
 
 
 def spiked(series: Series, rule: Rule) -> np.ndarray:
-    """At least `level` times the median of the `window` steps before, far outside their spread, and at least `floor`."""
+    """At least `level` times the median of the `window` steps before, far outside their spread, and at least
+    `floor`."""
     values, flags = np.abs(series.values), np.zeros(len(series.values), bool)
     if len(values) <= FEWEST:
         return flags
@@ -128,7 +130,8 @@ def stays_at(series: Series, rule: Rule) -> np.ndarray:
 
 
 def fallen(series: Series, rule: Rule) -> np.ndarray:
-    """The mean of the last `window` steps is at most that share of the best one before, by more than noise between steps."""
+    """The mean of the last `window` steps is at most that share of the best one before, by more than noise between
+    steps."""
     values, window = series.values, rule.window
     if len(values) < 2 * window:
         return np.zeros(len(values), bool)
@@ -151,7 +154,8 @@ def moved(series: Series, rule: Rule) -> np.ndarray:
 
 
 def parted(series: Series, rule: Rule) -> np.ndarray:
-    """At most that share of the best value before, by `floor` or more, while the reward has risen since that best value."""
+    """At most that share of the best value before, by `floor` or more, while the reward has risen since that best
+    value."""
     best = np.maximum.accumulate(series.values)
     at = np.array([int(series.values[: i + 1].argmax()) for i in range(len(series.values))], int)
     fell = (series.values <= rule.level * best) & (best - series.values >= rule.floor)
@@ -193,8 +197,8 @@ def found(
     rules: Iterable[Rule] = RULES,
     more: Mapping[str, tuple[np.ndarray, np.ndarray]] = MappingProxyType({}),
 ) -> list[Warned]:
-    """The warnings of a run in order of their first step. rewards: what fails and what passes; more: steps and values of what
-    is measured elsewhere than in metrics.jsonl, by name."""
+    """The warnings of a run in order of their first step. rewards: what fails and what passes; more: steps and values
+    of what is measured elsewhere than in metrics.jsonl, by name."""
     measured = {
         name: series for name, series in ({HELD_OUT: metrics.held_out()} | dict(more)).items() if len(series[0])
     }

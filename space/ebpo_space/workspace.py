@@ -68,8 +68,8 @@ class Workspace:
         return sorted(turns[:AT_ONCE], key=[key for group in groups for key in group].index)
 
     def described(self) -> list[Opened]:
-        """The listed runs as their run.json describes them, without metrics. Those that differ only in their seed share the
-        number of a colour."""
+        """The listed runs as their run.json describes them, without metrics. Those that differ only in their seed
+        share the number of a colour."""
         known = {key: self.runs.known(key) for key in self.runs.listed()}
         about = {key: attempt(lambda run=run: describe(run), {}, []) if run else {} for key, run in known.items()}
         runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]

@@ -32,7 +32,8 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """notes: problems; sum: states of all runs; headline: who won; seeds: runs of one configuration; cards: each run."""
+    """notes: problems; sum: states of all runs; headline: who won; seeds: runs of one configuration; cards: each
+    run."""
     if not workspace.runs.listed() and not view["runs"]:
         return {"notes": no_runs(workspace.runs.awaited()), "sum": "", "headline": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)

@@ -1,4 +1,5 @@
-"""The questions of a task, in any order, each with the success rate of every column of the table; and all samples of one."""
+"""The questions of a task, in any order, each with the success rate of every column of the table; and all samples of
+one."""
 
 from __future__ import annotations
 
@@ -95,8 +96,8 @@ def orders_of(across: Sequence[Column]) -> list[str]:
 
 
 def ordered(rates: Rates, across: Sequence[Column], by: str) -> list[str]:
-    """The questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart: by the
-    difference between the runs' last columns."""
+    """The questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart: by
+    the difference between the runs' last columns."""
     values = {key: _value(rates[key], across, by) for key in rates}
     return sorted(rates, key=lambda key: (values[key], key))
 
