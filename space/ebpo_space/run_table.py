@@ -10,8 +10,10 @@ from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.redact import without_homes
 
 from . import seeds
+from .change import written
 from .condition import Condition, clock, condition, seconds, signs
-from .figures import colour, number
+from .figures import colour
+from .outcome import evaluated, shares
 from .runs import AT_ONCE
 from .tables import STATE, dot, notices, setting
 from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
@@ -34,6 +36,7 @@ class Row:
     steps: int = 0
     reward: float | None = None
     held_out: float | None = None
+    is_share: bool = False  # the reward
 
 
 def _started(row: Row) -> float | None:
@@ -56,8 +59,8 @@ COLUMNS: Mapping[str, tuple[Callable, Callable]] = {
         lambda row: row.step,
         lambda row: _or_dash(row.step, lambda step: f"{step:,}{f' of {row.steps:,}' if row.steps else ''}"),
     ),
-    "reward": (lambda row: row.reward, lambda row: _or_dash(row.reward, number)),
-    "held-out": (lambda row: row.held_out, lambda row: _or_dash(row.held_out, number)),
+    "reward": (lambda row: row.reward, lambda row: _or_dash(row.reward, lambda value: written(value, row.is_share))),
+    "held-out": (lambda row: row.held_out, lambda row: _or_dash(row.held_out, lambda value: written(value, True))),
     "started": (_started, lambda row: _or_dash(_started(row), clock)),
 }
 SORTS = ("", *COLUMNS, *(f"-{name}" for name in COLUMNS))
@@ -145,7 +148,8 @@ def _unread(run: Opened) -> Row:
 
 
 def _read(run: Opened, state: Condition) -> Row:
-    (_, rewards), (_, held) = run.metrics.rewards(), run.metrics.held_out()
+    rewards, is_share = shares(run.metrics.rewards()[1], run.rewards)
+    held = next((values for _, values in (evaluated(run.run), run.metrics.held_out()) if len(values)), ())
     last = rewards[-max(len(rewards) // 10, 1) :]
     return Row(
         *(run.run.key, run.run.number, run.about, run.estimator, state.kind),
@@ -153,6 +157,7 @@ def _read(run: Opened, state: Condition) -> Row:
         steps=state.steps,
         reward=float(last.mean()) if len(last) else None,
         held_out=float(held[-1]) if len(held) else None,
+        is_share=is_share,
     )
 
 
