@@ -153,7 +153,11 @@ class RunningEstimator:
             PriorMismatch: there is none, it is damaged, or another estimator's.
         """
         if not self.config.reset_prior:
-            self.state = self.before = stored.read(self.estimator, Path(folder, PRIOR))
+            self.load(folder)
+
+    def load(self, folder: str | Path) -> None:
+        """Read the prior.json of a checkpoint, under the conditions of `restore`."""
+        self.state = self.before = stored.read(self.estimator, Path(folder, PRIOR))
 
     def unpack(self, packed: Any, source: str) -> None:
         """Take what `pack` gave, under the conditions of `restore`; `source` names it in messages."""

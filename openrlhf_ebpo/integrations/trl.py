@@ -44,7 +44,19 @@ class EBPOMixin:
                 "estimators take their weighted sum: leave it at 'sum_then_normalize'"
             )
         self.running = RunningEstimator(estimator, self.num_generations, estimator_settings)
+        if self.tools:
+            self._refuse_score_weights()
         self._gathered: torch.Tensor | None = None
+        self._drawn = 0  # which of the sampler's generation cycles the latest batch is of
+
+    def _refuse_score_weights(self) -> None:
+        try:
+            self.running.rehearse_without_log_probabilities()
+        except UsageError:
+            raise UsageError(
+                f"estimator {self.running.estimator.name!r} with these settings weighs responses by their log-probabilities, "
+                "which TRL's tools do not allow: leave tools out, or choose another estimator (ebpo with preset corrected)"
+            ) from None
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._gathered = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -54,6 +66,8 @@ class EBPOMixin:
         output = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
+        self._drawn = self._cycle_of(self._step % self.args.gradient_accumulation_steps)
+        self.running.before = self.running.state
         each = self._gathered
         rewards = (each * self.reward_weights.to(each.device)).nansum(1)
         rewards[each.isnan().all(1)] = torch.nan  # no function scored it
@@ -98,16 +112,34 @@ class EBPOMixin:
             log_probs = self._get_per_token_logps_and_entropies(self.model, tokens, attended, mask.shape[1], size)[0]
         return ((1 - log_probs.double().exp()) ** 2 * mask).sum(1)
 
-    def _save(self, output_dir=None, state_dict=None):
-        """With the weights, so that the prior lies in a checkpoint before TRL pushes it or removes an older one.
+    def _cycle_of(self, micro_batches: int = 0) -> int:
+        """Return which generation cycle of the sampler comes so many micro-batches after the latest optimizer step."""
+        position = self.state.global_step * self.args.gradient_accumulation_steps + micro_batches
+        return position // (self.args.steps_per_generation * self.num_iterations)
 
-        Within a generation cycle (steps_per_generation x num_iterations micro-batches) a resumed run draws the cycle's
-        prompts again: it gets the state from before them, and none enters the prior twice. The copy in the output directory is what `hub_strategy="every_save"` uploads.
+    def _write_prior(self, folder: Path) -> None:
+        """Within a generation cycle a resumed run draws the cycle's prompts again: it gets the state from before them. No
+        prompt enters the prior twice, and none that was trained on is left out.
         """
+        folder.mkdir(parents=True, exist_ok=True)
+        self.running.save(folder, before=self._cycle_of() == self._drawn)
+
+    def _save_checkpoint(self, model, trial):
+        """Write the prior first: TRL pushes the checkpoint at the end, and FSDP does not call `_save` for sharded weights."""
+        if self.args.should_save:
+            self._write_prior(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"))
+        super()._save_checkpoint(model, trial)
+
+    def _save(self, output_dir=None, state_dict=None):
+        """The copy in the output directory is what `hub_strategy="every_save"` uploads."""
         super()._save(output_dir, state_dict)
-        within = bool(self._step % (self.args.steps_per_generation * self.num_iterations))
         for folder in {Path(output_dir or self.args.output_dir), Path(self.args.output_dir)}:
-            self.running.save(folder, before=within)
+            self._write_prior(folder)
+
+    def _load_best_model(self):
+        """Take the prior that belongs to the best weights, for their export."""
+        super()._load_best_model()
+        self.running.load(self.state.best_model_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)

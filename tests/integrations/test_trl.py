@@ -117,6 +117,37 @@ def test_no_prompt_enters_the_prior_twice_where_a_generation_cycle_is_cut(tmp_pa
     assert batches(tmp_path / "cut")[0]["prior"]["batches"] == 2
 
 
+def test_a_batch_that_was_trained_on_stays_in_the_prior_over_two_such_resumes(tmp_path):
+    """After the first, TRL's cycles begin in the middle of the sampler's, so that the second comes between two of these."""
+    cycle = {"steps_per_generation": 2, "gradient_accumulation_steps": 1, "save_steps": 1}
+    train(tmp_path, "--die_at", "3", status=-signal.SIGKILL, **cycle)
+    train(tmp_path, "--resume", "--die_at", "4", status=-signal.SIGKILL, **cycle)
+    saved = [json.loads((tmp_path / f"checkpoint-{n}" / "prior.json").read_text())["batches"] for n in (2, 3, 4)]
+    assert saved == [1, 1, 2]
+    train(tmp_path, "--resume", **cycle)
+    assert batches(tmp_path)[0]["prior"]["batches"] == 3
+
+
+def test_a_checkpoint_whose_weights_trl_does_not_save_itself_has_its_prior_before_it_is_pushed(tmp_path, monkeypatch):
+    """As with FSDP and sharded state dicts."""
+    trainer, pushed = built(tmp_path), []
+    trainer.is_fsdp_enabled, trainer.args.push_to_hub, trainer.args.save_only_model = True, True, True
+    plugin = type("Plugin", (), {"state_dict_type": "SHARDED_STATE_DICT"})
+    monkeypatch.setattr(type(trainer.accelerator.state), "fsdp_plugin", plugin, raising=False)
+    monkeypatch.setattr(
+        trainer, "_push_from_checkpoint", lambda folder: pushed.append(Path(folder, "prior.json").exists())
+    )
+    trainer._save_checkpoint(trainer.model, None)
+    assert pushed == [True] and not list(tmp_path.glob("checkpoint-0/*.safetensors"))
+
+
+def test_the_best_weights_are_exported_with_their_prior(tmp_path):
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "best", "greater_is_better": True}
+    train(tmp_path, "--best_at", "2", eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=4, **best)
+    priors = [(tmp_path / folder / "prior.json").read_text() for folder in ("export", "checkpoint-2", "checkpoint-6")]
+    assert priors[0] == priors[1] != priors[2]
+
+
 def test_two_processes_have_one_prior_and_each_its_own_advantages(tmp_path):
     output = tmp_path / "two"
     train(output, processes=2, per_device_train_batch_size=4)
@@ -134,17 +165,28 @@ def test_evaluation_leaves_the_prior_alone(tmp_path, unbroken):
     assert any("eval_reward" in row for row in json.loads((output / "log.json").read_text()))
 
 
-def built(tmp_path, estimator="ebpo", settings=None, **trl):
+def built(tmp_path, estimator="ebpo", settings=None, tools=None, **trl):
     from datasets import Dataset
     from trl import GRPOConfig
+    from trl.chat_template_utils import qwen3_chat_template
 
     config = GRPOConfig(
         output_dir=str(tmp_path), report_to="none", use_cpu=True, bf16=False, num_generations=2, per_device_train_batch_size=4, **trl
     )  # fmt: skip
     prompts = Dataset.from_list([{"prompt": "bc"}, {"prompt": "de"}])
+    reading = tokenizer()
+    reading.chat_template = qwen3_chat_template if tools else None
     return Recorded(
-        model(), has_an_a, config, prompts, None, tokenizer(), estimator=estimator, estimator_settings=settings
+        model(), has_an_a, config, prompts, None, reading, tools=tools, estimator=estimator, estimator_settings=settings
     )
+
+
+def look_up(word: str) -> str:
+    """Look a word up.
+
+    Args:
+        word: the word.
+    """
 
 
 @pytest.mark.parametrize(
@@ -153,6 +195,7 @@ def built(tmp_path, estimator="ebpo", settings=None, **trl):
         ("gae", {"estimator": "gae"}),
         ("Did you mean ebpo", {"estimator": "ebop"}),
         ("presett", {"settings": {"presett": "paper"}}),
+        ("tools do not allow", {"settings": {"preset": "robust"}, "tools": [look_up]}),
         ("normalize_then_sum", {"multi_objective_aggregation": "normalize_then_sum"}),
     ],
 )

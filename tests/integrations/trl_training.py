@@ -54,6 +54,10 @@ class Recorded(EBPOTrainer):
 
     batches: list[dict]
     die_at: int = 0
+    best_at: int = 0
+
+    def evaluate(self, *args, **kwargs):
+        return {**super().evaluate(*args, **kwargs), "eval_best": float(self.state.global_step == self.best_at)}
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -83,6 +87,7 @@ def main() -> None:
     parser.add_argument("--trl", type=json.loads, default={}, help="settings of GRPOConfig")
     parser.add_argument("--golden", type=Path, help="rewards of this table in place of the task's")
     parser.add_argument("--die_at", type=int, default=0)
+    parser.add_argument("--best_at", type=int, default=0, help="the best step; its model is exported")
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -97,8 +102,10 @@ def main() -> None:
         model(), reward, config, Dataset.from_list(prompts), Dataset.from_list(prompts[:4]), tokenizer(),
         estimator=args.estimator, estimator_settings=args.estimator_settings,
     )  # fmt: skip
-    trainer.batches, trainer.die_at = [], args.die_at
+    trainer.batches, trainer.die_at, trainer.best_at = [], args.die_at, args.best_at
     trainer.train(resume_from_checkpoint=args.resume)
+    if args.best_at:
+        trainer.save_model(str(args.output / "export"))
     rank = trainer.accelerator.process_index
     weights = torch.cat(
         [weight.detach().flatten() for weight in trainer.accelerator.unwrap_model(trainer.model).parameters()]
