@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from code and from saved results: estimators, metrics, regimes.
+"""The tables in docs/ that are made from code: estimators, metrics.
 
 python scripts/tables.py --write
 python scripts/tables.py --check     exit status 1 where a page is not what the code says
@@ -16,9 +16,6 @@ from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.run.catalogue import GROUPS, Metric
 
 DOCS = Path(__file__).parents[1] / "docs"
-USUAL = ", 150 steps of 128 rollouts"  # of a regime; the page says it once
-sys.path.append(str(DOCS.parent / "research"))
-from lab import summaries as learning  # noqa: E402  (from research/)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -67,14 +64,9 @@ def _metric(metric: Metric) -> str:
     return f"| `{metric.name}` | {metric.with_unit(metric.title)}: {metric.tells} | {metric.worry} |"
 
 
-def learned(made: Callable[[list[dict]], str]) -> str:
-    return made(learning.summarised(DOCS / "results" / "learning.json"))
-
-
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "estimators": ("estimator.md", estimators),
     "metrics": ("runs.md", metrics),
-    "regimes": ("results.md", lambda: learned(learning.overview).replace(USUAL, "")),
 }
 
 if __name__ == "__main__":

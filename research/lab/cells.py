@@ -101,6 +101,7 @@ CELLS = {
     "scratchpad-cut": Cell(0.05, task="cut-scratchpad", steps=300),
     "scratchpad-long": Cell(0.05, task="long-scratchpad"),
     "scratchpad-long-sequence": Cell(0.05, task="long-scratchpad", loss="sequence"),
+    "tiny": Cell(0.05, steps=15, rollouts=8, group=2, examples="mixed"),  # does it all run?
 }
 
 

@@ -16,7 +16,7 @@ from test_weight_sync import log_probs, runner
 
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-pytestmark = [  # nightly; daily: integration/test_weight_sync.py, unit/test_smollm2.py
+pytestmark = [  # nightly; daily: integration/test_weight_sync.py, unit/test_research.py
     pytest.mark.nightly,
     pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is not used beside CUDA"),
 ]

@@ -8,7 +8,6 @@ import torch
 from estimates import ebpo_step
 from properties import given, settings, st
 
-from lab.bandit import Bandit, train
 from openrlhf_ebpo.estimator.advantage import group_outcomes, grpo_advantages
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
@@ -223,13 +222,3 @@ def test_rescued_responses_are_valid_and_were_zero_under_grpo():
     assert result.metrics["ebpo/rescued_fraction"] == pytest.approx(6 / 10)
     nothing = ebpo_step(torch.zeros(3, 4), ALL, Prior(), CONFIG)
     assert nothing.metrics["ebpo/rescued_fraction"] == 0.0
-
-
-@pytest.mark.parametrize(("optimizer", "rates", "gain"), [("adam", [0.05], 2), ("sgd", [100.0, 300.0], 0)])
-def test_the_gain_in_the_simulation_is_an_artefact_of_adam(optimizer, rates, gain):
-    simulated = Bandit(-1.1, optimizer, steps=150, prompts=128, batch=32)
-    grpo, ebpo = (
-        max(np.mean([train(simulated, name, rate, seed) for seed in range(2)]) for rate in rates)
-        for name in ("group_norm", "ebpo")
-    )
-    assert ebpo > gain * grpo > 0 if gain else 0 < ebpo < 1.2 * grpo

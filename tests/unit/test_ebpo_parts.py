@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lab import baseline_error
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import clusters
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
@@ -379,19 +378,6 @@ def test_an_adaptive_history_remembers_long_while_nothing_changes_and_forgets_af
     assert found[39][0] > 15
     assert min(half_life for half_life, _ in found[40:50]) < found[39][0] / 1.5
     assert found[46][1] == pytest.approx(0.75, abs=0.05)
-
-
-@pytest.mark.parametrize(("prompts", "most"), [(128, 1.02), (32, 1.03)])
-@pytest.mark.parametrize("rises", [False, True], ids=["still", "rising"])
-def test_the_adaptive_history_stays_near_the_bayes_risk(prompts, most, rises):
-    source = baseline_error.rising(8.0, 200, prompts) if rises else baseline_error.still(2.0, 6.0, prompts)
-    errors = [baseline_error.error_over_risk(ebpo(preset="corrected"), source, 200, seed) for seed in range(3)]
-    assert 1 <= sum(errors) / 3 < most
-
-
-def test_the_table_in_closed_form_is_the_known_one():
-    assert baseline_error.exact_ratios(0.3, 0.3, 8) == pytest.approx([1.075, 1.117, 1.0, 1.0, 1.002], abs=6e-4)
-    assert baseline_error.exact_ratios(2.0, 6.0, 4) == pytest.approx([3.0, 1.255, 1.32, 1.0, 1.5], abs=6e-4)
 
 
 def test_a_history_of_one_batch_counts_those_before_and_holds_none_of_them():

@@ -1,27 +1,69 @@
-"""Every script of research/ starts from a checkout: what it imports, of its siblings and of the package, is there."""
+"""Every script that is not installed starts from a checkout, measures one tiny cell, and prints its table."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from patience import seconds
 
-RESEARCH = Path(__file__).parents[2] / "research"
-HELP_OF_EACH = """
-import runpy, sys
-for path in sys.argv[1:]:
-    sys.argv = [path, "--help"]
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        assert not end.code, f"{path}: {end.code}"
-"""
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+TINY = ["--cells", "tiny", "--seeds", "2", "--threads", "1", "--output"]
+SCRIPTS = {  # script -> arguments ("OUTPUT" is a new folder), a line of what it prints
+    "research/learning.py": ([*TINY, "OUTPUT", "--width", "8", "--estimators", "group_norm", "ebpo"], ""),
+    "research/gradient_variance.py": ([*TINY, "OUTPUT", "--batches", "4"], "| `tiny` |"),
+    "research/kappa.py": ([*TINY, "OUTPUT", "--responses", "64"], "| `tiny` |"),
+    "research/learning_real.py": (["--table", "--output", RESULTS / "learning_real.json"], "| EBPO |"),
+    "research/estimator_quality.py": (["--quick"], "| half_life 4 |"),
+    "research/interval_coverage.py": (["--repetitions", "20"], "| task |"),
+    "research/gpu_hours.py": ([], "Qwen3-14B"),
+    "research/figures.py": (["--only", "mse", "--seeds", "2", "--output", "OUTPUT"], "mse.png"),
+    "research/scaling.py": (["64x50"], "| 64 x 50 |"),
+    "research/gpu_check.py": (["OUTPUT", "--cpu", "--only", "machine"], "machine"),
+    "scripts/audit.py": (["--pins", "3.11", ROOT / "requirements" / "cpu.txt"], "openrlhf==0.11.2"),
+}
+HELP = [
+    "research/learning_smollm2.py",
+    "research/overhead.py",
+    "research/space.py",
+    "research/eval_vs_lm_eval.py",
+    "scripts/smollm2.py",
+]
 
 
-@pytest.mark.nightly  # daily: unit/test_figures.py, unit/test_learning_bench.py, unit/test_gpu_check.py import most of them
-def test_every_script_has_a_help():
-    scripts = sorted(map(str, RESEARCH.glob("*.py")))
-    command = [sys.executable, "-c", HELP_OF_EACH, *scripts]
-    done = subprocess.run(command, cwd=RESEARCH, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("usage: ") == len(scripts) > 10
+def output_of(*command, status: int = 0) -> str:
+    limit = seconds(100)
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=limit)
+    assert done.returncode == status, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_measures_a_tiny_cell_and_prints_its_table(script, tmp_path):
+    arguments, line = SCRIPTS[script]
+    words = [tmp_path / "output" if word == "OUTPUT" else word for word in arguments]
+    assert line in output_of(sys.executable, script, *words)
+
+
+def test_the_table_of_what_is_saved_is_the_one_in_the_page():
+    printed = output_of(sys.executable, "research/learning.py", "--table", "--output", RESULTS / "learning.json")
+    rows = [line for line in printed.splitlines() if line.startswith("| start 5%, G = 2, ")]
+    end = rows[0].partition(" | ")[2]
+    assert end in (ROOT / "docs" / "results.md").read_text()
+
+
+@pytest.mark.parametrize("script", HELP)
+def test_a_script_that_needs_trainings_or_another_package_has_a_help(script):
+    assert output_of(sys.executable, script, "--help").startswith("usage: ")
+
+
+def test_the_walkthrough_refuses_a_number_of_steps_that_is_no_episode_before_it_sets_anything_up(tmp_path):
+    words = ["env", "STEPS=7", "bash", "scripts/walkthrough.sh", tmp_path / "run"]
+    assert "error: STEPS is 7; give a multiple of 10" in output_of(*words, status=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_wheelhouse_script_refuses_a_machine_without_the_right_python(tmp_path):
+    words = ["env", "PYTHON=false", "bash", "scripts/make_wheelhouse.sh", tmp_path / "wheels"]
+    assert "error: " in output_of(*words, status=1)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"estimator.md": "| `ebpo` |", "results.md": "| regime |", "runs.md": "| `reward` | Reward:"}
+PAGES = {"estimator.md": "| `ebpo` |", "runs.md": "| `reward` | Reward:"}
 
 
 def call(*argv):
