@@ -94,6 +94,14 @@ _ACCESS_TOKEN = re.compile(r"(?:auth|access|api|hf|hub|huggingface|wandb|github|
 _WEAK_NAME = re.compile(r"(?:^|[._/ -])(?:key|auth)$")
 _STRONG_KEY = re.compile(r"(?:api|access|secret|private|signing|encryption)[._/ -]?key$")
 _PLACEHOLDER = re.compile(r"your|example|placeholder|changeme|insert|xxxx|0{12}|\*\*\*|\.\.\.", re.IGNORECASE)
+# Harmless texts of the form NAME=value: names of columns and of special tokens, numbered words, and code.
+_HARMLESS = re.compile(
+    r"(?:[A-Z0-9]+_)*(?:PRIMARY|FOREIGN|SORT|GROUP|PARTITION|CACHE|INPUT|OUTPUT|LABEL|MODEL|DATASET|BOS|EOS|PAD|UNK|SEP|CLS|MASK"
+    r"|TOKENIZER)_(?:KEY|TOKEN)=.*"
+    r"|[^=:]*[=:]\s*[\"']?(?:(?:password|secret|token|key)[-_]?(?:abc)?123(?:456)?|not[-_]needed[-_0-9]*)"
+    r"|[^=:]*[=:]\s*[a-z_]+(?:\.[a-z_][a-z0-9_]*)+",
+    re.DOTALL,
+)
 _COMMON_PASSWORDS = frozenset(
     ("password", "pass", "passwd", "pwd", "secret", "postgres", "root", "admin", "user", "test", "guest", "mysql")
 )
@@ -158,9 +166,14 @@ def is_placeholder(secret: str) -> bool:
 
 def find_private(text: str, homes: tuple[str, ...]) -> int | None:
     """Return the first match of `private_pattern` that is not a placeholder, or None."""
-    found = [match.start() for match in re.finditer(SECRETS, text, re.ASCII) if not is_placeholder(match[0])]
+    found = [match.start() for match in re.finditer(SECRETS, text, re.ASCII) if not _is_harmless(match)]
     found += [match.start() for home in homes for match in re.finditer(_home(home) + _HOME_ENDS, text)]
     return min(found, default=None)
+
+
+def _is_harmless(match: re.Match) -> bool:
+    is_call = "=" in match[0] and match.string[match.end() : match.end() + 1] == "("
+    return is_call or is_placeholder(match[0]) or bool(_HARMLESS.fullmatch(match[0]))
 
 
 def without_homes(text: str) -> str:

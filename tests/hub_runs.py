@@ -9,6 +9,7 @@ from safetensors.numpy import save, save_file
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub.exports import Export, read_record
 from openrlhf_ebpo.hub.push import Push, drain
+from openrlhf_ebpo.hub.settings import check_target
 from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_log import read_run
@@ -70,6 +71,11 @@ def set_repo(run_dir: Path, **hub) -> Path:
 
 def export_of(run_dir: Path, step: int) -> Export:
     return Export(step, model_of(run_dir, step))
+
+
+def notices(hub) -> str:
+    """What a training is told of its --hub.repo at its start."""
+    return "\n".join(check_target(hub_api(), REPO, True, None, "--hub.repo"))
 
 
 def states(run_dir: Path) -> dict[str, str]:

@@ -16,12 +16,13 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import try_lock, write_json
 from openrlhf_ebpo.hub.content import matches
 from openrlhf_ebpo.hub.model_files import model_content
-from openrlhf_ebpo.hub.publish import PEOPLES, commit_of, listing
+from openrlhf_ebpo.hub.public import public_run
+from openrlhf_ebpo.hub.publish import PEOPLES, check_same_run, listing
 from openrlhf_ebpo.hub_client import hub_errors, in_time
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.resume import BEST
-from openrlhf_ebpo.run.run_lock import check_free, read_holder
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run, timestamp
+from openrlhf_ebpo.run.run_lock import read_holder
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, dig, read_run, timestamp
 
 RECORD = "hub.json"
 STATES = ("waits", "pushing", "pushed", "failed")
@@ -82,25 +83,28 @@ def is_training(run_dir: Path) -> bool:
     try:
         if (read_run(run_dir) or {}).get("status") != "running":
             return False
-        check_free(run_dir)
-    except RunDirectoryError:  # the lock is held, or run.json is being replaced
+        with open(run_dir / LOCK) as lock:
+            return not try_lock(lock, shared=True)
+    except FileNotFoundError:
+        return False
+    except (RunDirectoryError, OSError):  # run.json is being replaced, or the disk has no locks
         return True
-    return False
 
 
 # There
 
 
-def tags(api, repo: str) -> dict[str, str]:
-    """Tag -> commit of a repo; {} if it does not exist.
+def tags(api, repo: str, run_dir: Path) -> dict[str, str]:
+    """Tag -> commit of a repo of this run; {} if it does not exist.
 
     Raises:
-        HubError: the Hub cannot be asked.
+        HubError: the Hub cannot be asked, or the repo holds something else.
     """
+    run = public_run(read_run(run_dir) or {})
 
     def ask() -> dict[str, str]:
         with hub_errors(f"looking at the tags of {repo}"):
-            if not commit_of(api, repo, "model", "main"):
+            if not check_same_run(api, repo, run):
                 return {}
             return {ref.name: ref.target_commit for ref in api.list_repo_refs(repo).tags}
 

@@ -214,21 +214,21 @@ class Push:
         self.missing = [each for each in every if self.done.get(each.step) != each.state()]
         last = None
         try:
-            known = tags(self.api, self.repo) if self.missing else {}
+            known = tags(self.api, self.repo, self.run_dir) if self.missing else {}
         except HubError as error:
-            known, last = {}, error
+            self.fail(self.missing[0], error)
+            return error
         for export in list(self.missing):
             state = export.state()
-            error = last if last and not last.permanent else self.attempt(export, known)
+            error = self.attempt(export, known)
             if error is None:
                 self.done[export.step] = state
                 self.missing.remove(export)
-            elif not error.permanent:
-                self.fail(export, error)
-                return error
-            else:
-                self.fail(export, error)
-                last = error
+                continue
+            self.fail(export, error)
+            last = error
+            if not error.permanent:
+                break
         return last
 
     def attempt(self, export: Export, known: dict[str, str]) -> HubError | None:
@@ -346,7 +346,7 @@ def chosen_files(args: argparse.Namespace, run_dir: Path, export: Export) -> dic
 
 def dry_run(args: argparse.Namespace, run_dir: Path, api, one: bool) -> None:
     """List what would go, without leaving a trace."""
-    known = {} if one else tags(api, args.repo)
+    known = {} if one else tags(api, args.repo, run_dir)
     wanted = [chosen_export(run_dir, args.step)] if one else exports(run_dir)
     for export in wanted:
         if one or not is_pushed(api, args.repo, export, known):

@@ -79,7 +79,7 @@ def read_steps(run_dir: Path, repo: str, pushes: bool) -> list[Step]:
     api, rows = hub_api(), read_record(run_dir)["steps"]
     listed, known, away = exports(run_dir), {}, None
     try:
-        known = tags(api, repo) if listed else {}
+        known = tags(api, repo, run_dir) if listed else {}
     except HubError as error:
         away = error
     return [_step(api, repo, export, known, away, rows.get(str(export.step), {}), pushes) for export in listed]
@@ -93,7 +93,7 @@ def _step(api, repo: str, export: Export, known, away: HubError | None, row: dic
             gone = "" if export.model.is_dir() else " (the exported model is gone here, so only its tag was looked for)"
             return Step(export.step, "pushed", f"{api.endpoint}/{repo}/tree/{step_tag(export.step)}{gone}")
     except HubError as error:
-        return Step(export.step, "unknown", plain(f"the Hub cannot be asked: {error}"))
+        return Step(export.step, "unknown", plain(error))
     except UsageError as error:
         return Step(export.step, "failed", plain(error))
     if not export.model.is_dir():
@@ -114,7 +114,7 @@ def advice(run_dir: Path, steps: list[Step], code: int, pushes: bool) -> str:
     if code == DONE:
         return "all that was saved is pushed" if steps else "nothing has been saved yet"
     if any(step.state == "unknown" for step in steps):
-        return "what the Hub has is not known now: repeat the command later"
+        return "what the Hub has of this run is not known: mend what is said above, or repeat the command later"
     if not pushes:
         return f"no process pushes; finish with: openrlhf-ebpo hub push {shlex.quote(str(run_dir))}"
     return f"details: {run_dir / 'hub' / 'push.log'}"

@@ -229,6 +229,18 @@ def test_a_secret_in_a_string_of_json_is_found(form, name):
         Publishable({name: text.encode()})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("PRIMARY_KEY=user_id_0123456", "CACHE_KEY=model-v2-layers-12", "BOS_TOKEN=bos_token_id_1234"),
+        *('"password": "password123"', 'api_key="token-abc123"', 'api_key="not-needed-1234"'),
+        *("access_token=request.session_v2_token", "api_key = get_key_from_vault1()"),
+    ],
+)
+def test_harmless_texts_stop_no_push(text):
+    assert Publishable({"chat_template.jinja": text.encode()})
+
+
 def test_root_is_not_a_private_home(monkeypatch):
     monkeypatch.setenv("HOME", "/root")
     assert "/root" not in own_homes()

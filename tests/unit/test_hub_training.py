@@ -269,6 +269,7 @@ def running(hub, hub_environment, trainer, tmp_path, monkeypatch):
     args.hub.wait = seconds(60)
     yield args, run_dir
     end(run_dir)
+    end(run_dir)
 
 
 def end(run_dir) -> bool:
