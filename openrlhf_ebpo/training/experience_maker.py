@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.training import mismatch, unread_answers, zero_advantage
 from openrlhf_ebpo.training.phases import ADVANTAGES, CHECKING_SAMPLES, LOG_PROBS
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
+from openrlhf_ebpo.training.prompts import data_parallel_ranks
 from openrlhf_ebpo.training.returns import token_returns
 from openrlhf_ebpo.training.rollouts import Rollouts
 
@@ -68,6 +70,28 @@ class EBPOExperienceMaker:
             _raise_if_all_failed(self._errors)
             complete_scores(rollout_samples)
         complete_info(rollout_samples)
+
+    def split_rollout_samples(self, rollout_samples):
+        """Cut a batch into micro-batches of one size, as many for every rank: upstream's own cut gives ranks unequal numbers
+        of responses, and they wait for each other forever."""
+        rollout, ranks = self.args.rollout, self._ranks()
+        size = micro_batch_size(len(rollout_samples), ranks, rollout.micro_batch_size)
+        if ranks == 1 or self.args.train.dynamic_batch_enable or size is None:
+            return super().split_rollout_samples(rollout_samples)
+        asked, rollout.micro_batch_size = rollout.micro_batch_size, size
+        try:
+            return super().split_rollout_samples(rollout_samples)
+        finally:
+            rollout.micro_batch_size = asked
+
+    def _ranks(self) -> int:
+        """Return how many parts a batch is cut into: the least number that the data-parallel ranks of every model divide."""
+        from openrlhf.trainer.ray.launcher import RayActorGroup
+
+        models = (self.critic_model_group, self.reward_model_group, self.initial_model_group)
+        groups = [model for model in models if isinstance(model, RayActorGroup)]
+        sizes = [len(group._actor_handlers) // group.duplicate_actors for group in groups]
+        return math.lcm(data_parallel_ranks(self.args), *sizes)
 
     def make_experience(self, samples_list):
         with self.during(LOG_PROBS):
@@ -169,6 +193,14 @@ class EBPOExperienceMaker:
         )
         batch = self._batch(rewards, torch.ones_like(rewards, dtype=torch.bool), rollouts)
         return observed(batch, advantages.numpy(), self.config.fail_reward, self.config.pass_reward)
+
+
+def micro_batch_size(responses: int, ranks: int, limit: int) -> int | None:
+    """Return the largest size up to `limit` that divides the responses of a rank; None if they do not divide among ranks."""
+    share, rest = divmod(responses, ranks)
+    if rest or not share:
+        return None
+    return max(size for size in range(1, min(limit, share) + 1) if share % size == 0)
 
 
 def group_std(result: Estimate) -> np.ndarray:

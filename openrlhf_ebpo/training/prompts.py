@@ -92,16 +92,19 @@ class TrainableBatches:
 def trainable(responses: int, args) -> int:
     """Return how many of a batch's responses fill complete groups and complete optimizer steps.
 
-    Without them, several ranks get unequal numbers of micro-batches and wait for each other forever, fewer responses
-    than ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A single
+    Without them, several ranks get unequal numbers of responses and wait for each other forever, fewer responses than
+    ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A single
     rank without it carries the rest into the next step; that is left to upstream.
     """
-    ranks = (
-        args.actor.num_nodes * args.actor.num_gpus_per_node // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
-    )
-    if ranks <= 1 and not args.train.dynamic_batch_enable:
+    if data_parallel_ranks(args) <= 1 and not args.train.dynamic_batch_enable:
         return responses
     return responses - responses % math.lcm(args.train.batch_size, args.rollout.n_samples_per_prompt)
+
+
+def data_parallel_ranks(args) -> int:
+    """Return how many ranks of the actor train on different responses."""
+    gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
+    return gpus // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
 
 
 def order_as_asked(original):

@@ -1,6 +1,6 @@
 """One of two ranks that train the tiny model with upstream's own trainers and DeepSpeed, without Ray and engines.
 
-python health_ranks.py MODEL OUTPUT RENDEZVOUS RANK: one case after the other, and then those of loss_mean_ranks.py; OUTPUT
+python health_ranks.py MODEL OUTPUT RENDEZVOUS RANK: one case after the other, and then those of loss_mean_ranks.py and micro_batch_ranks.py; OUTPUT
 gets what each has come to, as JSON.
 """
 
@@ -162,9 +162,11 @@ def main() -> None:
     from openrlhf_ebpo.seams.install import install
 
     install()
-    from loss_mean_ranks import outcomes_of_means  # it imports this module
+    from loss_mean_ranks import outcomes_of_means  # these import this module
+    from micro_batch_ranks import outcomes_of_cuts
 
     found = {"health": {name: outcome(model, name) for name in CASES}, "loss_mean": outcomes_of_means(model)}
+    found["micro_batches"] = outcomes_of_cuts(model)
     output.write_text(json.dumps(found))
 
 
