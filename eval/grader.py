@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.answers import GYM, MATH, NO_GOLD, READINGS, Reading, SameAnswer
+from openrlhf_ebpo.rewards.answers import MATH, NO_GOLD, READINGS, Reading, SameAnswer
 from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError
 from openrlhf_ebpo.rewards.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match, own_score
-from .tasks import OWN, REASONING_GYM, Question, Rules, own
+from .tasks import OWN, Question, Rules, own
 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
@@ -81,7 +80,7 @@ class Grader:
 
     def reading(self, rules: Rules) -> Reading:
         """Return how responses are read for an answer, and which answers vote together."""
-        return {REASONING_GYM: READINGS[GYM], OWN: Reading(str, str.strip, False)}.get(rules.kind, READINGS[MATH])
+        return Reading(str, str.strip, False) if rules.kind == OWN else READINGS[MATH]
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
         """Return `grade` for all responses to a question, and their class (votes.classes)."""
@@ -120,8 +119,6 @@ class Grader:
         return {"correct": False, "extracted": None, "error": error}
 
     def _ask(self, gold: str, rules: Rules, answer: str) -> bool:
-        if rules.kind == REASONING_GYM:
-            return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
         compared = {name: value for name, value in rules.given().items() if name in answer_match.RULES}
         return self._pool(answer_match.__name__).ask(gold, answer, compared)
 

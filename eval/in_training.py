@@ -12,14 +12,14 @@ import numpy as np
 
 from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.answers import GYM, packaged
+from openrlhf_ebpo.rewards.answers import packaged
+from openrlhf_ebpo.rewards.golds import shown
 from openrlhf_ebpo.run.results import TRAINING, sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 
 from .metrics import asked_for, scored, summarise
 from .protocols import Protocol
-from .tasks import REASONING_GYM, Question, Rules, Task
+from .tasks import Question, Task
 from .tasks.rows import folder_name
 
 MAX_NAME_CHARS = 80  # of a data source in a folder's name
@@ -33,7 +33,7 @@ def save(run_dir: Path, step: int, answered: Sequence, args, asked: Sequence[str
     kind = packaged((args.reward.remote_url or [None])[0], args.train.agent_func_path)
     for source in dict.fromkeys(each.source for each in answered):
         prompts = [each for each in answered if each.source == source]
-        task = Task(task_name(source), questions_of(prompts, kind), redacted_text(args.eval.dataset), rows=len(prompts))
+        task = Task(task_name(source), questions_of(prompts), redacted_text(args.eval.dataset), rows=len(prompts))
         protocol = protocol_of(args, kind)
         directory = step_directory(run_dir / "eval", TRAINING, task.name, step)
         rows = [row for pair in zip(task.questions, prompts, strict=True) for row in rows_of(*pair)]
@@ -46,15 +46,14 @@ def task_name(source: str) -> str:
     return name if name == source else f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
 
 
-def questions_of(prompts: Iterable, kind: str | None) -> tuple[Question, ...]:
+def questions_of(prompts: Iterable) -> tuple[Question, ...]:
     seen: Counter[str] = Counter()
     found = []
     for each in prompts:
-        key, label = question_id(each.prompt), str(each.label)
+        key = question_id(each.prompt)
         seen[key] += 1
-        rules = Rules(REASONING_GYM, entry=label) if kind == GYM else Rules()
         name = key if seen[key] == 1 else f"{key}-{seen[key]}"
-        found.append(Question(name, each.prompt, str(gym.readable(label)), rules))
+        found.append(Question(name, each.prompt, shown(each.label)))
     return tuple(found)
 
 

@@ -16,6 +16,8 @@ RETIRED = {
     "released": "use --protocol default, with --n 16 for its number of responses",
     "dapo": "use math, or a .py file with your own reward_func",
     "--umap": "leave it out; K-means takes the embeddings as they are",
+    "gym": "make tasks with examples/reasoning_gym/make.py",
+    "reasoning_gym": "examples/reasoning_gym has make.py for tasks, and reward.py for --reward.remote_url",
     "gpqa_diamond": CHOICES,
     "multiple choice": CHOICES,
     **dict.fromkeys(("--shots", "--shots_file"), "write the answered questions into `--template TEXT`, with `--stop`"),

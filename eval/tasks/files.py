@@ -1,5 +1,4 @@
-"""`file:PATH`: any .parquet or .jsonl file with a question and an answer, or with a question and an entry of reasoning-gym, such
-as the held-out tasks of `data gym`."""
+"""`file:PATH`: any .parquet or .jsonl file with a question and an answer."""
 
 from __future__ import annotations
 
@@ -12,12 +11,11 @@ from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards import gym
 
 from .benchmark import gold_text
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
-from .types import REASONING_GYM, Rules, Task
+from .types import Task
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
 QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
@@ -47,8 +45,6 @@ def load_file(
     def read(row: dict):
         value, asked = lookup(row, answer), _bare(lookup(row, question), question)
         refuse_choices(row, value)
-        if entry := gym.entry_of(value):
-            return asked, gym.gold(entry), Rules(REASONING_GYM, entry=value)
         return asked, gold_text(value), column_rules(row, value)
 
     return make_task(folder_name(f"file-{Path(path).stem}"), rows, read, flag=flag)

@@ -10,23 +10,22 @@ from dataclasses import asdict, dataclass, field, fields
 from openrlhf_ebpo.progress import fingerprint
 
 MATH = "math"
-REASONING_GYM = "reasoning_gym"
 OWN = "own"
-KINDS = (MATH, REASONING_GYM, OWN)
+KINDS = (MATH, OWN)
 
 
 @dataclass(frozen=True)
 class Rules:
     """Rules for comparing the answers to one question with its gold answer.
 
-    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for a benchmark's own.
+    kind: MATH, or OWN for a benchmark's own scorer.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
     ordered: their order counts.
     unit: unit of the gold, which is written without it; a response may carry it.
     tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
     source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself; not compared.
-    entry: what its scorer needs, as JSON: for REASONING_GYM the entry (gym.py), for OWN the columns of the row.
+    entry: what its scorer needs, as JSON: for OWN the columns of the row.
     scorer: for OWN, MODULE:NAME@DIGEST of its file; set by the loader, never taken from a file: it is imported.
     """
 

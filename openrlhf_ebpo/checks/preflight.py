@@ -44,11 +44,10 @@ INIT_PRIOR = "algo.advantage.ebpo.init_prior"
 PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.metrics", "logger.tensorboard_dir", INIT_PRIOR)
 # Short names for the reward files of this package.
 BUILT_IN = {
-    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
+    "reward.remote_url": {"math": "math.py"},
 }
 BUILT_IN_NEEDS = {
     "math.py": ("math_verify", "'openrlhf_ebpo[math]'"),
-    "reasoning_gym.py": ("reasoning_gym", "reasoning-gym"),
 }
 REWARDS = Path(__file__).parents[1] / "rewards"
 BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in names.values()}

@@ -1,6 +1,6 @@
 """Training data in four steps, each reads and writes Parquet or JSON lines.
 
-prepare or gym -> topics and/or difficulty -> order -> openrlhf-ebpo train --data.order as_is
+prepare -> topics and/or difficulty -> order -> openrlhf-ebpo train --data.order as_is
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ COMMANDS = {
         "openrlhf_ebpo.data.prepare",
         "clean a data set: drop duplicates and conflicting answers, split off a validation set",
     ),
-    "gym": Command("openrlhf_ebpo.data.gym", "write generated tasks of reasoning-gym, single kinds or mixtures"),
     "topics": Command("openrlhf_ebpo.data.topics", "give every prompt a topic, by sentence embeddings and K-means"),
     "difficulty": Command("openrlhf_ebpo.data.difficulty", "measure the pass rate of a model on every prompt"),
     "order": Command(

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import gym_check, machine, model_fit, preflight, reward_check
+from openrlhf_ebpo.checks import machine, model_fit, preflight, reward_check
 from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -128,8 +128,6 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     train_checks.check_before_imports(vars(flat), stored_argv)
     metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
     notices += hub_flags.check_access(vars(flat))
-    files = {f"--{flag}": vars(flat)[flag] for flag in ("data.prompt_dataset", "eval.dataset")}
-    gym_check.check_labels(vars(flat)["reward.remote_url"], files, vars(flat)["data.label_key"])
     if flat.assume_cuda is None:
         notices += machine.training_notices(vars(flat))
     return notices, stored_argv, metrics

@@ -20,7 +20,6 @@ DEFAULT_PROMPTS = 4  # with an answer each
 MAX_CHARS = 240  # of a prompt or an answer
 MAX_WAIT_SECONDS = 1800.0  # for the engine's start, and for the next answer
 NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
-UNMARKED = "_unmarked"  # and of those that mark none, so that all of the response is read as one
 
 
 def add_flag(group) -> None:
@@ -95,10 +94,8 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
     failed = Counter(each.error for each in samples if each.error)
     passed = sum(reward >= args.algo.advantage.ebpo.pass_reward for reward in rewards)
     logs = [(name, value) for each in samples for name, value in each.logs.items()]
-    read, marked = ([value == 0 for name, value in logs if name.endswith(ending)] for ending in (NO_ANSWER, UNMARKED))
+    read = [value == 0 for name, value in logs if name.endswith(NO_ANSWER)]
     facts = [f"{sum(read)} of {count} have an answer that the reward reads"] if read else []
-    if marked:
-        facts += [f"{sum(marked)} of {count} mark their answer (of the others all is read as the answer)"]
     if rewards:
         facts += [f"{passed} of {count} pass, mean reward {statistics.fmean(rewards):g}"]
     if failed:
@@ -106,7 +103,7 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
     facts += [] if rewards or failed else ["not graded: the run's reward is a model"]
     at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
     lines = [f"sample: {'; '.join([*facts, f'{sum(each.truncated for each in samples)} of {count} cut at {at}'])}"]
-    names = sorted({name for name, _ in logs if not name.endswith((NO_ANSWER, UNMARKED))})
+    names = sorted({name for name, _ in logs if not name.endswith(NO_ANSWER)})
     means = {name: statistics.fmean(value for logged, value in logs if logged == name) for name in names}
     if means:
         measures = ", ".join(f"{one_line(name, MAX_CHARS)} {mean:.3g}" for name, mean in means.items())

@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from openrlhf_ebpo.checks import gym_check, preflight
+from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--reward",
         metavar="REWARD",
-        help="as training's --reward.remote_url: .py file, http address(es), `math`, `reasoning_gym`",
+        help="as training's --reward.remote_url: .py file, http address(es), `math`",
     )
     add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
     add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
@@ -98,7 +98,6 @@ def run(args: argparse.Namespace) -> None:
     preflight.check_fetched("--model", args.model)
     table = read_table(args.input, ("id", "prompt", "label"))
     table = table.slice(0, args.limit)
-    gym_check.check_labels(args.reward, {"--input": args.input}, "label")
     rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), args)
     path = progress_path(args.output)
     with progress_file(path, identity(args), args.force) as (lines, append):

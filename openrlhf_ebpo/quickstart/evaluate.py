@@ -13,8 +13,7 @@ import torch
 
 from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
-from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE, example
 from openrlhf_ebpo.run.results import sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 from openrlhf_ebpo.run.votes import classes as classes_of
@@ -77,8 +76,9 @@ def sample(model: str | Path, prompts: list[str]) -> list[list[Sample]]:
 
 
 def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]:
+    score = example("reward").score
     return [
-        [gym.score(task["entry"], gym.answer_of(response.text)) >= 1.0 for response in group]
+        [score(task["entry"], response.text) >= 1.0 for response in group]
         for task, group in zip(tasks, responses, strict=True)
     ]
 

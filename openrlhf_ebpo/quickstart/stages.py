@@ -182,7 +182,7 @@ def training_flags(training: Training) -> dict:
         "data.label_key": "entry",
         "data.input_template": tasks.TEMPLATE,
         "data.max_len": 48,
-        "reward.remote_url": "reasoning_gym",
+        "reward.remote_url": tasks.EXAMPLE / "reward.py",
         "advantage_estimator": training.estimator,
         "rollout.n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
         "rollout.batch_size": PROMPTS_PER_STEP,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.rewards import gym
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "reasoning_gym"
 
 DATASET = "spell_backward"
 SETTINGS = {"min_word_len": 3, "max_word_len": 8}
@@ -16,7 +21,7 @@ SPACING = 10_000_000  # reasoning-gym seeds item i with seed + i: near seeds sha
 
 
 def split(sizes: dict[str, int]) -> dict[str, list[dict]]:
-    """Tasks {prompt, label, entry} by split: the right answer, and what the reward needs (rewards/gym.py). Each split has
+    """Tasks {prompt, label, entry} by split: the right answer, and what the reward needs. Each split has
     its own range of seeds; a prompt that an earlier split holds is skipped. Prompts of `heldout` and `train` are distinct; warm-start examples may repeat."""
     taken: set[str] = set()
     splits = {}
@@ -37,10 +42,21 @@ def split(sizes: dict[str, int]) -> dict[str, list[dict]]:
 
 def _tasks(seed: int):
     settings = {"seed": seed, "size": SPACING, **SETTINGS}
-    dataset = gym.create(DATASET, settings)
-    for i in range(SPACING):
-        entry = dataset[i]
-        yield {"prompt": entry["question"], "label": entry["answer"], "entry": gym.encode(DATASET, settings, entry)}
+    for entry, label in example("make").tasks(DATASET, settings):
+        yield {"prompt": entry["question"], "label": entry["answer"], "entry": label}
+
+
+def example(name: str) -> ModuleType:
+    """Import `make` or `reward` of examples/reasoning_gym.
+
+    Raises:
+        UsageError: the package was not installed from a checkout, which has them.
+    """
+    if not EXAMPLE.is_dir():
+        raise UsageError(f"{EXAMPLE} is missing: run this in a checkout (bash scripts/quickstart.sh)")
+    if str(EXAMPLE) not in sys.path:
+        sys.path.append(str(EXAMPLE))
+    return importlib.import_module(name)
 
 
 def write(directory: str | Path, splits: dict[str, list[dict]]) -> None:

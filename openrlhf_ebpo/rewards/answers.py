@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean, extract_answer, is_hopeless
 from openrlhf_ebpo.rewards.pool import shared_pool
 
 MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
 NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
 UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
-MATH, GYM = "math", "reasoning_gym"
+MATH = "math"
 Compare = Callable[[str, str], tuple[bool, str | None]]  # (gold, answer) -> whether they are equal, and what went wrong
 
 
@@ -68,7 +67,6 @@ class Reading:
 
 READINGS = {
     MATH: Reading(lambda response: extract_answer(response) or None, clean, True),
-    GYM: Reading(lambda response: gym.answer_of(response) or None, str.strip, False),
 }
 
 
@@ -78,7 +76,7 @@ def packaged(reward: str | None, agent: str | None) -> str | None:
     reward: --reward.remote_url, agent: --train.agent_func_path, which wins; paths.
     """
     path = Path(agent or reward or "")
-    names = {"math.py": MATH, "reasoning_gym.py": GYM}
+    names = {"math.py": MATH}
     return names.get(path.name) if path.parent == Path(__file__).parent else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from decimal import Decimal
 
@@ -25,6 +26,14 @@ def gold_text(value) -> str:
     if not texts or not all(texts):
         raise MissingGold("it has no gold answer")
     return ", ".join(texts)
+
+
+def shown(label) -> str:
+    """Return a label as people read it: the answer of a task that examples/reasoning_gym has made, any other label as it is."""
+    try:
+        return str(json.loads(label)["entry"]["answer"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(label)
 
 
 def _one_gold(value) -> str:

@@ -128,7 +128,7 @@ class Pool:
         except StartError as error:
             raise GraderError(
                 f"a grading process did not start: {self.grader} {error} (its own message is in this process's log). Is what it "
-                "needs installed? For mathematics: pip install 'openrlhf_ebpo[math]', for reasoning-gym: pip install reasoning-gym"
+                "needs installed? For mathematics: pip install 'openrlhf_ebpo[math]'"
             ) from None
         except Lost as lost:
             raise Died("timeout" if lost.timed_out else "crash", str(lost)) from None

@@ -137,13 +137,9 @@ GROUPS = (
         Metric("mismatch/tokens", "Tokens compared", "tokens", "that the mismatch was measured on"),
         Metric("mismatch/stale", "Stale weights", "", "1 for a step whose rollouts are further from the trainer than their age explains; else 0", "1: the engines may not get the weights; the output says more"),
     )),
-    Group("Packaged rewards", "With --reward.remote_url math, dapo or reasoning_gym.", (
+    Group("Packaged rewards", "With --reward.remote_url math.", (
         Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
-        Metric("dapo_no_answer", "No “Answer:”", "fraction", "of responses without “Answer:” in their last 300 characters", "rises: the answer’s form is lost"),
         Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "rises: look at these answers"),
-        Metric("reasoning_gym_score", "Scorer’s marks", "", "mean of the scorer’s own marks; the reward is 1 for full marks alone", "rises while the reward stays: nearly right answers earn nothing"),
-        Metric("reasoning_gym_unmarked", "Unmarked answers", "fraction", "of responses without answer tags or a box: all of it is taken for the answer", "near 1 for a model that thinks aloud: let the prompt ask for the tags"),
-        Metric("reasoning_gym_timeout", "Scoring cut off", "fraction", "of responses whose scoring took too long", "rises: look at these answers"),
     )),
     Group("Evaluation", "During training, with --eval.dataset.", (
         Metric("eval_<data set>_pass<k>", "pass@k", "", "mean over prompts of the best of k rewards"),

@@ -15,7 +15,6 @@ SUMMARY = "steps had only zero advantages: all responses, or all of each group, 
 SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
     "dapo_no_answer": "without an answer",
-    "reasoning_gym_unmarked": "without a marked answer",
     "rollout/truncated_rate": "cut",
 }
 NO_ADVANTAGE = 1e-6  # what rounding leaves of none

@@ -36,21 +36,20 @@ class ModelScores(Job):
         import torch
 
         from learning_smollm2 import TASKS
-        from openrlhf_ebpo.rewards import gym
+        from openrlhf_ebpo.quickstart.tasks import example
 
         task = TASKS[self.task]
         policy, tokenizer = load(self.model)
-        gym.warm_up()
-        entry = gym.create(task.kind, {"size": 1, "seed": seed, **task.settings})[0]
+        entry, label = next(example("make").tasks(task.kind, {"size": 1, "seed": seed, **task.settings}))
         prompt = tokenizer(task.template.format(question=entry["question"]), return_tensors="pt")["input_ids"]
         torch.manual_seed(seed)
         limits = {"max_new_tokens": task.tokens, "num_return_sequences": self.group}
         sampled = policy.generate(prompt, do_sample=True, temperature=1.0, top_p=1.0, top_k=0, **limits)
-        label, found = gym.encode(task.kind, task.settings, entry), []
+        found = []
         for tokens in sampled[:, prompt.shape[1] :]:
             response = tokens[: ended(tokens.tolist(), tokenizer.eos_token_id)]
             text = tokenizer.decode(response, skip_special_tokens=True)
-            passed = gym.score(label, gym.answer_of(text)) >= 1
+            passed = example("reward").score(label, text)
             found.append((float(passed), *score(policy, prompt[0], response), len(response)))
         names = ("passed", "norms", "proxy", "tokens")
         return {

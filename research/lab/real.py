@@ -34,20 +34,18 @@ SAMPLINGS = {  # flags that differ from the quickstart's
     "queue-1": QUEUE_1,
 }
 
-# Grades as `--reward.remote_url reasoning_gym` does, and logs how many steps were trained when a response was finished. The
+# Grades as examples/reasoning_gym/reward.py does, and logs how many steps were trained when a response was finished. The
 # engine's weights are at least as new, for the run log is written after the weights are sent.
 AGED_REWARD = """
 from pathlib import Path
 import torch
-from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.math import response_of
+from openrlhf_ebpo.quickstart.tasks import example
 
 METRICS = Path({metrics!r})
 
 def reward_func(queries, prompts, labels, **_kwargs):
     trained = METRICS.read_bytes().count(b"rollout/reward_mean") if METRICS.exists() else 0
-    answers = [gym.answer_of(response_of(query, prompt)) for query, prompt in zip(queries, prompts)]
-    rewards = torch.tensor([float(gym.score(*each) >= 1) for each in zip(labels, answers)])
+    rewards = torch.tensor(example("reward").reward_func(queries, prompts, labels))
     return {{"rewards": rewards, "scores": rewards, "extra_logs": {{"trained_steps": torch.full(rewards.shape, float(trained))}}}}
 """
 

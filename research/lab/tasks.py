@@ -12,7 +12,6 @@ from torch import Tensor
 
 from lab.policy import END, FIRST_LETTER, PAD, Shape
 from openrlhf_ebpo.quickstart import tasks
-from openrlhf_ebpo.rewards import gym
 
 MAX_LETTERS = 6  # of a word
 PROMPT = 8  # two positions more than needed: with the response's a multiple of 16 (Shape)
@@ -71,8 +70,8 @@ TASKS = {
 def words() -> tuple[list[str], list[str]]:
     """Held-out and training words of reasoning-gym's spell_backward, distinct, in small letters."""
     settings = {"seed": tasks.SEED, "size": DRAWN, "min_word_len": 3, "max_word_len": MAX_LETTERS}
-    dataset = gym.create(tasks.DATASET, settings)
-    found = dict.fromkeys(dataset[i]["answer"][::-1].lower() for i in range(DRAWN))
+    made = tasks.example("make").tasks(tasks.DATASET, settings)
+    found = dict.fromkeys(entry["answer"][::-1].lower() for entry, _ in made)
     plain = [word for word in found if word.isascii() and word.isalpha()]
     return plain[:HELDOUT], plain[HELDOUT:]
 

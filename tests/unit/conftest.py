@@ -30,12 +30,6 @@ def grader():
     yield from shared_for_all_tests("openrlhf_ebpo.rewards.grading", seconds=1)
 
 
-@pytest.fixture(scope="session")
-def gym_grader():
-    """The shared pool of reasoning-gym's scorers."""
-    yield from shared_for_all_tests("openrlhf_ebpo.rewards.gym")
-
-
 def shared_for_all_tests(module, **limits):
     from openrlhf_ebpo.rewards import pool as pool_module
 

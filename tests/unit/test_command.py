@@ -40,7 +40,6 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("train",): (["--advantage_estimator", "ebpo"], "--data.prompt_dataset is missing"),
     ("sft",): ([], "--data.dataset"),
     ("data", "prepare"): (["--input", "nowhere.jsonl", "--output", "o"], "nowhere.jsonl"),
-    ("data", "gym"): (["chainsum", "--output", "o.jsonl"], "Did you mean chain_sum?"),
     ("data", "topics"): (["--input", "nowhere.jsonl", "--output", "o.parquet"], "nowhere.jsonl"),
     ("data", "difficulty"): (
         ["--input", "nowhere.jsonl", "--output", "o.parquet", "--model", "m", "--reward", "r.py"],

@@ -104,7 +104,7 @@ def answered(monkeypatch):
         ({"protocol": "gredy"}, ["Did you mean greedy?", "default, greedy"]),
         ({"protocol": "greedy"}, ["--temperature 0 --n 4"]),
         ({"template": "no place for it"}, ["--template", "{question}"]),
-        ({"tasks": "aime2024"}, ["Did you mean aime24?", "olympiadbench", "reasoning_gym:"]),
+        ({"tasks": "aime2024"}, ["Did you mean aime24?", "olympiadbench", "file:PATH"]),
         ({"tasks": ","}, ["names no task"]),
         ({"model": "/nowhere/model"}, ["--model /nowhere/model", "no such folder"]),
         ({"model": None, "checkpoints": "x", "step": 3, "run_dir": "y"}, ["--step goes with", "--run_dir goes with"]),

@@ -16,7 +16,7 @@ from openrlhf_ebpo.eval import score
 from openrlhf_ebpo.eval.answer_match import without_unit
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.score import Pair, read_pair
-from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules, load
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.run.votes import classes
 
@@ -235,15 +235,6 @@ def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(grader):
     for each in grader.grade_samples(Question("q", "?", "\\frac{1"), ["\\boxed{1}", "\\boxed{\\frac{1}", "hm"]):
         assert each["error"] == errors[1]
         assert not each["correct"]
-
-
-def test_answers_of_reasoning_gym_are_scored_by_its_scorer_in_processes():
-    questions = load('reasoning_gym:chain_sum:{"size": 3}').questions
-    wrong = ["Answer: 1", "\\boxed{1}", "hm", "", "Answer: " + "9" * 50_000]
-    responses = [[f"Answer: {q.gold}", q.gold, f"<answer>{q.gold}</answer>", *wrong] for q in questions]
-    for each in grade(questions, responses):
-        assert [sample["correct"] for sample in each] == [True] * 3 + [False] * 5
-        assert [sample["class"] for sample in each] == [0, 0, 0, 1, 1, 2, -1, 3]
 
 
 def test_equal_answers_share_a_class(grader):

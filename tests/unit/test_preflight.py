@@ -126,14 +126,14 @@ def test_a_data_file_that_cannot_serve_is_named(good, tmp_path, flag, name, cont
         ({"reward.remote_url": None}, "no reward: give --reward.remote_url"),
         (
             {"reward.remote_url": "host:5000"},
-            "--reward.remote_url host:5000: neither math, reasoning_gym, nor a .py file or an http(s) address",
+            "--reward.remote_url host:5000: neither math, nor a .py file or an http(s) address",
         ),
         ({"reward.remote_url": "http://"}, "--reward.remote_url http://: names no server"),
         ({"reward.remote_url": "http://one/r,https://host:port/r"}, "https://host:port/r: names no server"),
         ({"reward.remote_url": "http://one/r,reward"}, "--reward.remote_url reward: neither math"),
         (
             {"reward.remote_url": "ftp://host/r"},
-            "neither math, reasoning_gym, nor a .py file or an http(s) address",
+            "neither math, nor a .py file or an http(s) address",
         ),
         ({"reward.remote_url": "/none/reward.py"}, "--reward.remote_url /none/reward.py: no such file"),
         ({"train.agent_func_path": "/none/agent.py"}, "--train.agent_func_path /none/agent.py: no such file"),
@@ -227,7 +227,6 @@ def test_local_paths_become_absolute_and_hub_names_stay(good, tmp_path, monkeypa
     ("flag", "name", "file"),
     [
         ("reward.remote_url", "math", "math.py"),
-        ("reward.remote_url", "reasoning_gym", "reasoning_gym.py"),
     ],
 )
 def test_the_packaged_rewards_have_short_names(good, flag, name, file):

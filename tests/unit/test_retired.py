@@ -16,6 +16,8 @@ TYPED = {  # a command that has the withdrawn word
     "--umap": ["data", "topics", "--input", "a.jsonl", "--output", "b.jsonl", "--umap"],
     "dapo": ["data", "difficulty", "--input", "q.jsonl", "--output", "b.jsonl", "--model", "m", "--reward", "dapo"],
     "released": [*EVAL, "--protocol", "released"],
+    "gym": ["data", "gym", "chain_sum", "--output", "o.jsonl"],
+    "reasoning_gym": [*EVAL, "--tasks", 'reasoning_gym:chain_sum:{"size": 9, "seed": 1}'],
     "gpqa_diamond": [*EVAL, "--tasks", "gpqa_diamond"],
     "multiple choice": [*EVAL, "--tasks", "file:q.jsonl"],
     **{name: [*EVAL, name, "3"] for name in ("--shots", "--shots_file", "--strip_think")},

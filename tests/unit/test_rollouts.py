@@ -1,5 +1,6 @@
 """A rollout batch as a table: micro-batches in any order, rows in prompt order."""
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -9,7 +10,6 @@ from estimates import ebpo_step
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.training.rollouts import DECODE_BATCH_SIZE, SCHEMA, Rollouts, prompt_id
 
 # index, prompt, tokens, first action token, response's text, raw reward, truncated, length
@@ -99,7 +99,7 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
 
 def test_the_label_of_a_reasoning_gym_task_is_shown_as_its_answer_and_the_prompts_id_knows_all_of_it():
     experience = micro_batch([0, 1, 2, 3], 5)
-    entry = gym.encode("sums", {}, {"question": "p", "answer": "32", "metadata": {"size": (1, 2)}})
+    entry = json.dumps({"name": "sums", "settings": {}, "entry": {"question": "p", "answer": "32"}})
     experience.labels = [entry] * 4
     rollouts = Rollouts.before_shaping([experience], ERRORS, CLUSTERS)
     rewards = rollouts.raw_rewards.reshape(2, 2)

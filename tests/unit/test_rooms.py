@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "data": {"checks", "generation", "rewards", "run", "seams"},
     "eval": {"checks", "data", "generation", "rewards", "run", "seams"},
     "space": {"estimator", "eval", "run"},
-    "quickstart": {"estimator", "eval", "rewards", "run", "seams"},
+    "quickstart": {"estimator", "eval", "run", "seams"},
     "cli": {"checks", "estimator", "generation", "hub", "rewards", "run", "seams", "supervisor", "training"},
 }
 PACKAGES_OF = {  # beside the standard library, where that is a promise

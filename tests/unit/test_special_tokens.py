@@ -7,7 +7,9 @@ import pytest
 from tiny_tokenizers import save
 
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, tokenizer_of
-from openrlhf_ebpo.rewards import gym, math, reasoning_gym
+from openrlhf_ebpo.quickstart.tasks import example
+from openrlhf_ebpo.rewards import math
+from openrlhf_ebpo.rewards.returned import check_reward
 from openrlhf_ebpo.rewards.special_tokens import KEPT, MAX_LIST_CHARS, MAX_TOKEN_CHARS, VARIABLE, bounded, without_end
 
 
@@ -16,23 +18,23 @@ def environment(monkeypatch):
     monkeypatch.setenv(VARIABLE, "")
 
 
-@pytest.mark.usefixtures("grader", "gym_grader")
+@pytest.mark.usefixtures("grader")
 @pytest.mark.parametrize("end", ["[EOS]", "<seed:eos>", "<turn|>", "<|im_end|>"])
 def test_training_and_evaluation_read_the_same_answer(end, tmp_path):
     settings = {"size": 1, "seed": 1, "min_terms": 2, "max_terms": 2, "max_digits": 1}
-    entry = gym.create("chain_sum", settings)[0]
-    label, right = gym.encode("chain_sum", settings, entry), entry["answer"]
+    entry, label = next(example("make").tasks("chain_sum", settings))
+    right = entry["answer"]
     model = save(tmp_path, begins=False, special=("<bos>", end, "<turn_end>", *sorted(KEPT)), end=end)
     announce_special_tokens(model)
 
     def reward(reward_func, response: str, label: str) -> float:
         tokens = tokenizer_of(model)(f"p {response}{end}\n{end}", add_special_tokens=False)["input_ids"]
         query = tokenizer_of(model).decode(tokens, skip_special_tokens=False)  # as upstream gives it to rewards
-        return reward_func([query], ["p "], [label])["scores"].item()
+        return check_reward(reward_func([query], ["p "], [label]))["rewards"]
 
-    assert reward(reasoning_gym.reward_func, right, label) == 1
-    assert reward(reasoning_gym.reward_func, f"<think>7</think>{right}", label) == 1
-    assert reward(reasoning_gym.reward_func, f"<think>7</think><answer>{right}</answer>", label) == 1
+    of_gym = example("reward").reward_func
+    assert [reward(of_gym, text, label) for text in (right, f"<think>7</think>{right}")] == [1, 1]
+    assert reward(of_gym, f"<think>7</think><answer>{right}</answer>", label) == 1
     assert reward(math.reward_func, "Answer: 42", "42") == reward(math.reward_func, r"\boxed{42}", "42") == 1
 
 

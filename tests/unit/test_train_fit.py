@@ -222,17 +222,8 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
             ["sample: 1 of 2 have an answer that the reward reads; 1 of 2 pass, mean reward 0.5; 0 of 2 cut"],
         ),
         (
-            [Sample([1], False, 0.0, None, {"reasoning_gym_unmarked": 1.0, "reasoning_gym_score": 0.5})] * 4,
-            [
-                "sample: 0 of 4 mark their answer (of the others all is read as the answer); 0 of 4 pass, mean reward 0; 0 of",
-                "the reward's own measures, on average: reasoning_gym_score 0.5",
-            ],
-        ),
-        (
-            [Sample([1], False, 1.0, None, {"reasoning_gym_unmarked": 1.0})],  # it answers barely
-            [
-                "sample: 0 of 1 mark their answer (of the others all is read as the answer); 1 of 1 pass, mean reward 1; 0 of"
-            ],
+            [Sample([1], False, 0.0, None, {"my_score": 0.5})] * 4,
+            ["sample: 0 of 4 pass, mean reward 0; 0 of", "the reward's own measures, on average: my_score 0.5"],
         ),
         (
             [Sample([1], False, 0.5), Sample([1], False, None, "boom \x1b[2J\n!")],

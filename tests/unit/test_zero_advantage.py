@@ -42,7 +42,6 @@ def test_which_steps_have_only_zero_advantages(batch, nothing):
             {"math_no_answer": 1.0, "rollout/truncated_rate": 1.0},
             "no response passed; 100 % without an answer; 100 % cut",
         ),
-        ([[0, 0]], {"reasoning_gym_unmarked": 0.5}, "no response passed; 50 % without a marked answer"),
         ([[0, 0]], {"rollout/truncated_rate": 0.0, "math_no_answer": None}, "no response passed"),
         ([[0.25, 0.25]], {}, "no response passed, each earned 0.25"),
         ([[1, 1]], {"rollout/truncated_rate": 0.0}, "every response passed"),

@@ -1,0 +1,24 @@
+"""reasoning-gym's own scorers as a reward, full marks or nothing; labels are make.py's. Some scorers run the answer as Python."""
+
+import json
+import sys
+from importlib.util import find_spec
+
+from openrlhf_ebpo.rewards.grading import extract_answer
+from openrlhf_ebpo.rewards.math import response_of
+
+if not ("pycosat" in sys.modules or find_spec("pycosat")):  # it has no wheel, and zebra puzzles alone use it
+    sys.modules["pycosat"] = type(sys)("pycosat")
+import reasoning_gym
+
+
+def score(label: str, response: str) -> float:
+    kept = json.loads(label, object_hook=lambda each: tuple(each["()"]) if each.keys() == {"()"} else each)
+    _, tag, tagged = response.rpartition("</think>")[2].rpartition("<answer>")
+    answer = tagged.partition("</answer>")[0] if tag else extract_answer(tagged) or tagged
+    dataset = reasoning_gym.create_dataset(kept["name"], **{**kept["settings"], "size": 1})
+    return float(dataset.score_answer(answer.strip(), kept["entry"]) >= 1)
+
+
+def reward_func(queries, prompts, labels):
+    return [score(label, response_of(*text)) for *text, label in zip(queries, prompts, labels, strict=True)]
