@@ -76,12 +76,26 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def show_progress(bar: tqdm, run_dir: Path) -> None:
-    """Move the bar; if it is disabled, since nobody sees it, print a line every tenth step."""
+    """Move the bar; if it is disabled, since nobody sees it, print a line every tenth step. Both say how long is left."""
     metrics = read_metrics(run_dir)
     if not metrics or metrics[-1]["step"] <= bar.n:
         return
     step, reward = metrics[-1]["step"], f"reward {metrics[-1]['rollout/reward_mean']:.2f}"
+    left = time_left(metrics, bar.total)
     if bar.disable and step // 10 > bar.n // 10:
-        print(f"      step {step} of {bar.total}: {reward}", flush=True)
+        print(f"      step {step} of {bar.total}: {reward}{left}", flush=True)
     bar.n = step
-    bar.set_description_str(f"      {reward}")
+    bar.set_description_str(f"      {reward}{left}")
+
+
+def time_left(metrics: list[dict], total: int) -> str:
+    """Say how long the steps up to `total` take, at the pace of the latest ten; empty before the second step."""
+    first, last = metrics[-11:][0], metrics[-1]
+    if first is last or last["step"] >= total:
+        return ""
+    pace = (last["time"] - first["time"]) / (last["step"] - first["step"])
+    return f", about {duration(pace * (total - last['step']))} left"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from tqdm import tqdm
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.quickstart import tasks
-from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress
+from openrlhf_ebpo.quickstart.launch import StageFailed, duration, launch, show_progress
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 STEPS = 80
@@ -47,7 +48,9 @@ def run_stages(stages: list[Stage]) -> None:
     for number, (name, done, stage) in enumerate(stages, 1):
         print(f"[{number}/{len(stages)}] {name}", flush=True)
         if not done():
+            began = time.monotonic()
             stage()
+            print(f"      {duration(time.monotonic() - began)}", flush=True)
 
 
 def preparation(directory: Path) -> list[Stage]:

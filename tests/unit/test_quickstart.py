@@ -28,7 +28,7 @@ from openrlhf_ebpo.quickstart.evaluate import (
     paired_difference,
 )
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
-from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, training_flags
+from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, run_stages, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
 from openrlhf_ebpo.rewards.golds import shown
 from openrlhf_ebpo.run.plot import COLOURS, PANELS, plot_runs, smooth
@@ -268,11 +268,19 @@ def test_in_a_file_a_line_every_tenth_step_says_how_far_it_is(tmp_path, capsys):
     bar = tqdm(total=40, disable=True)
     show_progress(bar, tmp_path)
     for step in range(1, 40):
-        append_json_line(tmp_path / "metrics.jsonl", {"step": step, "rollout/reward_mean": step / 100})
+        append_json_line(
+            tmp_path / "metrics.jsonl", {"step": step, "rollout/reward_mean": step / 100, "time": 6.0 * step}
+        )
         if step not in (10, 19):  # it looks now and then only
             show_progress(bar, tmp_path)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"      step {s} of 40: reward {s / 100:.2f}" for s in (11, 20, 30)]
+    left = {11: "3 minutes", 20: "2 minutes", 30: "60 s"}
+    assert lines == [f"      step {s} of 40: reward {s / 100:.2f}, about {left[s]} left" for s in left]
+
+
+def test_a_stage_says_how_long_it_took_and_one_that_is_done_nothing(capsys):
+    run_stages([("one", lambda: False, lambda: None), ("two", lambda: True, lambda: 1 / 0)])
+    assert capsys.readouterr().out.splitlines() == ["[1/2] one", "      0 s", "[2/2] two"]
 
 
 LAUNCHES = """
