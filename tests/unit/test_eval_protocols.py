@@ -234,7 +234,7 @@ def test_prompts_without_a_common_instruction_are_refused():
 
 def test_a_training_set_that_is_gone_is_named(tmp_path):
     run = write_run(tmp_path / "run", tmp_path / "train.parquet")
-    with pytest.raises(UsageError, match=r"train\.parquet, which is not there .*--template dapo"):
+    with pytest.raises(UsageError, match=r"train\.parquet, which is not on this machine.*--template dapo"):
         training_form(run)
     with pytest.raises(ReportedError, match=r"--run_dir .* holds no run\.json"):
         training_form(tmp_path)
