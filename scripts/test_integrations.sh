@@ -15,8 +15,8 @@ for trainer in "$@"; do
     if ! cmp -s "$pins" "$environment/installed.txt"; then
         echo "Installing requirements/$trainer.txt into .venv-$trainer ..."
         python3 -m venv --clear "$environment"
-        [ "$trainer" = package ] || "$environment/bin/pip" install -q --no-deps torch==2.13.0+cpu || "$environment/bin/pip" install -q --no-deps --index-url "$index" torch==2.13.0+cpu
-        "$environment/bin/pip" install -q --no-deps -r "$pins"
+        [ "$trainer" = package ] || "$environment/bin/pip" install -q --no-compile --no-deps torch==2.13.0+cpu || "$environment/bin/pip" install -q --no-compile --no-deps --index-url "$index" torch==2.13.0+cpu
+        "$environment/bin/pip" install -q --no-compile --no-deps -r "$pins"
         cp "$pins" "$environment/installed.txt"
     fi
     (cd "$root/tests/integrations" && PYTHONPATH=$root "$environment/bin/python" -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -q test_"$trainer"*.py)
