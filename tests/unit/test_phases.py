@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, STARTING
+from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, STARTING, read_beat
 from openrlhf_ebpo.seams.stack import module_path
 from openrlhf_ebpo.training import phases
 from openrlhf_ebpo.training.phases import Phases, outstanding, steady
@@ -62,6 +62,19 @@ def test_every_long_part_of_a_step_is_a_phase(tmp_path):
         (5, GENERATING),
     ]
     assert trainer.heart.phase == "exporting the model"
+
+
+@pytest.mark.parametrize(
+    ("filtering", "prompts", "steps"), [(False, range(50), 14), (True, range(50), 0), (False, None, 0)]
+)
+def test_the_heartbeat_has_the_planned_steps(tmp_path, filtering, prompts, steps):
+    trainer = type("Trainer", (Phases, Upstream), {})(tmp_path, [])
+    trainer.prompts_dataloader = prompts
+    trainer.args.train, trainer.args.rollout = SimpleNamespace(num_episodes=2), SimpleNamespace(batch_size=8)
+    trainer.args.algo = SimpleNamespace(dynamic_filtering_enable=filtering)
+    trainer.init_checkpoint_states()
+    trainer.heart.write()
+    assert read_beat(tmp_path).steps == steps and read_beat(tmp_path).step == 4
 
 
 def test_the_experience_maker_says_its_phases_and_a_line_of_metrics_has_the_seconds_of_all(tmp_path):
