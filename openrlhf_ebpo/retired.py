@@ -8,6 +8,7 @@ CHOICES = "evaluate with lighteval, or give a custom benchmark with its own scor
 ESTIMATORS = (
     "choose one that `openrlhf-ebpo train --help` lists, or give a class of yours as MODULE:NAME (docs/estimator.md)"
 )
+PRESET = "name it with the estimator, such as ebpo.robust: --advantage_estimator, `replay --estimator`, adv_estimator"
 RETIRED = {
     "explain": "read docs/errors.md; metrics are in docs/runs.md, replaced parts in `python -m openrlhf_ebpo.seams`",
     "openai:": f"give a folder or a name on the Hub; of a model behind a server, {SCORED_ELSEWHERE}",
@@ -24,6 +25,7 @@ RETIRED = {
     "--strip_think": "leave it out; of a response with </think>, only what follows the last one is read",
     "--logger.keep_rollouts": "--logger.rollouts_every N logs fewer steps",
     "math_agent.py": "give --reward.remote_url math (`data difficulty`: --reward math), which grades in the same way",
+    **dict.fromkeys(("--algo.advantage.ebpo.preset", "--preset", "the setting preset"), PRESET),
     **dict.fromkeys(("bnpo", "dbb", "ha_dw", "mc_grpo", "ngrpo", "spo"), ESTIMATORS),
     **dict.fromkeys(("--api_key_env", "--concurrency", "--request_timeout", "--retries"), SCORED_ELSEWHERE),
     "--hub.full_state": f"to continue elsewhere, {COPY}",

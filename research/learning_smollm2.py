@@ -180,8 +180,7 @@ class SmolLM2(Job):
         return {
             "actor.model_name_or_path": work / "model",
             "actor.adam.lr": 3e-5,
-            "advantage_estimator": name,
-            **({"algo.advantage.ebpo.preset": preset} if preset else {}),
+            "advantage_estimator": f"{name}.{preset}" if preset else name,
             "algo.kl.init_coef": 0,
             "data.prompt_dataset": work / "data" / "tasks.jsonl",
             "data.input_key": "prompt",

@@ -6,7 +6,7 @@ that it would have given for the same responses. Needs neither GPU nor torch; a 
 
   openrlhf-ebpo replay runs/quickstart/arms/ebpo/run                                check the run
   openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator group_norm         what GRPO would have given
-  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --preset corrected             what EBPO would have given with other parts
+  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator ebpo.corrected     what EBPO would have given with other parts
 
 The table compares the advantages that training used (logged) with the replayed ones:
   mean |diff|   mean of |replayed - logged|
@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         *("--estimator", registry.FLAG),
         type=registry.known,
         metavar="NAME",
-        help=f"default: the one that ran. Others: {', '.join(registry.ESTIMATORS)} (`openrlhf-ebpo train --help` describes "
+        help=f"default: the one that ran. Others: {', '.join([*registry.ESTIMATORS, *registry.VARIANTS])} (`openrlhf-ebpo train --help` describes "
         "them), or your own as MODULE:NAME",
     )
     flags.add_flags(parser)
@@ -51,17 +51,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         if action.dest.startswith(PREFIX):
             action.default = argparse.SUPPRESS  # what is not given is as it was in the run
     parser._option_string_actions[f"--{PREFIX}reset_prior"].help = argparse.SUPPRESS
-    preset = parser._option_string_actions[f"--{PREFIX}preset"]
-    preset.option_strings.append("--preset")
-    parser._option_string_actions["--preset"] = preset
 
 
 def run(args: argparse.Namespace) -> None:
     given = {k.removeprefix(PREFIX): v for k, v in vars(args).items() if k.startswith(PREFIX)}
     if "reset_prior" in given:
         raise UsageError(f"--{PREFIX}reset_prior: a replay begins as the run did; leave it out")
-    ran = LoggedRun.read(args.run_dir)
-    estimator = ran.build(args.estimator, given)
+    ran, name = LoggedRun.read(args.run_dir), args.estimator
+    if name:
+        name, preset = registry.split(name)
+        given |= {"preset": preset} if name == "ebpo" else {}
+    estimator = ran.build(name, given)
     starts = ran.starts(estimator, given.get("init_prior"))
     print(heading(ran, estimator), flush=True)
     found = {each.step: Difference.of(each, result) for each, result in replay(estimator, ran.steps(), starts)}

@@ -331,8 +331,9 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     values["algo.advantage.ebpo.reward_clip_range"] = (
         tuple(clip) if clip is not parser.get_default("reward.clip_range") else None
     )
+    prefix = "algo.advantage.ebpo."
+    values["algo.advantage.estimator"], values[prefix + "preset"] = registry.split(values["algo.advantage.estimator"])
     if values["algo.advantage.estimator"] == "ebpo":
-        prefix = "algo.advantage.ebpo."
         given = {part: values[prefix + part] for part in (*presets.PARTS, "half_life")}
         parts = presets.chosen(values[prefix + "preset"], given)
         values.update({prefix + part: choice for part, choice in parts.items()})

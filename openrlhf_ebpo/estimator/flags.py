@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from openrlhf_ebpo.estimator.config import FLAG
-from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
+from openrlhf_ebpo.estimator.presets import PARTS
 
 HELP = {
     "history": "which batches the prior remembers: run = all (paper); batch = only the current one (released code); half_life "
@@ -26,16 +26,8 @@ HELP = {
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "EBPO estimator",
-        "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo. fail_reward, pass_reward, "
+        "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo, ebpo.robust and the like, whose parts they change. fail_reward, pass_reward, "
         "reset_prior and init_prior apply to all estimators of this package",
-    )
-    group.add_argument(
-        f"{FLAG}.preset",
-        default="paper",
-        choices=sorted(PRESETS),
-        help="sets all parts below that are not given. paper; release = the authors' released code; revision = the paper's later "
-        "revision; corrected = adaptive history, unbiased variances; robust = corrected, with responses weighted by their scores: "
-        "not the paper's; first or equal in all measured regimes but two (docs/results.md)",
     )
     for part, choices in PARTS.items():
         group.add_argument(f"{FLAG}.{part}", choices=list(choices), help=HELP[part])

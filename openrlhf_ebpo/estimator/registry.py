@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from openrlhf_ebpo import retired
@@ -119,10 +119,26 @@ ESTIMATORS = {
     "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347", upstream=True),
 }
 
+VARIANTS = {  # of EBPO, by the preset of its parts; `ebpo` alone is the paper's
+    "ebpo.corrected": "a history that adapts, and unbiased variances",
+    "ebpo.release": "the authors' released code: the batch is the only history",
+    "ebpo.revision": "the paper's later revision",
+    "ebpo.robust": "corrected, with responses weighted by their scores: not the paper's",
+}
+PAPER = "paper"
+
+
+def split(name: str) -> tuple[str, str]:
+    """Return the estimator and the preset of its parts: "ebpo", "robust" for ebpo.robust."""
+    base, _, preset = name.partition(".")
+    return (base, preset) if name in VARIANTS else (name, PAPER)
+
 
 def title(name: str) -> str:
     """The name that people use; the class's name for a user's own. Names come from run files too: the result is as
     trustworthy as `name`."""
+    if name in VARIANTS:
+        return " ".join((ESTIMATORS["ebpo"].title, split(name)[1]))
     if name in ESTIMATORS:
         return ESTIMATORS[name].title
     return name.rpartition(":")[2] if is_import_path(name) else name
@@ -130,6 +146,7 @@ def title(name: str) -> str:
 
 def computed_here(name: str) -> bool:
     """True if this project computes the advantages, False for OpenRLHF's own."""
+    name, _ = split(name)
     return is_import_path(name) or (name in ESTIMATORS and not ESTIMATORS[name].upstream)
 
 
@@ -152,6 +169,9 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
 
     if line := retired.advice(name):
         raise UsageError(f"{FLAG}: {line}")
+    if name in VARIANTS:
+        name, preset = split(name)
+        config = replace(config, preset=preset)
     if name in ESTIMATORS and ESTIMATORS[name].code is None:
         return None
     found = load(ESTIMATORS[name].code if name in ESTIMATORS else name, FLAG)
@@ -176,7 +196,8 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     Raises:
         argparse.ArgumentTypeError: it is neither known nor an import path.
     """
-    names = ESTIMATORS if of_openrlhf is None else [*filter(computed_here, ESTIMATORS), *of_openrlhf]
+    listed = ESTIMATORS if of_openrlhf is None else [*filter(computed_here, ESTIMATORS), *of_openrlhf]
+    names = [*listed, *VARIANTS]
     if name in names or is_import_path(name):
         return name
     if line := retired.advice(name):
@@ -194,4 +215,5 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
 
 def described() -> str:
     """The list for --help: what is taken from a response's reward."""
-    return "; ".join(f"{name} = {entry.title}, {entry.baseline}" for name, entry in ESTIMATORS.items())
+    estimators = [f"{name} = {entry.title}, {entry.baseline}" for name, entry in ESTIMATORS.items()]
+    return "; ".join([*estimators, *(f"{name} = EBPO, {text}" for name, text in VARIANTS.items())])

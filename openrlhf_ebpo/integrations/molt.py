@@ -1,6 +1,6 @@
 """EBPO and every other estimator of the registry in Molt's trainer (molt-rl 0.2.1).
 
-    python -m openrlhf_ebpo.integrations.molt --algo.advantage.estimator ebpo --algo.advantage.ebpo.preset robust ...
+    python -m openrlhf_ebpo.integrations.molt --algo.advantage.estimator ebpo.robust ...
 
 in place of `python -m molt.cli.train_rl_ray`, with its flags and those of EBPO. The state is in every checkpoint's client states and comes
 back on resume. Names that Molt has itself (grpo, rloo, gae ...) stay Molt's.

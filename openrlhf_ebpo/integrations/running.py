@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import Estimate, estimate
@@ -30,15 +31,17 @@ class RunningEstimator:
         metrics: of the latest batch, for the trainer's log.
 
     Args:
-        name: of the registry, or MODULE:NAME; OpenRLHF's own (group_norm, rloo ...) too.
+        name: of the registry (ebpo, ebpo.robust ...), or MODULE:NAME; OpenRLHF's own (group_norm, rloo ...) too.
         group: responses per prompt.
-        settings: of EstimatorConfig: preset, fail_reward, pass_reward, init_prior, reset_prior, EBPO's parts.
+        settings: of EstimatorConfig: fail_reward, pass_reward, init_prior, reset_prior, EBPO's parts.
 
     Raises:
         UsageError: no such estimator or setting, or one that no batch of rewards tells (gae).
     """
 
     def __init__(self, name: str, group: int, settings: Mapping[str, Any] | None = None):
+        if "preset" in (settings or {}):
+            raise UsageError(retired.advice("the setting preset"))
         try:
             config = EstimatorConfig(n_samples_per_prompt=group, **(settings or {}))
             estimator = registry.offline(registry.known(name), config)
@@ -52,7 +55,7 @@ class RunningEstimator:
             raise UsageError(
                 f"estimator {name!r}: clusters='cluster' needs each prompt's cluster, which trainers do not hand over"
             )
-        self.estimator, self.config, self.group = estimator, config, group
+        self.estimator, self.config, self.group = estimator, estimator.config, group
         init = config.init_prior
         self.state = self.before = stored.read(estimator, init) if init else estimator.initial()
         self.metrics: dict[str, float] = {}
@@ -135,7 +138,7 @@ class RunningEstimator:
     def _refuse_weights(self) -> ArrayLike:
         raise UsageError(
             f"estimator {self.estimator.name!r} weighs responses by their log-probabilities, which this trainer does not hand "
-            "over; choose one that does not (ebpo with preset corrected, raw_reward)"
+            "over; choose one that does not (ebpo.corrected, raw_reward)"
         )
 
     def save(self, folder: str | Path, before: bool = False) -> None:

@@ -3,7 +3,7 @@
     from openrlhf_ebpo.integrations.trl import EBPOTrainer
 
     EBPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(num_generations=2, ...), train_dataset=...,
-                estimator="ebpo", estimator_settings={"preset": "robust"})
+                estimator="ebpo.robust")
 
 A subclass of GRPOTrainer takes EBPOMixin first. `scale_rewards` has no effect: the estimator scales. The state is prior.json in
 every checkpoint and in the output directory; `train(resume_from_checkpoint=...)` brings it back.
@@ -55,7 +55,7 @@ class EBPOMixin:
         except UsageError:
             raise UsageError(
                 f"estimator {self.running.estimator.name!r} with these settings weighs responses by their log-probabilities, "
-                "which TRL's tools do not allow: leave tools out, or choose another estimator (ebpo with preset corrected)"
+                "which TRL's tools do not allow: leave tools out, or choose another estimator (ebpo.corrected)"
             ) from None
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):

@@ -1,8 +1,8 @@
 """EBPO and other estimators of the registry in verl's PPO trainer (verl 0.9.1).
 
-    algorithm.adv_estimator=ebpo
+    algorithm.adv_estimator=ebpo            # or ebpo.corrected ...
     trainer.checkpoint_callback_class=openrlhf_ebpo.integrations.verl.PriorCheckpoint
-    +algorithm.ebpo.preset=corrected        # optional: settings of EstimatorConfig
+    +algorithm.ebpo.normalise=scale         # optional: settings of EstimatorConfig
 
 verl finds this module by the entry point `verl.plugins`. The callback makes the estimator, saves prior.json in every checkpoint and reads that
 of the checkpoint which verl resumes from; without it the estimator is refused, so that no run loses its prior. Names that verl has already
@@ -27,6 +27,7 @@ from openrlhf_ebpo.integrations.running import RunningEstimator
 CALLBACK = "trainer.checkpoint_callback_class=openrlhf_ebpo.integrations.verl.PriorCheckpoint"
 VERLS = {each.value for each in AdvantageEstimator}
 NAMES = [name for name, entry in registry.ESTIMATORS.items() if entry.code and name not in VERLS]
+NAMES += registry.VARIANTS
 
 _running: RunningEstimator | None = None  # of this process: verl computes advantages where it makes the callback
 

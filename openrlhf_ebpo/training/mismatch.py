@@ -32,7 +32,7 @@ TIMES = 2  # times as far as usual, 4 times the KL
 TOO_FAR = 0.05  # nats per token, where no step before says what is usual
 NEAR_ENOUGH = 1e-4  # nats per token
 CENTRED_REMEDIES = (
-    "--advantage_estimator ebpo with --algo.advantage.ebpo.preset robust, or --algo.advantage.is_correction_level token "
+    "--advantage_estimator ebpo.robust, or --algo.advantage.is_correction_level token "
     "--algo.advantage.is_correction_mode clip (docs/estimator.md#which-to-choose)"
 )
 

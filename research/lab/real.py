@@ -69,7 +69,7 @@ def train(directory: Path, job: RealLearning, seed: int) -> Path:
         return arm
     flags = training_flags(training) | SAMPLINGS[job.sampling]
     if preset:
-        flags["algo.advantage.ebpo.preset"] = preset
+        flags["advantage_estimator"] = f"{estimator}.{preset}"
     if "train.async_enable" in flags:
         arm.mkdir(parents=True, exist_ok=True)
         flags["reward.remote_url"] = arm / "reward.py"

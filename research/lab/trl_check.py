@@ -94,7 +94,7 @@ def differences(estimator: str, group: int, batches: list[dict], output: Path) -
 
     from openrlhf_ebpo.integrations.running import PRIOR, RunningEstimator
 
-    running = RunningEstimator(*named(estimator, group))
+    running = RunningEstimator(estimator, group)
     reference, worst = Reference(running.config), 0.0
     for batch in batches:
         rewards, weights = (np.reshape(batch[name], (-1, group)) for name in ("rewards", "weights"))
@@ -112,8 +112,3 @@ def differences(estimator: str, group: int, batches: list[dict], output: Path) -
     ]
     found = [history.mean(prior), parts["within_variance"](prior), parts["between_variance"](prior)]
     return worst, float(max(np.abs(np.subtract(known, found))))
-
-
-def named(estimator: str, group: int) -> tuple[str, int, dict]:
-    name, _, preset = estimator.partition(".")
-    return name, group, {"preset": preset} if preset else {}

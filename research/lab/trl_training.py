@@ -135,8 +135,8 @@ def build_trainer(estimator: str, model, tokenizer, rows: list[dict], reward: Re
         trainer = GRPOTrainer(*arguments)
     else:
         name, preset, parts = parsed(estimator)
-        own = {"preset": preset, **parts} if preset else parts
-        trainer = EBPOTrainer(*arguments, estimator=name, estimator_settings=own)
+        word = f"{name}.{preset}" if preset else name
+        trainer = EBPOTrainer(*arguments, estimator=word, estimator_settings=parts)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Bar())
     return trainer, seen

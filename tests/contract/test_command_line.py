@@ -142,8 +142,10 @@ def test_a_good_command_comes_out_nested_and_validated(command, tmp_path):
 
 
 def test_a_part_beside_a_preset_wins_and_run_json_shows_what_results(command):
-    flags = ["preset=revision", "history=half_life", "half_life=512"]
-    args = validated([*command, *(f"--algo.advantage.ebpo.{flag}" for flag in flags)])
+    flags = ["history=half_life", "half_life=512"]
+    parts = [f"--algo.advantage.ebpo.{flag}" for flag in flags]
+    args = validated([*command, "--advantage_estimator", "ebpo.revision", *parts])
+    assert (args.algo.advantage.estimator, args.algo.advantage.ebpo.preset) == ("ebpo", "revision")
     shown = {part: getattr(args.algo.advantage.ebpo, part) for part in (*PARTS, "half_life")}
     assert shown == {**PRESETS["revision"], "history": "half_life", "half_life": 512.0}
 
@@ -278,7 +280,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--algo.advantage.ebpo.half_life", "512"], "--algo.advantage.ebpo.half_life is 512 and"),
         (["--algo.advantage.ebpo.history", "half_life"], "--algo.advantage.ebpo.half_life is missing and"),
         (
-            ["--algo.advantage.ebpo.preset", "revision", "--algo.advantage.ebpo.weights", "score"],
+            ["--advantage_estimator", "ebpo.revision", "--algo.advantage.ebpo.weights", "score"],
             "--algo.advantage.ebpo.weights score does not go with --algo.advantage.ebpo.prior beta_binomial",
         ),
         (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),

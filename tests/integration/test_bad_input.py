@@ -93,7 +93,7 @@ def test_help_teaches_our_flags_and_upstreams(capsys):
     with pytest.raises(SystemExit):
         train_ppo_ray.main(["--help"])
     text = capsys.readouterr().out
-    for part in ("--algo.advantage.ebpo.preset", "--logger.run_dir", "--dry_run", "--rollout.n_samples_per_prompt"):
+    for part in ("--algo.advantage.ebpo.history", "--logger.run_dir", "--dry_run", "--rollout.n_samples_per_prompt"):
         assert part in text
     assert "usage: openrlhf-ebpo train [flags]" in text and "example, for one machine" in text
 

@@ -95,7 +95,7 @@ def test_turns_of_a_rollout_share_its_advantage_and_a_dropped_rollout_leaves_a_s
 
 def test_molts_own_names_and_flags_stay_molts():
     args = parsed(*named("grpo"))
-    assert args.algo.advantage.estimator == "grpo" and args.algo.advantage.ebpo.preset == "paper"
+    assert args.algo.advantage.estimator == "grpo" and args.algo.advantage.ebpo.history is None
     assert integration.rl_trainer.TrainingActor.__ray_metadata__.class_name == "TrainingActor"
 
 

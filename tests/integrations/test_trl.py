@@ -83,12 +83,12 @@ def test_metrics_are_logged(unbroken):
 
 def test_score_weights_come_with_and_without_trls_own_log_probabilities(tmp_path):
     """With two iterations a batch TRL has made them, otherwise the mixin runs the model."""
-    settings = ["--estimator_settings", '{"preset": "robust"}']
+    settings = ["--estimator", "ebpo.robust"]
     train(tmp_path / "own", *settings)
     train(tmp_path / "trls", *settings, num_iterations=2)
     one, other = batches(tmp_path / "own")[0], batches(tmp_path / "trls")[0]
     assert one["rewards"] == other["rewards"] and one["advantages"] == pytest.approx(other["advantages"], abs=1e-5)
-    plain = RunningEstimator("ebpo", 2, {"preset": "corrected", "normalise": "scale"}).step(rewards(one)).advantages
+    plain = RunningEstimator("ebpo.corrected", 2, {"normalise": "scale"}).step(rewards(one)).advantages
     assert one["advantages"] != pytest.approx(plain.ravel(), abs=1e-3)
 
 

@@ -139,7 +139,7 @@ def test_a_group_with_fewer_responses_is_filled_with_none(tmp_path):
     ("named", "changes"),
     [
         ("log-probabilities", {"name": "score_weighted"}),
-        ("log-probabilities", {"ebpo": {"preset": "robust"}}),
+        ("log-probabilities", {"name": "ebpo.robust"}),
         ("use_kl_in_reward", {"kl": True}),
         ("clusters", {"ebpo": {"clusters": "cluster"}}),
         ("gae", {"name": "gae"}),

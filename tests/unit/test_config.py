@@ -48,9 +48,9 @@ def test_flags_have_the_defaults_of_the_config():
     assert EstimatorConfig(n_samples_per_prompt=4, **defaults) == EstimatorConfig(n_samples_per_prompt=4)
 
 
-def test_an_unknown_preset_does_not_pass_the_parser(capsys):
+def test_an_unknown_choice_does_not_pass_the_parser(capsys):
     parser = argparse.ArgumentParser()
     add_flags(parser)
     with pytest.raises(SystemExit):
-        parser.parse_args([f"{FLAG}.preset", "nonsense"])
-    assert "paper" in capsys.readouterr().err
+        parser.parse_args([f"{FLAG}.history", "nonsense"])
+    assert "half_life" in capsys.readouterr().err

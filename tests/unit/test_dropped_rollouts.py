@@ -61,7 +61,7 @@ def test_another_estimator_with_a_state_is_told_why_it_cannot_be_replayed(tmp_pa
     states = train(tmp_path, to=3)
     train(tmp_path, to=6, states=states)
     drop_before(tmp_path, 4, states)
-    said = replayed(tmp_path, "--preset", "corrected")
+    said = replayed(tmp_path, "--estimator", "ebpo.corrected")
     assert "state before step 4 is not known: the rollouts up to step 3 were dropped on purpose (dropped.json)" in said
     assert "3 steps" in replayed(tmp_path, "--estimator", "score_weighted")
 

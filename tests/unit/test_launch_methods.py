@@ -35,7 +35,6 @@ PAPER = {
     "--reward.remote_url": "math",
     "--reward.overlong_buffer_len": None,
     "--reward.overlong_penalty_factor": None,
-    "--algo.advantage.ebpo.preset": None,
     "--algo.dynamic_filtering_enable": None,
     "--algo.dynamic_filtering_range": None,
     "--actor.kl_cov.ratio": None,
@@ -207,7 +206,7 @@ def test_dapos_warm_up_is_ten_rollout_batches_of_the_real_data(place):
 
 def test_the_document_names_the_orders_and_what_the_released_scripts_do():
     text = (ROOT / "docs" / "paper.md").read_text()
-    assert "--order difficulty" in text and "preset release" in text
+    assert "--order difficulty" in text and "ebpo.release" in text
 
 
 @pytest.mark.parametrize("passes", ["abc", "0", "-1"])

@@ -13,6 +13,7 @@ from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
+from openrlhf_ebpo.estimator.presets import PRESETS
 from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError, rehearse
 
 ROOT = Path(__file__).parents[2]
@@ -92,10 +93,31 @@ def test_an_unknown_name_is_answered_with_the_list_and_the_nearest(name, hint):
     assert all(known in str(error.value) for known in registry.ESTIMATORS)
 
 
+@pytest.mark.parametrize("name", registry.VARIANTS)
+def test_a_variant_of_ebpo_is_a_name_like_any_other_and_its_state_is_that_of_the_preset(name):
+    preset = name.removeprefix("ebpo.")
+    assert registry.known(name, of_openrlhf=[]) == name and registry.computed_here(name)
+    assert registry.title(name) == f"EBPO {preset}" and registry.split(name) == ("ebpo", preset)
+    named, chosen = (
+        registry.build(each, EstimatorConfig(4, preset=setting))
+        for each, setting in ((name, "paper"), ("ebpo", preset))
+    )
+    assert named.name == "ebpo" and named.identity() == chosen.identity()
+
+
+def test_the_variants_are_the_presets():
+    assert {registry.split(name)[1] for name in ("ebpo", *registry.VARIANTS)} == set(PRESETS)
+
+
+def test_a_mistyped_variant_is_answered_with_the_nearest():
+    with pytest.raises(argparse.ArgumentTypeError, match=r"no estimator 'ebpo\.robst'\. Did you mean ebpo\.robust\?"):
+        registry.known("ebpo.robst")
+
+
 def test_what_the_installed_openrlhf_has_decides():
     assert registry.known("new_one", of_openrlhf=["new_one"]) == "new_one"
     assert registry.known("ebpo", of_openrlhf=["new_one"]) == "ebpo"
-    with pytest.raises(argparse.ArgumentTypeError, match=r"Choose from ebpo, .*, new_one, or"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"Choose from ebpo, .*, new_one, ebpo.corrected, .*, or"):
         registry.known("rloo", of_openrlhf=["new_one"])
 
 

@@ -224,15 +224,15 @@ def test_the_table_counts_what_turns_and_what_teaches_nothing(trained, capsys):
 def test_flags_of_the_estimator_make_it_another_one(trained, replay):
     status, said = replay(trained, f"{EBPO}.pass_reward", 2)
     assert status == 0 and not said.startswith("bit for bit")
-    assert replay(trained, "--preset", "paper")[1].startswith("bit for bit")
-    assert replay(trained, "--preset", "corrected")[1].startswith(f"{ALL}: the largest difference")
+    assert replay(trained, "--estimator", "ebpo")[1].startswith("bit for bit")
+    assert replay(trained, "--estimator", "ebpo.corrected")[1].startswith(f"{ALL}: the largest difference")
     assert replay(trained, f"{EBPO}.half_life", 9) == (1, HALF_LIFE)
 
 
 def test_beside_one_part_the_others_are_the_presets(tmp_path, replay):
     train(tmp_path / "run", preset="corrected")
     assert not replay(tmp_path / "run", f"{EBPO}.history", "adaptive")[1].startswith("bit for bit")
-    flags = ("--preset", "corrected", f"{EBPO}.history", "adaptive")
+    flags = ("--estimator", "ebpo.corrected", f"{EBPO}.history", "adaptive")
     assert replay(tmp_path / "run", *flags)[1].startswith("bit for bit")
 
 
@@ -382,7 +382,7 @@ def test_the_help_has_no_reset_prior(capsys):
     with pytest.raises(SystemExit):
         main(["replay", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "reset_prior" not in said.split("EBPO estimator:")[1].split(f"{EBPO}.preset")[1]
+    assert "reset_prior" not in said.split("EBPO estimator:")[1].split(f"{EBPO}.history")[1]
 
 
 # The pure part

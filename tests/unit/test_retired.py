@@ -22,13 +22,14 @@ TYPED = {  # a command that has the withdrawn word
     "multiple choice": [*EVAL, "--tasks", "file:q.jsonl"],
     **{name: [*EVAL, name, "3"] for name in ("--shots", "--shots_file", "--strip_think")},
     **{name: ["replay", ".", "--estimator", name] for name in ("bnpo", "dbb", "ha_dw", "mc_grpo", "ngrpo", "spo")},
+    "--preset": ["replay", ".", "--preset", "robust"],
     "math_agent.py": [*DIFFICULTY, "--agent", "math"],
     "openai:": [*EVAL, "--model", "openai:http://me:secret@host/v1#m"],
     **{name: [*EVAL, name, "3"] for name in ("--api_key_env", "--concurrency", "--request_timeout", "--retries")},
 }
 
 
-@pytest.mark.parametrize("name", RETIRED)
+@pytest.mark.parametrize("name", [name for name in RETIRED if name != "the setting preset"])  # test_running.py
 def test_a_withdrawn_name_answers_with_its_advice(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "m")

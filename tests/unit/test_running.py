@@ -80,7 +80,7 @@ def test_a_run_starts_from_a_prior_that_is_named(tmp_path):
         ("no estimator 'ebop'. Did you mean ebpo", ("ebop", 4)),
         ("gae", ("gae", 4)),
         ("presett", ("ebpo", 4, {"presett": "paper"})),
-        ("preset", ("ebpo", 4, {"preset": "papper"})),
+        ("preset was withdrawn", ("ebpo", 4, {"preset": "robust"})),
         ("pass_reward", ("ebpo", 4, {"pass_reward": -1.0})),
         ("clusters", ("ebpo", 4, {"clusters": "cluster"})),
         ("needs at least 2", ("ebpo", 1)),
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused_by_name(named, arguments):
 
 
 def test_score_weights_are_refused_where_the_trainer_gives_none():
-    for name, settings in (("score_weighted", {}), ("ebpo", {"preset": "robust"})):
+    for name, settings in (("score_weighted", {}), ("ebpo.robust", {})):
         running = RunningEstimator(name, 4, settings)
         with pytest.raises(UsageError, match="log-probabilities"):
             running.rehearse_without_log_probabilities()

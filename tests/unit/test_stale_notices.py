@@ -59,7 +59,7 @@ def test_a_centred_estimator_is_warned_by_name_with_the_remedies(notices, change
         (line,) = notices(estimator, changes)
         assert line.startswith(f"warning: {cause}") and f"{estimator} is centred" in line
         for remedy in (
-            "--algo.advantage.ebpo.preset robust",
+            "--advantage_estimator ebpo.robust",
             "--algo.advantage.is_correction_level token",
             "mismatch/*",
         ):
