@@ -18,15 +18,24 @@ REFERENCE = "group_norm"  # what the other is held against
 ARMS = "arms"
 PICTURE = "comparison.png"
 RESULTS = "docs/results.md"
+MEASURED = {"success": "held-out success", "greedy": "decoded greedily", "pass": "a sample of eight passes"}
 
 
 def compare(directory: Path) -> None:
     """Evaluate the warm start and every arm, draw the picture, write result.json."""
-    from openrlhf_ebpo.quickstart.evaluate import evaluate, paired_difference, read_tasks
+    from openrlhf_ebpo.quickstart.evaluate import evaluate, paired_difference, read_tasks, success_rate
     from openrlhf_ebpo.run.plot import plot_runs
 
     heldout = read_tasks(directory / "data" / "heldout.jsonl")
     runs = {name: directory / ARMS / name / "run" for name in ESTIMATORS}
+
+    def measured(model: Path, correct: np.ndarray) -> dict[str, float]:
+        return {
+            "success": float(correct.mean()),
+            "greedy": success_rate(model, heldout, greedy=True),
+            "pass": float(correct.any(1).mean()),
+        }
+
     before = evaluate(directory / "warm_start", heldout, runs.values(), 0)
     after = {
         name: evaluate(directory / ARMS / name / "model", heldout, [run_dir], last_step(run_dir))
@@ -35,7 +44,7 @@ def compare(directory: Path) -> None:
     arms = {}
     for name, run_dir in runs.items():
         arms[name] = {
-            "after": float(after[name].mean()),
+            "after": measured(directory / ARMS / name / "model", after[name]),
             "difference": None if name == REFERENCE else paired_difference(after[REFERENCE], after[name]),
             "steps": last_step(run_dir),
             "all_fail_first_ten_steps": all_fail_at_first(run_dir),
@@ -49,7 +58,7 @@ def compare(directory: Path) -> None:
         "prompts_per_step": PROMPTS_PER_STEP,
         "n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
         "steps": STEPS,
-        "before": float(before.mean()),
+        "before": measured(directory / "warm_start", before),
         "reference": REFERENCE,
         "same_prompts": same_prompts(list(runs.values())),
         "arms": arms,
@@ -83,8 +92,7 @@ def table(result: dict, directory: Path) -> str:
     arms = result["arms"]
     rows = [
         ("", [registry.title(name) for name in arms]),
-        ("held-out success before", [f"{result['before']:.3f}"] * len(arms)),
-        ("held-out success after", [f"{arm['after']:.3f}" for arm in arms.values()]),
+        *(row for name, what in MEASURED.items() for row in before_and_after(result, name, what)),
         ("groups that all fail, first ten steps", [f"{arm['all_fail_first_ten_steps']:.0%}" for arm in arms.values()]),
     ]
     width = max(len(name) for name, _ in rows)
@@ -96,6 +104,14 @@ def table(result: dict, directory: Path) -> str:
         f"run directories  {os.path.relpath(directory / 'arms')}/*/run",
     ]
     return "\n" + "\n".join(f"  {line}".rstrip() for line in lines) + "\n"
+
+
+def before_and_after(result: dict, name: str, what: str) -> list[tuple[str, list[str]]]:
+    arms = result["arms"].values()
+    return [
+        (f"{what} before", [f"{result['before'][name]:.3f}"] * len(arms)),
+        (f"{what} after", [f"{arm['after'][name]:.3f}" for arm in arms]),
+    ]
 
 
 def differences(result: dict) -> list[str]:

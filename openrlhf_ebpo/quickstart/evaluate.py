@@ -52,18 +52,17 @@ class Sample(NamedTuple):
 
 
 @torch.no_grad()
-def sample(model: str | Path, prompts: list[str]) -> list[list[Sample]]:
-    """Sample N_SAMPLES responses per prompt at temperature 1, top-p 1."""
+def sample(model: str | Path, prompts: list[str], greedy: bool = False) -> list[list[Sample]]:
+    """Sample N_SAMPLES responses per prompt at temperature 1, top-p 1; or decode one greedily."""
+    count = 1 if greedy else N_SAMPLES
+    sampling = {"do_sample": False} if greedy else {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
     policy, tokenizer = load(model)
     inputs = tokenizer([TEMPLATE.format(p) for p in prompts], return_tensors="pt", padding=True).to(policy.device)
     torch.manual_seed(SEED)
     outputs = policy.generate(
         **inputs,
-        do_sample=True,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=0,
-        num_return_sequences=N_SAMPLES,
+        **sampling,
+        num_return_sequences=count,
         max_new_tokens=MAX_NEW_TOKENS,
     )
     responses = outputs[:, inputs["input_ids"].shape[1] :]
@@ -72,7 +71,7 @@ def sample(model: str | Path, prompts: list[str]) -> list[list[Sample]]:
     lengths = torch.where(ended, ends.int().argmax(-1) + 1, responses.shape[1])
     texts = tokenizer.batch_decode(responses, skip_special_tokens=True)
     found = [Sample(*each) for each in zip(texts, lengths.tolist(), (~ended).tolist(), strict=True)]
-    return [found[i : i + N_SAMPLES] for i in range(0, len(found), N_SAMPLES)]
+    return [found[i : i + count] for i in range(0, len(found), count)]
 
 
 def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]:
@@ -83,8 +82,8 @@ def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]
     ]
 
 
-def success_rate(model: str | Path, tasks: list[dict]) -> float:
-    return float(np.mean(graded(tasks, sample(model, [task["prompt"] for task in tasks]))))
+def success_rate(model: str | Path, tasks: list[dict], greedy: bool = False) -> float:
+    return float(np.mean(graded(tasks, sample(model, [task["prompt"] for task in tasks], greedy))))
 
 
 def evaluate(model: str | Path, tasks: list[dict], run_dirs: Iterable[Path], step: int) -> np.ndarray:

@@ -117,9 +117,10 @@ class RealLearning(Job):
 
         work = work.absolute()
         arm = train(work, self, seed)
+        start = success(work, work / "warm_start")
         return {
-            "start": success(work, work / "warm_start"),
-            "end": success(work, arm / "model", arm / "run", self.steps),
+            **{"start": start["end"], "start_pass": start["pass"], "start_greedy": start["greedy"]},
+            **success(work, arm / "model", arm / "run", self.steps),
             "prompts_per_step": PROMPTS_PER_STEP,
             "n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
             "tasks": SIZES["heldout"],
@@ -152,8 +153,11 @@ def curves(run_dir: Path, steps: int) -> Record:
 
 
 @functools.cache
-def success(output: Path, model: Path, run_dir: Path | None = None, step: int = 0) -> float:
-    from openrlhf_ebpo.quickstart.evaluate import evaluate, read_tasks
+def success(output: Path, model: Path, run_dir: Path | None = None, step: int = 0) -> Record:
+    """Measure held-out success: of samples, of at least one of them, of greedy decoding."""
+    from openrlhf_ebpo.quickstart.evaluate import N_SAMPLES, evaluate, read_tasks, success_rate
 
     heldout = read_tasks(output / "data" / "heldout.jsonl")
-    return float(evaluate(model, heldout, [run_dir] if run_dir else [], step).mean())
+    correct = evaluate(model, heldout, [run_dir] if run_dir else [], step)
+    passed = {str(N_SAMPLES): float(correct.any(1).mean())}
+    return {"end": float(correct.mean()), "pass": passed, "greedy": success_rate(model, heldout, greedy=True)}

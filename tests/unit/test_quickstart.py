@@ -115,8 +115,12 @@ def drawn(picture):
     return [tuple(bytes.fromhex(colour[1:])) in there for colour in COLOURS[:2]]
 
 
+def measured(success, greedy=0.2, passed=0.5):
+    return {"success": success, "greedy": greedy, "pass": passed}
+
+
 def arm(after, difference, all_fail=0.9):
-    return {"after": after, "difference": difference, "all_fail_first_ten_steps": all_fail}
+    return {"after": measured(after, after * 2), "difference": difference, "all_fail_first_ten_steps": all_fail}
 
 
 def result_of_two(**changes):
@@ -124,9 +128,9 @@ def result_of_two(**changes):
         "ebpo": arm(0.137, [0.037, 0.025, 0.049]),
         "group_norm": arm(0.1, None, 0.91),
     }
-    whole = {"steps": 80, "prompts_per_step": 128, "n_samples_per_prompt": 2, "before": 0.052, "arms": arms}
-    measured = {"heldout_questions": 512, "samples_per_question": 8, "reference": "group_norm", "same_prompts": True}
-    return {**whole, **measured, **changes}
+    whole = {"steps": 80, "prompts_per_step": 128, "n_samples_per_prompt": 2, "before": measured(0.052), "arms": arms}
+    sizes = {"heldout_questions": 512, "samples_per_question": 8, "reference": "group_norm", "same_prompts": True}
+    return {**whole, **sizes, **changes}
 
 
 def begun(directory):
@@ -141,6 +145,8 @@ def test_a_finished_run_prints_both_arms_and_does_nothing_else(tmp_path, capsys)
     text = capsys.readouterr().out
     lines = {" ".join(line.split()) for line in text.splitlines()}
     assert {"EBPO GRPO", "held-out success before 0.052 0.052", "held-out success after 0.137 0.100"} <= lines
+    assert {"decoded greedily before 0.200 0.200", "decoded greedily after 0.274 0.200"} <= lines
+    assert "a sample of eight passes after 0.500 0.500" in lines
     assert "EBPO - GRPO +0.037, 95 % interval [+0.025, +0.049]" in lines
     assert "of the tasks (512 tasks x 8 samples), not of training" in text and "docs/results.md" in text
     assert "the same prompts, in the same order: 80 steps of 128 x 2 responses" in text
