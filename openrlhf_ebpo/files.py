@@ -87,14 +87,6 @@ def sync(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def unlink_shared(folder: str | Path) -> None:
-    """Before the files of a folder are written again: take away the names of those that have a second one (a hard
-    link, such as a snapshot's), through which it would change too."""
-    for path in Path(folder).glob("*"):
-        if path.is_file() and path.stat().st_nlink > 1:
-            path.unlink()
-
-
 def try_lock(file, shared: bool = False) -> bool:
     """Acquire the lock (flock) of an open file; False if another process holds it. The kernel releases it when the file is closed
     in every process that shares it, however they end.

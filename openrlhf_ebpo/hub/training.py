@@ -14,6 +14,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.hub.exports import exports, is_locked, read_record, take_lock
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.seams.remote_code import FLAG, trusted
 
 POLL_SECONDS = 0.5
 # The child has no parent: Ray ends all children of its processes.
@@ -39,6 +40,7 @@ def start_watch(args) -> None:
         if (lock := take_lock(run_dir)) is None:
             return  # the process of an earlier training, or somebody's `hub push`
         command = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "push", str(run_dir), "--watch"]
+        command += [FLAG] if trusted() else []
         with lock, open(run_dir / "hub" / "push.log", "a") as log:
             subprocess.run(
                 [sys.executable, "-S", "-c", DETACH, *command],

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 UNUSUAL = re.compile(
     "quantization|lora|latent|shared|_config$|expert|moe|hybrid|mamba|conv|ssm|linear_attn|embedding_size"
 )
+PARTS, MAX_PARTS = re.compile("layer|expert|block|depth|stage|heads"), 2048
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 Shapes = Mapping[str, list[int]]
@@ -52,7 +53,7 @@ def too_few(config: dict, shapes: Shapes) -> Iterator[str]:
 def expected_shapes(config: dict) -> dict[str, list[int]]:
     """Name -> shape of every weight that transformers' class of the configuration loads; {} if there is no such class here, or
     its files have other names than it."""
-    if config.get("quantization_config") or not config.get("model_type"):
+    if config.get("quantization_config") or not config.get("model_type") or is_huge(config):
         return {}
     try:
         import transformers
@@ -78,3 +79,12 @@ def expected_shapes(config: dict) -> dict[str, list[int]]:
         for name, tensor in model.state_dict().items()
         if name not in tied and not any(pattern.search(name) for pattern in ignored)
     }
+
+
+def is_huge(value: object, name: str = "") -> bool:
+    """True if a configuration asks for so many parts of a model that building it would not end."""
+    if isinstance(value, dict):
+        return any(is_huge(each, str(key)) for key, each in value.items())
+    if isinstance(value, list):
+        return len(value) > MAX_PARTS or any(is_huge(each, name) for each in value)
+    return isinstance(value, (int, float)) and value > MAX_PARTS and bool(PARTS.search(name))

@@ -14,7 +14,7 @@ from typing import Any
 
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.estimator.contract import Estimator
-from openrlhf_ebpo.files import sync_folder, unlink_shared, write_json, write_text
+from openrlhf_ebpo.files import sync_folder, write_json, write_text
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest, resume
 from openrlhf_ebpo.run.changes import optimizer_settings
@@ -69,8 +69,6 @@ class PolicyWithPrior:
             self._write_prior(os.path.join(self.strategy.args.ckpt.path, f"{tag}_hf"))
 
     def save_model(self):
-        if self.strategy.is_rank_0():
-            unlink_shared(self.strategy.args.ckpt.output_dir)
         super().save_model()
         self._write_prior(self.strategy.args.ckpt.output_dir)
 

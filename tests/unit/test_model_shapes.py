@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.seams.model_folder import missing_weights, problems
+from openrlhf_ebpo.seams.model_shapes import expected_shapes
 
 
 def without(part: str):
@@ -71,3 +72,10 @@ def test_an_untied_head_is_a_weight_and_a_tied_one_is_none(tmp_path):
 def test_what_is_not_known_is_not_refused(tmp_path, config):
     folder = damaged(tmp_path, lambda name, tensor: tensor, **config)
     assert list(missing_weights(folder)) == []
+
+
+@pytest.mark.parametrize(
+    "config", [{"num_hidden_layers": 10**9}, {"text_config": {"num_experts": 10**8}}], ids=json.dumps
+)
+def test_a_configuration_of_endless_parts_is_not_built(config):
+    assert expected_shapes({**hub_runs.CONFIG, **config}) == {}
