@@ -29,7 +29,7 @@ def write(path, text: str) -> str:
         ({"reward__timeout": "nan"}, "--reward.timeout is nan"),
         ({"reward__memory": -1}, "--reward.memory is -1; give megabytes, or 0 for no limit"),
         ({"reward__workers": 0}, "--reward.workers is 0; give 1 or more"),
-        ({"reward__remote_url": "reasoning_gym"}, "reasoning_gym was withdrawn"),
+        ({"reward__remote_url": "reasoning_gym"}, "row 1: 'a' is not an entry of reasoning-gym"),
         ({"logger__rollouts_every": 0}, "--logger.rollouts_every is 0"),
         ({"algo__advantage__ebpo__init_prior": "{tmp}/no.json"}, "init_prior {tmp}/no.json: no such file"),
         ({"algo__advantage__ebpo__init_prior": "{tmp}/broken.py"}, "cannot be read as a prior"),
@@ -103,3 +103,46 @@ def test_the_console_command_lists_its_commands():
         [sys.executable, "-c", "from openrlhf_ebpo.cli import main; main(['--help'])"], capture_output=True, text=True
     )
     assert "openrlhf-ebpo train" in result.stdout and "openrlhf-ebpo sft" in result.stdout
+
+
+@pytest.fixture
+def sums(tmp_path):
+    """A real data set of sums: its path and a command's flags for it."""
+    rows = [
+        {
+            "prompt": f"{i} + {i} is? Use \\boxed{{}}.",
+            "label": str(2 * i),
+            "gsm8k": f"Twice {i}.\n#### {2 * i}",
+            "nothing": "",
+        }
+        for i in range(300)
+    ]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"data__prompt_dataset": path, "data__max_len": 512, "data__max_samples": 300}
+
+
+def test_a_dry_run_says_what_the_reward_pays(command, tmp_path, capsys, sums):
+    bare = "import torch\ndef reward_func(queries, prompts, labels):\n    found = '{%s}' % labels[0] in queries[0]\n    return torch.tensor([float(found)])\n"
+    rewards = {"math": "gsm8k", write(tmp_path / "bare.py", bare): "label"}
+    for reward, column in rewards.items():
+        train_ppo_ray.main([*command(tmp_path, **sums, reward__remote_url=reward, data__label_key=column), "--dry_run"])
+        line = (
+            "reward: 256 of 256 labels earn 1 as their own answer, 0 of 256 wrong ones do, an empty response earns 0\n"
+        )
+        out = capsys.readouterr().out
+        assert line in out, out[-1500:]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_labels_and_functions_that_no_training_can_use_are_refused_before_it_starts(
+    run_in_process, command, tmp_path, sums, dry_run
+):
+    signature = write(tmp_path / "signature.py", "def reward_func(prompts, completions): return 1.0\n")
+    for changes, expected in (
+        ({"reward__remote_url": "math", "data__label_key": "nothing"}, "300 of 300 labels (column 'nothing'"),
+        ({"reward__remote_url": signature}, "reward_func(prompts, completions) cannot be called with queries, prompts"),
+    ):
+        said = run_in_process([*command(tmp_path, **sums | changes), *(["--dry_run"] if dry_run else [])])
+        assert expected in said
+        assert not (tmp_path / "model" / "run").exists()
