@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.checks.model_check import CAUSAL_LM
 from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models.model_check import CAUSAL_LM
+from openrlhf_ebpo.models.model_folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.run_log import read_known_run
 from openrlhf_ebpo.seams.install import install
-from openrlhf_ebpo.seams.model_folder import problems as folder_problems
 from openrlhf_ebpo.seams.remote_code import trusted
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from openrlhf_ebpo.generation.rendering import (
     token_ids,
     tokenizer_of,
 )
-from openrlhf_ebpo.seams.hub_models import local_folder
+from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
 MAX_TOKEN_CHARS = 60

@@ -22,7 +22,7 @@ from openrlhf_ebpo.checks.data_files import (
     split_files,
 )
 from openrlhf_ebpo.errors import raise_problems
-from openrlhf_ebpo.seams import auto_map, hub_models, model_folder
+from openrlhf_ebpo.models import auto_map, hub_models, model_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
 DATA_FLAGS = {  # data set -> its columns

@@ -17,13 +17,13 @@ from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, text_tokenizer, tokenizer_of
+from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.exam import SECONDS, SERVER_ROWS, Exam, Row, answer_of, examine
 from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.servers import Refused
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError
-from openrlhf_ebpo.seams.hub_models import local_folder
 
 FLAG = "--reward.remote_url"
 MATH = str(REWARDS / BUILT_IN["reward.remote_url"]["math"])

@@ -6,11 +6,12 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from openrlhf_ebpo.checks import batch_sizes, model_check, preflight
+from openrlhf_ebpo.checks import batch_sizes, preflight
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path
+from openrlhf_ebpo.models import model_check
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.run import checkpoints, run_lock

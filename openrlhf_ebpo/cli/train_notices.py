@@ -8,9 +8,9 @@ from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.estimator import presets, registry
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
 from openrlhf_ebpo.generation.cluster import gpus_needed
+from openrlhf_ebpo.models.auto_map import read_json
+from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.seams import flash_attn
-from openrlhf_ebpo.seams.auto_map import read_json
-from openrlhf_ebpo.seams.hub_models import local_folder
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training import mismatch, policy_loss, prompts
 

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.checks.model_check import MODEL
 from openrlhf_ebpo.checks.model_fit import read_rows, render_rows
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.models.model_check import MODEL
 from openrlhf_ebpo.rewards.limits import Limits
 
 DEFAULT_PROMPTS = 4  # with an answer each

@@ -35,9 +35,9 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.replay import Difference, replay
+from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.run import checkpoints, manifest, resume
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR, dig
-from openrlhf_ebpo.seams import model_folder
 
 WIDTH = 13
 MAX_NAMED = 5  # things of one kind

@@ -32,8 +32,8 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
-from openrlhf_ebpo.seams.auto_map import ModelFileError, own_code
-from openrlhf_ebpo.seams.model_folder import INDEX, missing_files, missing_weights, problems
+from openrlhf_ebpo.models.auto_map import ModelFileError, own_code
+from openrlhf_ebpo.models.model_folder import INDEX, missing_files, missing_weights, problems
 from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.

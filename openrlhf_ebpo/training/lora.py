@@ -135,7 +135,7 @@ def check(values: dict) -> list[str]:
 
 def adapter_as_safetensors(folder: str | Path) -> None:
     """Convert an exported adapter from a pickle, which upstream writes under ZeRO stage 3 or tensor parallelism and nothing here
-    loads or pushes (seams/model_folder.py), to safetensors."""
+    loads or pushes (models/model_folder.py), to safetensors."""
     pickle = Path(folder, "adapter_model.bin")
     if not pickle.is_file():
         return

@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
-from openrlhf_ebpo.seams.model_folder import problems
+from openrlhf_ebpo.models.model_folder import problems
 from openrlhf_ebpo.training import lora
 from openrlhf_ebpo.training.lora import synced_weights
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.checks import model_check
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models import model_check
+from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
-from openrlhf_ebpo.seams.hub_models import local_folder
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = json.loads((ROOT / "tests" / "data" / "model_configs.json").read_text())

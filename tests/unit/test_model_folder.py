@@ -14,8 +14,9 @@ from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.seams import model_folder, remote_code
-from openrlhf_ebpo.seams.model_folder import problems
+from openrlhf_ebpo.models import model_folder
+from openrlhf_ebpo.models.model_folder import problems
+from openrlhf_ebpo.seams import remote_code
 
 SHARDS = {1: "model-00001-of-00002.safetensors", 2: "model-00002-of-00002.safetensors"}
 INDEX = "model.safetensors.index.json"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from openrlhf_ebpo.seams.model_folder import missing_weights, problems
-from openrlhf_ebpo.seams.model_shapes import expected_shapes
+from openrlhf_ebpo.models.model_folder import missing_weights, problems
+from openrlhf_ebpo.models.model_shapes import expected_shapes
 
 
 def without(part: str):

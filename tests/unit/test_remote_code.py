@@ -14,9 +14,10 @@ from openrlhf_ebpo.data.embedding_topics import load_encoder
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
 from openrlhf_ebpo.generation import cluster
+from openrlhf_ebpo.models import auto_map
+from openrlhf_ebpo.models.auto_map import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams import auto_map, remote_code
-from openrlhf_ebpo.seams.auto_map import ModelFileError
+from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.install import subclass
 
 PHI = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
-from openrlhf_ebpo.seams.model_folder import PICKLES
+from openrlhf_ebpo.models.model_folder import PICKLES
 from openrlhf_ebpo.seams.remote_code import trusted
 
 CONFIGURATION = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")  # and the tokenizer

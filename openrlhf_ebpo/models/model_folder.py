@@ -18,7 +18,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams import auto_map, model_shapes
+from openrlhf_ebpo.models import auto_map, model_shapes
 from openrlhf_ebpo.seams.remote_code import FLAG, trusted
 
 JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.json")

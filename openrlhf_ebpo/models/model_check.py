@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.errors import raise_problems
-from openrlhf_ebpo.seams.auto_map import read_json
-from openrlhf_ebpo.seams.hub_models import local_folder
+from openrlhf_ebpo.models.auto_map import read_json
+from openrlhf_ebpo.models.hub_models import local_folder
 
 MODEL = "actor.model_name_or_path"
 CAUSAL_LM = ("ForCausalLM", "LMHeadModel")  # endings of the classes that AutoModelForCausalLM builds
