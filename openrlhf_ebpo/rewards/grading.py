@@ -208,9 +208,10 @@ def _same_relation(gold: str, answer: str) -> bool | None:
 
 
 def _same_solutions(gold: str, answer: str) -> bool | None:
-    """Compare inequalities with intervals: x < -1 or x > 3."""
+    """Compare inequalities with intervals, and unions of intervals that are joined by "or": x < -1 or x > 3."""
     kinds = [bool(pieces.INEQUALITY.search(text)) for text in (gold, answer)]
-    if kinds[0] == kinds[1] and not any(map(pieces.BUILDER.match, (gold, answer))):
+    is_union = any("\\cup" in text for text in (gold, answer)) and any(map(pieces.OR.search, (gold, answer)))
+    if kinds[0] == kinds[1] and not is_union and not any(map(pieces.BUILDER.match, (gold, answer))):
         return None
     found = [pieces.solutions(text, formula) for text in (gold, answer)]
     return None if None in found else _verify(*found)

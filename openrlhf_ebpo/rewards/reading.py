@@ -45,6 +45,7 @@ _NORMAL = [
         (rf"^\\{STYLE} *\{{([^{{}}]* [^{{}}]*)\}}$", r"\1"),
         (rf"(\\{STYLE} *\{{[^{{}}]*[^{{}} ]) +(and|or|by) *\}}", r"\1} \\text{\2} "),
         (r"\\c?dots(?![a-zA-Z])", r"\\ldots"),
+        (r"\\log *_ *(\d)", r"\\log_{\1}"),
         (r"\\lt(?![a-zA-Z])", "<"),
         (r"\\gt(?![a-zA-Z])", ">"),
         (r"\\(?:leqslant|leq)(?![a-zA-Z])|<=", r"\\le"),
@@ -90,7 +91,7 @@ def clean(text: str) -> str:
     """Give one spelling to what differs in typing only: a box around it all, dollars, mathematics brackets, thousands
     spaces, final full stop, and Unicode digits, minus, fractions, powers, roots and operators."""
     text = SPECIAL.sub("", text).replace("\\$", "").translate(CURRENCY)
-    text = re.sub(r"(?<=\d)(?:\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
+    text = re.sub(r"(?<=\d)(?:,\\!|\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
     text = re.sub(r"(?<!\\)\\[()\[\]]", "", text).strip().removesuffix(".").strip()
     if text.startswith(("\\boxed", "\\fbox")) and (inner := last_box(text)) is not None:
         return clean(inner)
