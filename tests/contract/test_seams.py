@@ -157,7 +157,7 @@ def test_rows_with_one_target_are_applied_on_top_of_each_other():
 def test_what_is_replaced_in_the_policys_trainer_is_a_row_a_thing():
     names = [seam.replacement.partition(":")[2] for seam in SEAMS if seam.name == "ActorPPOTrainer"]
     assert names == [
-        *("PolicyMetrics", "CovarianceLosses", "MicroBatchMeans", "EmptyMicroBatches", "MergedWeightSync"),
+        *("PolicyMetrics", "CovarianceLosses", "EmptyMicroBatches", "MergedWeightSync"),
         *("AccumulatingPolicy", "BoundedEngineWait", "HealthyPolicy"),
     ]
 
