@@ -17,8 +17,8 @@ from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError
 from openrlhf_ebpo.rewards.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 
-from . import answer_match, own_score
-from .tasks import OWN, Question, Rules, own
+from . import answer_match, custom_scorer
+from .tasks import OWN, Question, Rules, custom_benchmarks
 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
@@ -64,7 +64,7 @@ class Grader:
 
     def grade(self, gold: str, rules: Rules, response: str) -> dict:
         """Return correct; extracted, None without an answer; error: None, "timeout" or "crash" if the answer ended its
-        process, own_score.FAILED and the reason if its scorer raised (it counts as wrong), or NO_GOLD and the reason if the
+        process, custom_scorer.FAILED and the reason if its scorer raised (it counts as wrong), or NO_GOLD and the reason if the
         gold cannot be read (it counts for nothing).
 
         Raises:
@@ -107,7 +107,7 @@ class Grader:
     def _own_grade(self, gold: str, rules: Rules, response: str) -> dict:
         """Grade by the task's scorer. It is somebody's code: an end of its process is an error of the response like
         any other."""
-        pool, error = self._pool(own_score.__name__, rules.scorer), f"{own_score.FAILED}{GIVEN_UP}"
+        pool, error = self._pool(custom_scorer.__name__, rules.scorer), f"{custom_scorer.FAILED}{GIVEN_UP}"
         if self._hung[rules.scorer] < MAX_TIMEOUTS:
             try:
                 grade = pool.ask(gold, response, rules.entry)
@@ -131,7 +131,7 @@ class Grader:
     def _pool(self, module: str, scorer: str = "") -> Pool:
         with self._lock:
             if (module, scorer) not in self._pools:
-                seconds = own.benchmark_of(scorer, "the scorer").seconds if scorer else None
+                seconds = custom_benchmarks.benchmark_of(scorer, "the scorer").seconds if scorer else None
                 arguments = (scorer,) if scorer else ()
                 self._pools[module, scorer] = Pool(
                     self.workers, seconds or self.seconds, grader=module, arguments=arguments

@@ -20,7 +20,7 @@ from openrlhf_ebpo.run.run_log import versions
 from .metrics import asked_for, scored, summarise
 from .protocols import Protocol
 from .tasks import Question, Task
-from .tasks.rows import folder_name
+from .tasks.task_rows import folder_name
 
 MAX_NAME_CHARS = 80  # of a data source in a folder's name
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.files import replacing
 
-from .tables import Column, by_task, curve_names
+from .report_tables import Column, by_task, curve_names
 
 History = Mapping[int, Column]  # by step
 COLOURS = ("#1f4e8c", "#d9822b", "#3f8f7a", "#9a5b9e", "#b8442f")

@@ -43,7 +43,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, tasks
+from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, tasks
 from openrlhf_ebpo.eval.flags import add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
@@ -276,7 +276,7 @@ def write_report(args: argparse.Namespace, results: Path, protocol: Protocol) ->
     do not go with these."""
     try:
         directory = args.checkpoints if args.checkpoints and not args.output_dir else results
-        return report.write_report([directory], protocol=protocol.name)
+        return evaluation_report.write_report([directory], protocol=protocol.name)
     except (UsageError, OSError) as error:
         return f"none: {error}"
 

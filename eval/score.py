@@ -45,7 +45,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data.table import (
+from openrlhf_ebpo.data.training_tables import (
     check_columns,
     check_suffix,
     column_names,
@@ -56,10 +56,10 @@ from openrlhf_ebpo.data.table import (
 )
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.eval import protocols, tasks
+from openrlhf_ebpo.eval.custom_scorer import FAILED
 from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
-from openrlhf_ebpo.eval.own_score import FAILED
 from openrlhf_ebpo.eval.protocols import Protocol
-from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Rules, own
+from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Rules, custom_benchmarks
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import file_identity, output_problems, progress_file, progress_path
 from openrlhf_ebpo.rewards.grading import GoldError
@@ -146,7 +146,7 @@ def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
         "input": file_identity(args.input),
         "extraction": protocol.extraction,
         "scorer": scorer,
-        "task": args.task if args.task is None else own.identity(args.task),
+        "task": args.task if args.task is None else custom_benchmarks.identity(args.task),
         "seconds": args.seconds,
     }
 
@@ -200,7 +200,7 @@ def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pa
     rules = Rules.read(row["rules"]) if row.get("rules") else None
     if benchmark.score:
         entry = {"entry": rules.entry} if rules and rules.kind == OWN else {}
-        rules = replace(own.scored_rules(benchmark, named, row), **entry)
+        rules = replace(custom_benchmarks.scored_rules(benchmark, named, row), **entry)
     rules = rules or benchmark.rules_of(row, value, gold)
     if rules.kind == OWN and not benchmark.score:  # what a file names is not imported
         raise ValueError(f"it is scored by {rules.scorer.partition('@')[0] or 'a scorer'!r:.80}: name that with --task")

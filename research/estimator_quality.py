@@ -20,7 +20,7 @@ import statistics
 from collections.abc import Iterator
 
 from lab.baseline_error import Source, clustered, error_over_risk, exact_ratios, rising, still
-from lab.tables import head, line
+from lab.markdown_tables import head, line
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 

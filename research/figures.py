@@ -102,7 +102,7 @@ def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> N
 def write_docs(output: Path, docs: Path) -> None:
     """Put the figures of `output` between the two marks of docs/results/figures.md, and their files below docs/images/."""
     sys.path.append(str(SCRIPTS))
-    from tables import with_table
+    from docs_tables import with_table
 
     from openrlhf_ebpo.files import write_text
     from paper.page import copy_to_docs

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu import report, trainings
+from gpu import check_report, trainings
 from gpu.modes import MODES
 from gpu.work import ROOT, PartFailed, Work, tail
 from openrlhf_ebpo.command import command, interrupted_once
@@ -106,17 +106,17 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(
             f"no GPU can be used here: {cause}. `openrlhf-ebpo doctor` says more; --cpu rehearses without one"
         )
-    state = report.begin(folder, options.cpu)
+    state = check_report.begin(folder, options.cpu)
     with interrupted_once():
         for name in options.only or PARTS:
-            if not options.only and state["parts"].get(name, {}).get("outcome") == report.PASSED:
+            if not options.only and state["parts"].get(name, {}).get("outcome") == check_report.PASSED:
                 print(f"{name}: has passed before", flush=True)
                 continue
             state["parts"][name] = found = outcome(name, folder, state)
-            report.write(folder, state)
-            if name == MACHINE and found["outcome"] == report.FAILED:
+            check_report.write(folder, state)
+            if name == MACHINE and found["outcome"] == check_report.FAILED:
                 break  # nothing else would run
-    failed = [name for name, part in state["parts"].items() if part["outcome"] == report.FAILED]
+    failed = [name for name, part in state["parts"].items() if part["outcome"] == check_report.FAILED]
     print(f"report: {folder / 'report.md'}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; logs: {folder / 'logs'}")
@@ -125,8 +125,8 @@ def run(options: argparse.Namespace) -> None:
 def outcome(name: str, folder: Path, state: dict) -> dict:
     """Run a part; an error, also one of ours, fails it and not the rest."""
     part = PARTS[name]
-    limit = part.limit * (CPU_PATIENCE if state["kind"] == report.REHEARSAL else 1)
-    work = Work(name, folder, limit, state["kind"] == report.REHEARSAL, state["machine"]["visible"])
+    limit = part.limit * (CPU_PATIENCE if state["kind"] == check_report.REHEARSAL else 1)
+    work = Work(name, folder, limit, state["kind"] == check_report.REHEARSAL, state["machine"]["visible"])
     print(f"{name}: {part.what} (about {part.seconds} s on a GPU, at most {limit} s) ...", flush=True)
     work.log.unlink(missing_ok=True)
     facts, reason = None, None
@@ -137,11 +137,11 @@ def outcome(name: str, folder: Path, state: dict) -> dict:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     found = {
-        "outcome": report.FAILED if reason else report.PASSED,
+        "outcome": check_report.FAILED if reason else check_report.PASSED,
         "reason": reason,
         "facts": facts,
         "ended": timestamp(),
-        "commit": report.commit(),
+        "commit": check_report.commit(),
         "seconds": round(time.monotonic() - work.began, 1),
         "commands": work.commands,
         "log": tail(work.log) if reason else [],

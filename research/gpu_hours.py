@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from lab.tables import table
+from lab.markdown_tables import table
 from openrlhf_ebpo.data.passes import steps_a_pass
 from openrlhf_ebpo.eval.paper import REPORTED
 from openrlhf_ebpo.eval.tasks import BENCHMARKS

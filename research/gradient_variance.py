@@ -24,9 +24,9 @@ from tqdm import tqdm
 from lab import policy, tasks
 from lab.cells import CELLS, Cell
 from lab.learner import build, draws, estimated, examples
+from lab.markdown_tables import table
 from lab.statistics import interval
 from lab.summaries import title
-from lab.tables import table
 from lab.warm_starts import warm_start
 from openrlhf_ebpo.files import write_text
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from lab.tables import table
+from lab.markdown_tables import table
 from openrlhf_ebpo.eval import intervals, metrics
 
 RUNS = (1, 2, 4, 8, 16, 32, 64)

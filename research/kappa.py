@@ -2,7 +2,7 @@
 
 κ = E[‖s‖² | fail] / E[‖s‖² | pass] with the true gradient s of every single response, at the warm start of each cell, beside the
 proxy that training has for nothing, Σ (1 − π)² over a response's tokens. Predicted is the effective sample size that
-gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth (lab/law.py).
+gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth (lab/variance_formulas.py).
 
     python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
     python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions beside what was measured
@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lab import law, model_scores, policy, tasks
+from lab import model_scores, policy, tasks, variance_formulas
 from lab.cells import CELLS, Cell
 from lab.learner import build, draws, examples
+from lab.markdown_tables import table
 from lab.measured import measure
 from lab.statistics import interval
 from lab.summaries import title
-from lab.tables import table
 from lab.warm_starts import warm_start
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.estimator.contract import Batch
@@ -106,7 +106,7 @@ def of_model(args: argparse.Namespace) -> None:
     passed = np.array([record["passed"] for record in records])
     found = {"tasks": len(passed), "p": passed.mean(), "its deviation over tasks": passed.mean(1).std()}
     print(", ".join(f"{name} {value:.3g}" for name, value in found.items()))
-    print(f"threshold {law.threshold(float(passed.mean())):.2f}\n")
+    print(f"threshold {variance_formulas.threshold(float(passed.mean())):.2f}\n")
     print(table(["κ by", "pooled", "within tasks"], model_scores.rows(records)))
     if args.export:
         export(args.export, records)
@@ -130,7 +130,7 @@ def of_seed(cell: Cell, seed: int, weights: torch.Tensor, responses: int) -> dic
     proxy = ((1 - rollouts.log_probs.exp()) ** 2 * rollouts.mask).sum(-1)[0].double().numpy()
     kappa, p = norms[~passed].mean() / norms[passed].mean(), rates.mean()
     unit = (norms * passed).mean()
-    shrinkage = law.leave_one_out_shrinkage(ebpo_shrinkage(cell, seed, weights), cell.group)
+    shrinkage = variance_formulas.leave_one_out_shrinkage(ebpo_shrinkage(cell, seed, weights), cell.group)
     found = {
         "p": p,
         "spread": rates.std(),
@@ -190,12 +190,12 @@ def ebpo_shrinkage(cell: Cell, seed: int, weights: torch.Tensor, steps: int = 10
 
 def of_two_numbers(name: str, p: float, kappa: float, shrinkage: float, group: int) -> float:
     """Effective sample size over leave-one-out's, Dr. GRPO's up to scale, from p and κ alone: as if all prompts were alike."""
-    constants = {"score_weighted": law.best_constant(p, kappa), "raw_reward": 0.0}
+    constants = {"score_weighted": variance_formulas.best_constant(p, kappa), "raw_reward": 0.0}
     if name in constants:
-        mine = law.with_baseline(p, kappa, constants[name])
+        mine = variance_formulas.with_baseline(p, kappa, constants[name])
     else:
-        mine = law.variance(p, kappa, shrinkage if name == "ebpo" else 1.0, group)
-    return law.variance(p, kappa, 0.0, group) / mine
+        mine = variance_formulas.variance(p, kappa, shrinkage if name == "ebpo" else 1.0, group)
+    return variance_formulas.variance(p, kappa, 0.0, group) / mine
 
 
 def of_every_response(
@@ -207,7 +207,7 @@ def of_every_response(
         means = ((1 - shrinkage) * rates + shrinkage * target)[:, None]
         spread = ((1 - shrinkage) ** 2 * rates * (1 - rates) / (group - 1))[:, None]
         variance = float((norms * ((passed - means) ** 2 + spread)).mean())
-        return law.of_a_group(variance, found["shared"], found["gradient"], shrinkage, group)
+        return variance_formulas.of_a_group(variance, found["shared"], found["gradient"], shrinkage, group)
 
     mean = float(rates.mean())
     constants = {"global_mean": mean, "score_weighted": float((norms * passed).sum() / norms.sum()), "raw_reward": 0.0}
@@ -225,7 +225,7 @@ COLUMNS = {
     "κ": lambda each: text(each["kappa"], 1),
     "κ within prompts": lambda each: text(each["kappa_within"], 1),
     "κ by Σ(1−π)²": lambda each: text(each["proxy"], 1),
-    "threshold": lambda each: f"{law.threshold(float(np.mean(each['p']))):.2f}",
+    "threshold": lambda each: f"{variance_formulas.threshold(float(np.mean(each['p']))):.2f}",
     "‖g‖²": lambda each: f"{np.mean(each['gradient']):.3f}",
     "of each prompt": lambda each: f"{np.mean(each['shared']):.3f}",
 }

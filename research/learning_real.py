@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 
-from lab import ends
+from lab import final_success
 from lab.cells import parsed
 from lab.learner import TOKEN_BASELINE, build
 from lab.real import SAMPLINGS, RealLearning
@@ -30,7 +30,7 @@ DEFAULT_STEPS = 60
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    ends.add_flags(parser, "runs/learning_real", seeds=3)
+    final_success.add_flags(parser, "runs/learning_real", seeds=3)
     add = parser.add_argument
     add("--estimators", nargs="+", metavar="NAME", default=ESTIMATORS, help=f"default: {' '.join(ESTIMATORS)}")
     add("--sampling", nargs="+", choices=[*SAMPLINGS], default=["sync"], metavar="NAME", help=", ".join(SAMPLINGS))
@@ -38,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    ends.run(options, jobs_of(options))
+    final_success.run(options, jobs_of(options))
 
 
 def jobs_of(options: argparse.Namespace) -> list[RealLearning]:

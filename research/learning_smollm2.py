@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from lab import ends, training
+from lab import final_success, training
 from lab.cells import parsed
 from lab.learner import build
 from lab.measured import Job, Record
@@ -247,7 +247,7 @@ def fetch(work: Path) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    ends.add_flags(parser, "runs/smollm2", seeds=5)
+    final_success.add_flags(parser, "runs/smollm2", seeds=5)
     add = parser.add_argument
     add("--task", choices=[*TASKS], default="sums")
     add("--estimators", nargs="+", metavar="NAME", default=ESTIMATORS, help=f"default: {' '.join(ESTIMATORS)}")
@@ -258,7 +258,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    ends.run(options, jobs_of(options))
+    final_success.run(options, jobs_of(options))
 
 
 def jobs_of(options: argparse.Namespace) -> list[SmolLM2]:

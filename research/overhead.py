@@ -30,9 +30,9 @@ import numpy as np
 
 from lab import training
 from lab.gpu_memory import peak
+from lab.markdown_tables import table
 from lab.measured import Job, Record, measure
 from lab.statistics import alternated, ratio
-from lab.tables import table
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import write_json, write_text

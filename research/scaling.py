@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 import torch
 
-from lab.tables import head, line
+from lab.markdown_tables import head, line
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch

@@ -27,7 +27,7 @@ from urllib.parse import urlencode
 
 import psutil
 
-from lab.tables import table
+from lab.markdown_tables import table
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

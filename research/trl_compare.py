@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from lab import ends
+from lab import final_success
 from lab.measured import Job, Record
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
@@ -115,7 +115,7 @@ class TrlLearning(Job):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    ends.add_flags(parser, "runs/trl_compare", seeds=5)
+    final_success.add_flags(parser, "runs/trl_compare", seeds=5)
     add = parser.add_argument
     add("--check", action="store_true", help="train 8 steps with ebpo and ebpo.robust, kill, resume, compare")
     add("--model", metavar="FOLDER", help="default: a small Qwen3 with random weights, made in --output")
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> None:
     if options.check:
         check(options)
     else:
-        ends.run(options, jobs_of(options))
+        final_success.run(options, jobs_of(options))
 
 
 def require_trl() -> None:

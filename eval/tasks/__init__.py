@@ -2,7 +2,7 @@
 
 NAME                                           from the Hugging Face Hub
 NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
-my_package.my_module:TASK                      a benchmark outside this package (own.py); with =… as above
+my_package.my_module:TASK                      a benchmark outside this package (custom_benchmarks.py); with =… as above
 file:questions.jsonl                           any .parquet or .jsonl file with a question and an answer
 
 Each benchmark is a file of this folder and its name in FILES; benchmark.py has its fields, loading.py makes a Task of it.
@@ -18,11 +18,11 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
 from .benchmark import Benchmark, gold_text
+from .custom_benchmarks import custom_benchmark
 from .files import load_file
 from .loading import load_benchmark
-from .own import own_benchmark
-from .rows import FLAG, HubSet
 from .scoring_columns import column_rules
+from .task_rows import FLAG, HubSet
 from .types import MATH, OWN, Question, Rules, Task
 
 __all__ = [
@@ -90,7 +90,7 @@ def find(name: str, flag: str) -> Benchmark:
         return BENCHMARKS[name]
     if not is_import_path(name):
         raise UsageError(_unknown(name, flag))
-    found = own_benchmark(name, flag)
+    found = custom_benchmark(name, flag)
     if BENCHMARKS.get(found.name, found) is not found:
         raise UsageError(f"{flag} {name}: its name is {found.name}, which is another benchmark here; rename it")
     return found

@@ -2,7 +2,7 @@
 solution `\\boxed{204}`."""
 
 from .benchmark import Benchmark
-from .rows import HubSet
+from .task_rows import HubSet
 
 TASK = Benchmark(
     "aime24",

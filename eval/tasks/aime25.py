@@ -1,7 +1,7 @@
 """AIME 2025. Both copies have problem and answer."""
 
 from .benchmark import Benchmark
-from .rows import HubSet
+from .task_rows import HubSet
 
 TASK = Benchmark(
     "aime25",

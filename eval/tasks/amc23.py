@@ -1,7 +1,7 @@
 """AMC 2023. math-ai's and Qwen2.5-Math's copies have question and answer, 27.0 or ["27.0"]."""
 
 from .benchmark import Benchmark
-from .rows import HubSet
+from .task_rows import HubSet
 
 TASK = Benchmark(
     "amc23",

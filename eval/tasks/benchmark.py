@@ -1,6 +1,7 @@
 """A benchmark: where its rows are, which columns hold what, how a question is asked and its answers compared.
 
-A file of this folder, or a module outside the package (own.py), holds one as TASK; everything special about it is there.
+A file of this folder, or a module outside the package (custom_benchmarks.py), holds one as TASK; everything special
+about it is there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.run.results import LIMITED
 
-from .rows import HubSet
+from .task_rows import HubSet
 from .types import Rules
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")

@@ -13,8 +13,8 @@ from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 
 from .benchmark import gold_text
-from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
+from .task_rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .types import Task
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from openrlhf_ebpo.data.source import lookup
-from openrlhf_ebpo.data.table import READ_SUFFIXES
+from openrlhf_ebpo.data.training_tables import READ_SUFFIXES
 from openrlhf_ebpo.errors import UsageError
 
 from .benchmark import Benchmark
-from .own import scored_rules
-from .rows import FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_task, own_rows, question_text
+from .custom_benchmarks import scored_rules
+from .task_rows import FLAG, HubSet, Rows, choose_column, custom_rows, file_rows, hub_rows, make_task, question_text
 from .types import Rules, Task
 
 
@@ -45,7 +45,7 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
 
 def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
     if place is None and benchmark.data:
-        return own_rows(benchmark.data, named)
+        return custom_rows(benchmark.data, named)
     if place is None:
         if not benchmark.copies:
             raise UsageError(f"{FLAG} {named}: it has no data; name a file, {FLAG} {named}=FILE")

@@ -1,7 +1,7 @@
 """MATH-500. HuggingFaceH4's copy has problem, answer, subject, level and unique_id."""
 
 from .benchmark import Benchmark
-from .rows import HubSet
+from .task_rows import HubSet
 
 TASK = Benchmark(
     "math500",

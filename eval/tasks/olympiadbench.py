@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .benchmark import Benchmark
-from .rows import HubSet
 from .scoring_columns import COLUMNS, column_rules
+from .task_rows import HubSet
 
 
 def with_context(question: str, row: Mapping) -> str:

@@ -20,7 +20,7 @@ from openrlhf_ebpo.generation.cluster import address_to_join
 from openrlhf_ebpo.seams import native
 from openrlhf_ebpo.seams.check import check_unchanged, untested
 from openrlhf_ebpo.seams.releases import BESIDE_TORCH
-from openrlhf_ebpo.seams.rows import SEAMS
+from openrlhf_ebpo.seams.replacements import SEAMS
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 GIB = 1 << 30

@@ -21,7 +21,7 @@ from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.exam import SECONDS, SERVER_ROWS, Exam, Row, answer_of, examine
 from openrlhf_ebpo.rewards.limits import Limits
-from openrlhf_ebpo.rewards.returned import RewardError
+from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.servers import Refused
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError
 

@@ -6,7 +6,7 @@ from openrlhf_ebpo.cli.dispatch import Command, dispatcher
 
 COMMANDS = {
     "run": Command("openrlhf_ebpo.eval.run", "measure a model, or all checkpoints of a run; the word may be left out"),
-    "report": Command("openrlhf_ebpo.eval.report", "a Markdown report of results, models side by side"),
+    "report": Command("openrlhf_ebpo.eval.evaluation_report", "a Markdown report of results, models side by side"),
     "score": Command("openrlhf_ebpo.eval.score", "score any file with gold answers and responses, no model needed"),
 }
 

@@ -32,8 +32,8 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.rewards.pool import close_shared_pools
-from openrlhf_ebpo.run import changes, heartbeat, run_lock, run_writer
-from openrlhf_ebpo.run.own_metrics import read_entries
+from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
+from openrlhf_ebpo.run.custom_metrics import read_entries
 from openrlhf_ebpo.run.resume import CheckpointError, Search
 from openrlhf_ebpo.run.run_log import RunDirectoryError, check_run_dir, read_metrics
 from openrlhf_ebpo.seams import remote_code
@@ -86,7 +86,7 @@ def run(argv: list[str]) -> None:
     ]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     found = checkpoint_to_resume(vars(flat), not dry_run, force) if args.ckpt.load_enable else None
-    resumed, lines = changes.resume(args, found, force)
+    resumed, lines = changed_settings.resume(args, found, force)
     notices += lines
     if dry_run:
         show_dry_run(args, notices, stored_argv if translated else None, sampled, assumed)

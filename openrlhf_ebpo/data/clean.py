@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.questions import answer_key, bare_question, question_id
-from openrlhf_ebpo.data.table import ROW_BATCH_SIZE
+from openrlhf_ebpo.data.training_tables import ROW_BATCH_SIZE
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 
 TURNS = {"system": "s", "developer": "s", "user": "u", "assistant": "a"}

@@ -34,7 +34,7 @@ from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
-from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
+from openrlhf_ebpo.data.training_tables import check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError

@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from openrlhf_ebpo.command import command, one_line
-from openrlhf_ebpo.data.report import training_command
-from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
+from openrlhf_ebpo.data.output_report import training_command
+from openrlhf_ebpo.data.training_tables import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
 PASS_RATE = "pass_rate"

@@ -10,7 +10,7 @@ import math
 import sys
 
 from openrlhf_ebpo.command import error_exit
-from openrlhf_ebpo.data.table import SUFFIXES, count_rows
+from openrlhf_ebpo.data.training_tables import SUFFIXES, count_rows
 
 
 def steps_a_pass(prompts: int, batch: int, group: int, train_batch: int) -> int:

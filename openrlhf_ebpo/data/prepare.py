@@ -38,11 +38,11 @@ from tqdm import tqdm
 
 from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import report
+from openrlhf_ebpo.data import output_report
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, shown
 from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
-from openrlhf_ebpo.data.table import count_rows, write_table
+from openrlhf_ebpo.data.training_tables import count_rows, write_table
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run.run_log import move_aside
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
         print(chosen_columns(columns))
         with new_folder(output, args.force) as folder:
             made = {"settings": settings, **prepare(files, columns, args, folder)}
-            write_json(folder / report.NAME, made)
+            write_json(folder / output_report.NAME, made)
     print(as_text(made, output))
 
 
@@ -161,11 +161,11 @@ def finished(output: Path, settings: dict) -> dict | None:
     Raises:
         UsageError: something else is there.
     """
-    made = report.finished(output, settings)
+    made = output_report.finished(output, settings)
     if made and is_local(settings["input"]):  # what is on the Hub is named by its settings
         files = find_files(*(settings[name] for name in ("input", "subset", "split", "revision")))
         if fingerprint(files) != made["files"]:
-            raise report.other_output(output, "the input has changed since")
+            raise output_report.other_output(output, "the input has changed since")
     return made
 
 
@@ -257,7 +257,9 @@ def _warnings(tally: Tally, template: str) -> list[str]:
 def _next_steps(made: dict, folder: Path) -> str:
     settings = made["settings"]
     train, validation = (folder / f"{name}.{settings['format']}" for name in ("train", "validation"))
-    training = report.training_command(train, chat=made["chats"], validation=validation if made["validation"] else None)
+    training = output_report.training_command(
+        train, chat=made["chats"], validation=validation if made["validation"] else None
+    )
     return (
         f"train on it:  {training}\n"
         f"or first:     openrlhf-ebpo data topics (or difficulty) --input {shlex.quote(str(train))} --help"

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.checks.data_files import TYPES, DataSetError, NoSplitError, is_local, parts, split_files
-from openrlhf_ebpo.data.table import NEEDS_DATASETS, READ_SUFFIXES, check_file, column_names, data_files, read_rows
+from openrlhf_ebpo.data.training_tables import (
+    NEEDS_DATASETS,
+    READ_SUFFIXES,
+    check_file,
+    column_names,
+    data_files,
+    read_rows,
+)
 from openrlhf_ebpo.errors import UsageError
 
 # In this order: DAPO's own names first, then what other data sets call them.

@@ -23,8 +23,15 @@ import numpy as np
 import pyarrow as pa
 
 from openrlhf_ebpo.command import command, one_line
-from openrlhf_ebpo.data import embedding_topics, report, topic_names
-from openrlhf_ebpo.data.table import check_columns, check_suffix, identity, read_table, with_column, write_table
+from openrlhf_ebpo.data import embedding_topics, output_report, topic_names
+from openrlhf_ebpo.data.training_tables import (
+    check_columns,
+    check_suffix,
+    identity,
+    read_table,
+    with_column,
+    write_table,
+)
 from openrlhf_ebpo.errors import UsageError
 
 EXAMPLES = 2  # per cluster
@@ -67,14 +74,14 @@ def run(args: argparse.Namespace) -> None:
     named = {name: getattr(args, name) for name in ("model", "k", "seed", "text", "sort")}
     settings = {"input": identity(args.input)}
     settings |= {name: value for name, value in named.items() if name not in PLAIN or value != PLAIN[name]}
-    found = None if args.force else report.finished(args.output, settings)
+    found = None if args.force else output_report.finished(args.output, settings)
     if found:
         print(f"{args.output} is done already with these settings; --force makes it again")
     else:
         topics, examples = find_topics(texts, args)
         found = {"settings": settings, "rows": len(topics), "clusters": summary(topics, texts, examples)}
         table = with_column(table, "cluster", topics, pa.string())
-        with report.replaced(args.output, found):
+        with output_report.replaced(args.output, found):
             write_table(table.take(by_size(topics)) if args.sort else table, args.output)
     print(as_text(found))
 

@@ -9,7 +9,7 @@ from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import QUESTION, bare_question
 from openrlhf_ebpo.data.source import lookup
-from openrlhf_ebpo.data.table import read_rows
+from openrlhf_ebpo.data.training_tables import read_rows
 from openrlhf_ebpo.errors import UsageError
 
 SAMPLED = 200  # rows that the instruction is read from

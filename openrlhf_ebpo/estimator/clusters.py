@@ -18,7 +18,7 @@ from openrlhf_ebpo.estimator.prior import Bounds, Moments, Prior
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.evidence import Groups
+    from openrlhf_ebpo.estimator.group_statistics import Groups
 
 COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
 REWARDS, MEANS, WITHIN = range(3)  # rows of COLUMNS

@@ -9,7 +9,7 @@ import numpy as np
 from openrlhf_ebpo.estimator import presets
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Step
-from openrlhf_ebpo.estimator.evidence import Groups
+from openrlhf_ebpo.estimator.group_statistics import Groups
 from openrlhf_ebpo.estimator.groups import GroupEstimator
 from openrlhf_ebpo.estimator.prior import Bounds
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, shrunk_baseline

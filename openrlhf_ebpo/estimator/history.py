@@ -18,7 +18,7 @@ from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.evidence import Groups
+    from openrlhf_ebpo.estimator.group_statistics import Groups
 
 HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)  # of the adaptive history, in rollout batches
 SLOWER = 2  # places in HALF_LIVES: variances are remembered four times as long as means

@@ -15,14 +15,14 @@ import numpy as np
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.clusters import clustered
 from openrlhf_ebpo.estimator.config import FLAG
-from openrlhf_ebpo.estimator.evidence import score_weights
+from openrlhf_ebpo.estimator.group_statistics import score_weights
 from openrlhf_ebpo.estimator.history import HISTORIES
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON, scale, shrinkage_weight, standardise
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
     from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
-    from openrlhf_ebpo.estimator.evidence import Groups
+    from openrlhf_ebpo.estimator.group_statistics import Groups
     from openrlhf_ebpo.estimator.prior import Prior
 
 

@@ -21,7 +21,7 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, rende
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run import catalogue
-from openrlhf_ebpo.run.changes import flatten
+from openrlhf_ebpo.run.changed_settings import flatten
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)

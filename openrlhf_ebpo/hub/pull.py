@@ -32,7 +32,7 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
-from openrlhf_ebpo.models.auto_map import ModelFileError, own_code
+from openrlhf_ebpo.models.auto_map import ModelFileError, custom_code
 from openrlhf_ebpo.models.model_folder import INDEX, missing_files, missing_weights, problems
 from openrlhf_ebpo.seams.remote_code import FLAG
 
@@ -97,7 +97,7 @@ def end_at_once(*_) -> None:
 def next_step(folder: Path) -> list[str]:
     """Lines that say what to do with a pulled model; a warning if it comes with custom code."""
     try:
-        brought = own_code(folder)
+        brought = custom_code(folder)
     except ModelFileError as error:
         return [f"warning: {error}"]
     if brought:

@@ -11,7 +11,7 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, table
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.tables import read_schema
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run.own_metrics import own_metrics
+from openrlhf_ebpo.run.custom_metrics import custom_metrics
 from openrlhf_ebpo.run.results import SAMPLES_FILE
 
 METRICS = "tables/metrics.parquet"
@@ -100,7 +100,7 @@ def tables(files: Mapping[str, Content], run: Mapping) -> list[list[Markdown]]:
         if lines:
             found.append([*words(name, row), table(words("column", "type", "meaning"), lines)])
 
-    own = own_metrics(run.get("metrics"))
+    own = custom_metrics(run.get("metrics"))
     metrics = read_schema(files[METRICS]).names if METRICS in files else []
     meanings = {name: columns.metric_meaning(name, own) for name in metrics}
     add("metrics", "One row per step.", [METRICS] if metrics else [], meanings)

@@ -27,7 +27,7 @@ class ModelFileError(UsageError):
     """A file of a model cannot be read; the message names it."""
 
 
-class OwnCode(NamedTuple):
+class CustomCode(NamedTuple):
     """One entry of an auto_map: the file that holds it, the class of transformers, references to the code."""
 
     file: str
@@ -57,7 +57,7 @@ def read_json(path: Path) -> dict:
     return found
 
 
-def own_code(folder: Path) -> list[OwnCode]:
+def custom_code(folder: Path) -> list[CustomCode]:
     """List all code that the files of a model name, needed or not.
 
     Raises:
@@ -67,17 +67,17 @@ def own_code(folder: Path) -> list[OwnCode]:
     return [code for file in files for code in _entries(file, read_json(folder / file).get("auto_map") or {})]
 
 
-def _entries(file: str, auto_map: object) -> Iterator[OwnCode]:
+def _entries(file: str, auto_map: object) -> Iterator[CustomCode]:
     if isinstance(auto_map, list) and file == TOKENIZER:
         auto_map = {"AutoTokenizer": auto_map}  # an older form: the slow and the fast class
     if not isinstance(auto_map, dict):
         raise ModelFileError(f"{file} has an auto_map that is not an object")
     for auto_class, references in auto_map.items():
         references = references if isinstance(references, list) else [references]
-        yield OwnCode(file, auto_class, tuple(str(each) for each in references if each is not None))
+        yield CustomCode(file, auto_class, tuple(str(each) for each in references if each is not None))
 
 
-def needed_code(folder: Path) -> list[OwnCode]:
+def needed_code(folder: Path) -> list[CustomCode]:
     """List the code without which the model or its tokenizer does not load as what its files say; all code that they name if
     transformers is not installed.
 
@@ -86,14 +86,14 @@ def needed_code(folder: Path) -> list[OwnCode]:
     """
     config = read_json(folder / CONFIG)
     loaded = LOADED[:2] if "vision_config" in config else LOADED  # OpenRLHF loads such a model by another class
-    found = [code for code in own_code(folder) if code.auto_class in loaded]
+    found = [code for code in custom_code(folder) if code.auto_class in loaded]
     if not found or importlib.util.find_spec("transformers") is None:
         return found
     install()  # transformers is imported next, and rows for it come first
     return [code for code in found if not _transformers_has(code.auto_class, config, read_json(folder / code.file))]
 
 
-def refusal(code: OwnCode) -> str:
+def refusal(code: CustomCode) -> str:
     return (
         f"the model brings its own code, which would run on this machine ({code}; transformers itself has no such "
         f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a model that "

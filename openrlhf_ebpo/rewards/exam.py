@@ -14,7 +14,7 @@ from pathlib import Path
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 from openrlhf_ebpo.rewards.grading import clean
 from openrlhf_ebpo.rewards.limits import Limits
-from openrlhf_ebpo.rewards.returned import RewardError, check_reward
+from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.servers import post
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardFile
 from openrlhf_ebpo.seams import remote_code

@@ -22,7 +22,7 @@ import torch
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.rewards.limits import TIMEOUT, Limits
-from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe, finite_number
+from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, describe, finite_number
 from openrlhf_ebpo.rewards.servers import RewardServers
 from openrlhf_ebpo.rewards.sources import RewardFile, RewardSource, RewardSourceError
 from openrlhf_ebpo.seams import remote_code

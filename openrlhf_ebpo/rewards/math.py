@@ -17,7 +17,7 @@ import unicodedata
 from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.rewards.grading import SPECIAL
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
-from openrlhf_ebpo.rewards.returned import RewardError
+from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
 REMEDY = "Use prompts in characters that the tokenizer has, or an agent (--train.agent_func_path), which has the response's tokens"

@@ -20,7 +20,7 @@ import wrapt
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.limits import Limits, default_calls
 from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
-from openrlhf_ebpo.rewards.returned import RewardError, check_reward, plain
+from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, plain
 
 MIN_FAILED = 16  # in a row, before a source is given up
 GROW_SECONDS = 1.0  # calls that wait so long get another process

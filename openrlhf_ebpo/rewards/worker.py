@@ -144,6 +144,6 @@ def _reply(function: Callable, payload: bytes) -> bytes:
 
 
 def _failure(error: BaseException) -> bytes:
-    from openrlhf_ebpo.rewards.returned import describe  # imports numpy, which a grader need not have
+    from openrlhf_ebpo.rewards.reward_values import describe  # imports numpy, which a grader need not have
 
     return json.dumps({"error": describe(error)}).encode()

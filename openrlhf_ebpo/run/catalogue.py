@@ -1,7 +1,7 @@
 """The catalogue of metrics: title and meaning of each number in metrics.jsonl, and when to look closer.
 
 A metric is one line of `GROUPS`. The Space (sections, titles, order, notes), the cards, the picture of a run and
-the table in docs/runs.md are made from it. own_metrics.py adds those of a run's own code.
+the table in docs/runs.md are made from it. custom_metrics.py adds those of a run's own code.
 """
 
 from __future__ import annotations

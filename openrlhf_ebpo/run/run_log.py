@@ -64,7 +64,7 @@ def open_run(
     Args:
         args: the resolved arguments, nested, already redacted.
         resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
-        metrics: entries for metrics of the run's own code (see own_metrics), already redacted; a resumed run without any
+        metrics: entries for metrics of the run's own code (see custom_metrics), already redacted; a resumed run without any
             keeps those it has.
         seams: what is replaced in OpenRLHF while it runs.
         resumed: the checkpoint that it resumes from, and the settings that have changed, already redacted.

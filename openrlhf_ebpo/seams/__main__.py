@@ -10,7 +10,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.seams.check import imports, installed_release, source_fingerprint
 from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.releases import TESTED
-from openrlhf_ebpo.seams.rows import Seam
+from openrlhf_ebpo.seams.replacements import Seam
 
 ABOUT = """List every row of what is replaced in OpenRLHF, with its reason, and hold it against the installed packages.
 

@@ -13,7 +13,7 @@ import sys
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.seams.releases import GPU_INSTALL, RECOMMENDED, TESTED
-from openrlhf_ebpo.seams.rows import Seam
+from openrlhf_ebpo.seams.replacements import Seam
 from openrlhf_ebpo.seams.stack import module_path
 
 DRIVERS_RELEASE = "OPENRLHF_EBPO_DRIVERS_RELEASE"  # variables of Ray's workers: of OpenRLHF, and of this package

@@ -21,7 +21,7 @@ import wrapt
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.seams import flash_attn
 from openrlhf_ebpo.seams.check import check_same_as_drivers, check_unchanged, untested
-from openrlhf_ebpo.seams.rows import SEAMS, Seam
+from openrlhf_ebpo.seams.replacements import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 logger = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ def all_seams() -> tuple[Seam, ...]:
     """The rows that this machine needs."""
     if not is_cpu_stack():
         return SEAMS
-    from openrlhf_ebpo.seams.cpu import rows
+    from openrlhf_ebpo.seams.cpu import cpu_replacements
 
-    return SEAMS + rows.SEAMS
+    return SEAMS + cpu_replacements.SEAMS
 
 
 def apply(seam: Seam, module) -> None:

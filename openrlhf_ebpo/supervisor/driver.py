@@ -20,7 +20,7 @@ from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import heartbeat, run_lock
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, close_run, open_run, read_run
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.ends import end_session, join_names
+from openrlhf_ebpo.supervisor.driver_exit import end_session, join_names
 
 SUPERVISOR = str(Path(__file__).with_name("__main__.py"))
 SAVE_FIRST = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)  # a scheduler's: save after the current step, then end

@@ -24,7 +24,13 @@ from openrlhf_ebpo.run import heartbeat, run_lock
 from openrlhf_ebpo.run.heartbeat import LOADING, STARTING, read_beat
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.supervisor.driver import FORWARDED, SAVE_FIRST, record_end
-from openrlhf_ebpo.supervisor.ends import count_killed_for_memory, describe_death, end_session, is_alive, join_names
+from openrlhf_ebpo.supervisor.driver_exit import (
+    count_killed_for_memory,
+    describe_death,
+    end_session,
+    is_alive,
+    join_names,
+)
 from openrlhf_ebpo.supervisor.restarts import Restarts, Start, find_start, how_to_continue
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 

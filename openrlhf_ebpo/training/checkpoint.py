@@ -17,7 +17,7 @@ from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.files import sync_folder, write_json, write_text
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest, resume
-from openrlhf_ebpo.run.changes import optimizer_settings
+from openrlhf_ebpo.run.changed_settings import optimizer_settings
 from openrlhf_ebpo.run.run_log import PRIOR
 from openrlhf_ebpo.training.offload_buffers import without_offload_buffers
 from openrlhf_ebpo.training.rotation import rotate

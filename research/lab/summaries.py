@@ -14,9 +14,9 @@ import numpy as np
 
 from lab.cells import CELLS, LR, Cell, parsed
 from lab.jobs import Learning
+from lab.markdown_tables import table
 from lab.measured import Record, recorded
 from lab.statistics import interval
-from lab.tables import table
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import write_text

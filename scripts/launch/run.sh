@@ -123,7 +123,7 @@ check_data() { # FLAG FILE, unless the user's flags name another
 
 count_rows() { # of a data file; prints nothing if it is missing or not ours, such as a .json list
     [[ $1 != *.json ]] || return 0
-    python -c 'import sys; from openrlhf_ebpo.data.table import count_rows; print(count_rows(sys.argv[1]))' "$1" 2>/dev/null || true
+    python -c 'import sys; from openrlhf_ebpo.data.training_tables import count_rows; print(count_rows(sys.argv[1]))' "$1" 2>/dev/null || true
 }
 
 gpu_memory() { # GB of this machine's first GPU; nothing without one

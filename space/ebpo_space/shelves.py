@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from openrlhf_ebpo.run.catalogue import ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
-from openrlhf_ebpo.run.own_metrics import COLUMNS
+from openrlhf_ebpo.run.custom_metrics import COLUMNS
 
 from . import seeds
 from .lines import Line, bold, line_panel
@@ -28,7 +28,7 @@ OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
     """Make all panels that at least one run has values for, each once: asked-for metrics first, unknown ones last."""
     names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
-    own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
+    own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
     asked = [described(name, own) for name in view["more"] if name in names]
     others = [described(name, own) for name in _unknown(names, own) if name not in view["more"]]
     rest = f" {len(others) - MAX_OTHERS} more are among “More metrics”." if len(others) > MAX_OTHERS else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openrlhf_ebpo.run.catalogue import Metric
-from openrlhf_ebpo.run.own_metrics import own_metrics
+from openrlhf_ebpo.run.custom_metrics import custom_metrics
 from openrlhf_ebpo.run.run_log import dig
 
 from . import seeds
@@ -38,9 +38,9 @@ class Opened:
         return found if isinstance(found, str) and found else "ebpo"
 
     @property
-    def own_metrics(self) -> dict[str, Metric]:
+    def custom_metrics(self) -> dict[str, Metric]:
         """Metrics of its own code, as the run describes them."""
-        return own_metrics(self.about.get("metrics"))
+        return custom_metrics(self.about.get("metrics"))
 
     @property
     def rewards(self) -> tuple[float, float]:

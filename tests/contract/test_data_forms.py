@@ -10,7 +10,7 @@ from commands import write_rows
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.data import order, prepare, topics
-from openrlhf_ebpo.data.table import column_names, count_rows, identity, read_rows, read_table
+from openrlhf_ebpo.data.training_tables import column_names, count_rows, identity, read_rows, read_table
 from openrlhf_ebpo.errors import UsageError
 
 ROWS = [{"id": f"{i}", "prompt": f"{i} + {i} =", "label": str(2 * i), "cluster": "sums"} for i in range(1, 21)]

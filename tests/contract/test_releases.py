@@ -15,15 +15,15 @@ import pytest
 from network import unreachable
 
 from openrlhf_ebpo.seams import releases
-from openrlhf_ebpo.seams.rows import SEAMS
+from openrlhf_ebpo.seams.replacements import SEAMS
 
 ROOT = Path(__file__).parents[2]
 RELEASES = pytest.mark.parametrize("release", releases.TESTED)
 FINGERPRINTS = """
 import json
 from openrlhf_ebpo.seams import check, releases
-from openrlhf_ebpo.seams.cpu.rows import SEAMS as CPU_SEAMS
-from openrlhf_ebpo.seams.rows import SEAMS
+from openrlhf_ebpo.seams.cpu.cpu_replacements import SEAMS as CPU_SEAMS
+from openrlhf_ebpo.seams.replacements import SEAMS
 rows = [seam for seam in (*SEAMS, *CPU_SEAMS) if seam.sources]
 print(json.dumps([check.installed_release(), {str(seam): check.source_fingerprint(seam.module, seam.name) for seam in rows}]))
 """

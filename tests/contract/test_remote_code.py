@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import own_code
+import custom_code
 import pytest
 
 from openrlhf_ebpo.quickstart import tiny_model
@@ -53,11 +53,11 @@ print(json.dumps({{name: outcome(call) for name, call in ways.items()}}))
 def models(tmp_path_factory) -> list[Path]:
     """One that transformers does not know, and one that it knows, both with code; the second also has a `generate`."""
     folder = tmp_path_factory.mktemp("models")
-    own_code.own_model(folder / "own")
+    custom_code.own_model(folder / "own")
     tiny_model.build(folder / "native", ["abc"], hidden_size=32, intermediate_size=64)
     both = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
     tokenizer = {"auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}
-    marker = own_code.bring_code(folder / "native", {"auto_map": both}, tokenizer)
+    marker = custom_code.bring_code(folder / "native", {"auto_map": both}, tokenizer)
     (folder / "native" / "custom_generate").mkdir()
     generate = f"open({str(marker)!r}, 'a').close()\ndef generate(model, *args, **kwargs): ...\n"
     (folder / "native" / "custom_generate" / "generate.py").write_text(generate)

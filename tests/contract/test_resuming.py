@@ -26,7 +26,7 @@ def resumed(tmp_path_factory):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_optimizers_numbers_are_the_checkpoints_and_the_schedules_shape_is_not(resumed, stage):
-    """`run/changes.py` says so to whoever resumes with others."""
+    """`run/changed_settings.py` says so to whoever resumes with others."""
     for rank in (0, 1):
         saved, loaded = (resumed[1][stage, rank][name] for name in ("saved", "loaded"))
         kept = ("initial_lr", "betas", "eps", "weight_decay", "step")

@@ -20,10 +20,10 @@ from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams import __main__ as printer
 from openrlhf_ebpo.seams import check, flash_attn, releases
 from openrlhf_ebpo.seams.check import check_release, check_unchanged, source_fingerprint
-from openrlhf_ebpo.seams.cpu import rows as cpu_rows
+from openrlhf_ebpo.seams.cpu import cpu_replacements as cpu_rows
 from openrlhf_ebpo.seams.cpu import weight_sync
 from openrlhf_ebpo.seams.install import all_seams, apply, install
-from openrlhf_ebpo.seams.rows import SEAMS, Seam
+from openrlhf_ebpo.seams.replacements import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 ROOT = Path(__file__).parents[2]

@@ -77,7 +77,7 @@ def test_packing_gives_the_same_on_cuda_tensors_with_and_without_flash_attn():
 EVERY_ROW = """
 import importlib, sys, torch
 from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.rows import SEAMS
+from openrlhf_ebpo.seams.replacements import SEAMS
 assert all_seams() == SEAMS
 install()
 for seam in SEAMS:

@@ -136,7 +136,7 @@ def check_result(directory: Path, questions: int, before: dict) -> None:
     assert len(summary["seeds"]) in passes and summary["counts"] == {"excluded_golds": 0, "errors": 0}
 
 
-@pytest.mark.nightly  # daily: unit/test_own_benchmark.py, unit/test_eval_run.py
+@pytest.mark.nightly  # daily: unit/test_custom_benchmark.py, unit/test_eval_run.py
 def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_when_changed(start_command, tmp_path):
     """The examples, from a working directory that knows nothing else of them; one brings its scorer. With them, the
     settings of sampling that vLLM gets."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from own_code import bring_code, own_model
+from custom_code import bring_code, own_model
 
 IN_A_WORKER = """
 import argparse, os, sys

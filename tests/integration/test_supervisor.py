@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_ebpo.generation.cluster import address_to_join
 from openrlhf_ebpo.run.run_log import LOCK, read_run
-from openrlhf_ebpo.supervisor.ends import is_alive
+from openrlhf_ebpo.supervisor.driver_exit import is_alive
 
 HANGS = """
 import time

@@ -11,7 +11,7 @@ from properties import given, settings, st
 
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data import order
-from openrlhf_ebpo.data.table import read_table, with_column, write_table
+from openrlhf_ebpo.data.training_tables import read_table, with_column, write_table
 from openrlhf_ebpo.errors import UsageError
 
 rows = st.lists(st.tuples(st.sampled_from(["algebra", "geometry", "counting"]), st.integers(0, 16)), max_size=60)

@@ -17,7 +17,7 @@ from properties import given, settings, st
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data.clean import held_out
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, answer_key, bare_question, question_id
-from openrlhf_ebpo.data.table import read_table
+from openrlhf_ebpo.data.training_tables import read_table
 
 HARD = "In triangle $ABC$, $\\sin A = \\frac{4}{5}$ and {n} < 90°. 求 $\\{x\\}$?"
 

@@ -11,7 +11,7 @@ from questions import CALCULUS, GEOMETRY, PROBABILITY, fill, read, rows_of
 
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data import embedding_topics, topic_names, topics
-from openrlhf_ebpo.data.table import read_table
+from openrlhf_ebpo.data.training_tables import read_table
 
 # ---- embeddings
 

@@ -10,7 +10,7 @@ import pytest
 from recorded_runs import GOOD, POOR, PROTOCOL, save_result
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import metrics, paper, plots, report
+from openrlhf_ebpo.eval import evaluation_report, metrics, paper, plots
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.evaluations import rows_of
@@ -58,7 +58,7 @@ def test_one_model(tmp_path):
     more = {"model": "some/model0", "counts": {"errors": 3, "excluded_golds": 5}}
     save_result(tmp_path / "mine", "aime24", GOOD, **more)
     save_result(tmp_path / "mine", "other", POOR, **more)
-    path = report.write_report([tmp_path / "mine"])
+    path = evaluation_report.write_report([tmp_path / "mine"])
     assert path == tmp_path / "mine" / "default" / "report.md"
     text = path.read_text()
     rows = table(text, "pass@1")
@@ -82,7 +82,7 @@ def test_models_side_by_side_with_a_missing_task_and_the_papers_numbers(tmp_path
     save_result(tmp_path / "mine", "aime24", GOOD)
     save_result(tmp_path / "mine", "math500", GOOD)
     directories = [tmp_path / "base", tmp_path / "mine"]
-    text = report.write_report(directories, tmp_path / "out", reported="qwen3-8b,4").read_text()
+    text = evaluation_report.write_report(directories, tmp_path / "out", reported="qwen3-8b,4").read_text()
     rows = table(text, "pass@1")
     assert rows[0][:3] == ["task", "base", "mine"] and "GRPO, Qwen3-8B, G = 4 (reported)" in rows[0]
     assert [row[0] for row in rows[1:]] == ["aime24", "amc23", "math500"]  # one task in common is no average
@@ -100,7 +100,7 @@ def test_average_names_its_tasks_where_models_have_different_ones(tmp_path):
         save_result(tmp_path / "base", task, POOR)
     for task in ("aime24", "math500"):
         save_result(tmp_path / "mine", task, GOOD)
-    text = report.write_report(
+    text = evaluation_report.write_report(
         [tmp_path / "base", tmp_path / "mine"], tmp_path / "out", reported="Qwen3-8B,4"
     ).read_text()
     last = table(text, "pass@1")[-1]
@@ -111,7 +111,7 @@ def test_several_steps_of_a_run(tmp_path):
     for step, classes in ((0, POOR), (10, GOOD), (20, [*GOOD[:2], [0, 0, 0, 0]])):
         save_result(tmp_path / "eval", "aime24", classes, step)
         save_result(tmp_path / "eval", "amc23", classes, step)
-    path = report.write_report([tmp_path], reported="Qwen3-14B,4")
+    path = evaluation_report.write_report([tmp_path], reported="Qwen3-14B,4")
     text = path.read_text()
     assert table(text, "pass@1")[0][:3] == ["task", "step 0", "step 20"]
     assert "EBPO-topic, Qwen3-14B, G = 4 (reported)" in text
@@ -124,10 +124,10 @@ def test_several_runs_with_several_steps(tmp_path):
     for name, last in (("grpo", POOR), ("ebpo", GOOD)):
         save_result(tmp_path / name / "eval", "aime24", POOR, 0)
         save_result(tmp_path / name / "eval", "aime24", last, 10)
-    path = report.write_report([tmp_path / "grpo", tmp_path / "ebpo"], tmp_path / "out")
+    path = evaluation_report.write_report([tmp_path / "grpo", tmp_path / "ebpo"], tmp_path / "out")
     assert [cell.split()[0] for cell in table(path.read_text(), "pass@1")[1]] == ["aime24", "16.7", "66.7"]
     assert "**ebpo, step 10 minus grpo, step 10**" in path.read_text()
-    assert {each.name for each in path.parent.iterdir()} == {"report.md", report.PICTURE}
+    assert {each.name for each in path.parent.iterdir()} == {"report.md", evaluation_report.PICTURE}
 
 
 def test_the_validation_curve_has_each_task_each_metric_and_the_average_of_what_all_steps_have(tmp_path):
@@ -136,8 +136,8 @@ def test_the_validation_curve_has_each_task_each_metric_and_the_average_of_what_
         for step, classes in ((0, POOR), (10, last)):
             for task in ("aime24", "amc23", *(["math500"] if step else [])):
                 save_result(tmp_path / name / "eval", task, classes, step)
-    models = report.gather([tmp_path / "grpo", tmp_path / "ebpo"], None)
-    figure = plots.validation(report.curves(models))
+    models = evaluation_report.gather([tmp_path / "grpo", tmp_path / "ebpo"], None)
+    figure = plots.validation(evaluation_report.curves(models))
     metrics_shown = ("pass@1", "maj@4", "pass@4")
     rows = ["aime24", "amc23", "math500", "average of aime24, amc23"]
     assert [axes.get_title(loc="left") for axes in figure.axes] == [f"{r}: {m}" for r in rows for m in metrics_shown]
@@ -149,7 +149,7 @@ def test_the_validation_curve_has_each_task_each_metric_and_the_average_of_what_
 
 def test_greedy_has_no_curve(tmp_path):
     save_result(tmp_path, "aime24", [[0], [1]], protocol={**PROTOCOL, "name": "greedy", "n": 1})
-    path = report.write_report([tmp_path])
+    path = evaluation_report.write_report([tmp_path])
     assert table(path.read_text(), "pass@1")[1][1] == "50.0 (9.5 to 90.5)"
     assert "pass@k and maj@k" not in path.read_text()
 
@@ -159,14 +159,14 @@ def test_protocols_do_not_share_a_table(tmp_path):
     save_result(tmp_path / "a", "aime24", GOOD)
     save_result(tmp_path / "b", "aime24", GOOD, protocol=other)
     with pytest.raises(UsageError, match=r"different protocols.*temperature is 1\.0 and 0\.6"):
-        report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+        evaluation_report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     save_result(tmp_path / "a", "aime24", POOR, protocol=other)
     with pytest.raises(UsageError, match=r"different protocols.*--protocol"):
-        report.write_report([tmp_path / "a"])
-    text = report.write_report([tmp_path / "a"], protocol=other["name"]).read_text()
+        evaluation_report.write_report([tmp_path / "a"])
+    text = evaluation_report.write_report([tmp_path / "a"], protocol=other["name"]).read_text()
     assert table(text, "pass@1")[1][1].startswith("16.7")
     with pytest.raises(UsageError, match=r"no results of --protocol greedy; it has default, default\+temperature"):
-        report.write_report([tmp_path / "a"], protocol="greedy")
+        evaluation_report.write_report([tmp_path / "a"], protocol="greedy")
     assert not (tmp_path / "out").exists()
 
 
@@ -175,7 +175,7 @@ def test_other_questions_do_not_share_a_row(tmp_path):
     other = {"name": "aime24", "source": "there", "questions": 3, "fingerprint": "another"}
     save_result(tmp_path / "b", "aime24", GOOD, task=other)
     with pytest.raises(UsageError, match=r"aime24 stands for different questions.*'of aime24' and 'another'"):
-        report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+        evaluation_report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
 
 
 def test_questions_that_one_model_lacks_are_not_compared(tmp_path):
@@ -183,7 +183,7 @@ def test_questions_that_one_model_lacks_are_not_compared(tmp_path):
     task = {"name": "aime24", "source": "here", "questions": 3, "fingerprint": "of aime24"}
     save_result(tmp_path / "b", "aime24", GOOD[:2], task=task)
     with pytest.raises(UsageError, match=r"aime24: a and b have answers to different questions.*'aime24-2'"):
-        report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+        evaluation_report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
 
 
 def test_a_wrong_number_of_samples_is_named(tmp_path):
@@ -192,13 +192,13 @@ def test_a_wrong_number_of_samples_is_named(tmp_path):
     whole = pq.read_table(file)
     pq.write_table(whole.slice(1), file)
     with pytest.raises(UsageError, match=r"samples\.parquet: question 'aime24-0' has 3 samples, 4 are needed"):
-        report.write_report(directories, tmp_path / "out")
+        evaluation_report.write_report(directories, tmp_path / "out")
     pq.write_table(whole.drop_columns(["class"]), file)
     with pytest.raises(UsageError, match="columns question_id"):
-        report.write_report(directories, tmp_path / "out")
+        evaluation_report.write_report(directories, tmp_path / "out")
     file.unlink()
     with pytest.raises(UsageError, match="is missing"):
-        report.write_report(directories, tmp_path / "out")
+        evaluation_report.write_report(directories, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -241,17 +241,17 @@ def test_results_of_withdrawn_tasks_are_read(tmp_path):
     old = {"tokens": {"prompt": 3, "generated": 9}, "passes": [{"gpus": 1}], "cost": {"gpu_hours": 1.0}}
     for task in ("gpqa_diamond", "file-choice"):
         save_result(tmp_path / "run" / "eval", task, GOOD, protocol=protocol, seconds={"generation": 1}, **old)
-    text = report.write_report([tmp_path / "run"]).read_text()
+    text = evaluation_report.write_report([tmp_path / "run"]).read_text()
     assert "| gpqa_diamond |" in text and "| shots | `4` |" in text
     assert {row["task"] for row in rows_of(results.find_results(tmp_path / "run"))} == {"file-choice", "gpqa_diamond"}
 
 
 def test_names(tmp_path):
     one, other = tmp_path / "one" / "run", tmp_path / "other" / "run"
-    assert report.labels_of([one, other]) == ["one/run", "other/run"]
-    assert report.labels_of([one]) == ["run"]
+    assert evaluation_report.labels_of([one, other]) == ["one/run", "other/run"]
+    assert evaluation_report.labels_of([one]) == ["run"]
     with pytest.raises(UsageError, match="one directory is there twice: "):
-        report.gather([one, one], None)
+        evaluation_report.gather([one, one], None)
 
 
 def test_the_papers_averages():
@@ -302,15 +302,15 @@ def test_reported_rows_are_found_or_listed():
 def test_sources_and_what_to_know_of_them_are_in_the_report(tmp_path):
     task = {"name": "amc23", "source": "a/b@1", "questions": 3, "fingerprint": "f"}
     save_result(tmp_path, "amc23", GOOD, task={**task, "notes": ["46 rows"], "skipped": [f"row {i}" for i in range(9)]})
-    text = report.write_report([tmp_path]).read_text()
+    text = evaluation_report.write_report([tmp_path]).read_text()
     assert "| amc23 | a/b@1 | 46 rows; row 0; row 1; row 2; row 3; … and 5 more in summary.json |" in text
 
 
 def test_the_command(tmp_path, capsys):
     save_result(tmp_path, "aime24", GOOD)
-    report.main([str(tmp_path), "--output", str(tmp_path / "out")])
+    evaluation_report.main([str(tmp_path), "--output", str(tmp_path / "out")])
     assert capsys.readouterr().out == f"report: {tmp_path / 'out' / 'report.md'}\n"
     with pytest.raises(SystemExit, match=r"error: .*nowhere is not a directory"):
-        report.main([str(tmp_path / "nowhere")])
+        evaluation_report.main([str(tmp_path / "nowhere")])
     with pytest.raises(SystemExit, match=r"error: the report cannot be written: .*report\.md"):
-        report.main([str(tmp_path), "--output", str(tmp_path / "out" / "report.md")])
+        evaluation_report.main([str(tmp_path), "--output", str(tmp_path / "out" / "report.md")])

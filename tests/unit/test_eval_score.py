@@ -11,7 +11,7 @@ import pytest
 from commands import write_rows
 from patience import seconds
 
-from openrlhf_ebpo.data.table import read_table
+from openrlhf_ebpo.data.training_tables import read_table
 from openrlhf_ebpo.eval import score
 from openrlhf_ebpo.eval.answer_match import without_unit
 from openrlhf_ebpo.eval.grader import Grader

@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-import own_code
+import custom_code
 import pytest
 from commands import refused
 
@@ -98,7 +98,7 @@ def test_what_transformers_lacks_does(files, named, needed):
 def test_an_auto_map_of_another_shape_is_named(value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": value}))
     with pytest.raises(ModelFileError, match=r"config\.json has an auto_map that is not an object"):
-        auto_map.own_code(tmp_path)
+        auto_map.custom_code(tmp_path)
     assert "auto_map" in preflight.model_problems("--model", str(tmp_path))[0]
 
 
@@ -145,7 +145,7 @@ NAMES = ["train", "train --dry_run", "sft", "eval", "data difficulty"]
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"config": {"model_type": "own", "auto_map": own_code.WHOLE}}, "config.json: AutoConfig, own.OwnConfig"),
+        ({"config": {"model_type": "own", "auto_map": custom_code.WHOLE}}, "config.json: AutoConfig, own.OwnConfig"),
         (
             {
                 "tokenizer": {
@@ -159,7 +159,7 @@ NAMES = ["train", "train --dry_run", "sft", "eval", "data difficulty"]
     ids=["config", "tokenizer"],
 )
 def test_every_command_refuses_a_model_that_needs_its_own_code(name, changes, code, folder):
-    marker = own_code.bring_code(folder / "model", **changes)
+    marker = custom_code.bring_code(folder / "model", **changes)
     command, argv = commands(folder)[name]
     message = refused(command, *argv)
     for words in (str(folder / "model"), code, "brings its own code", "--trust_remote_code"):
@@ -169,7 +169,7 @@ def test_every_command_refuses_a_model_that_needs_its_own_code(name, changes, co
 
 
 def test_critic_and_reward_model_are_looked_at_too(folder):
-    own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
+    custom_code.bring_code(folder / "model", {"model_type": "own", "auto_map": custom_code.WHOLE})
     args = {f"{flag}.model_name_or_path": str(folder / "model") for flag in ("actor", "critic", "reward")}
     with pytest.raises(UsageError) as error:
         preflight.check_files(args)
@@ -227,7 +227,7 @@ def test_an_adapter_is_refused_for_its_tokenizer_and_for_its_base(folder):
     command, argv = commands(folder, str(adapter))["eval"]
     assert f"--model {adapter}: the model brings its own code" in refused(command, *argv)
     (adapter / "tokenizer_config.json").unlink()
-    marker = own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
+    marker = custom_code.bring_code(folder / "model", {"model_type": "own", "auto_map": custom_code.WHOLE})
     assert f"--model {folder / 'model'}: the model brings its own code" in refused(command, *argv)
     assert not marker.exists()
 
@@ -238,7 +238,7 @@ def test_an_adapter_is_refused_for_its_tokenizer_and_for_its_base(folder):
 def test_every_command_decides_anew_and_no_variable_does(folder, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_TRUST_REMOTE_CODE", "1")
     monkeypatch.setenv("TRUST_REMOTE_CODE", "1")
-    own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
+    custom_code.bring_code(folder / "model", {"model_type": "own", "auto_map": custom_code.WHOLE})
     remote_code.trusted.answer = True
     for command, argv in commands(folder).values():
         assert "brings its own code" in refused(command, *argv) and not remote_code.trusted()

@@ -15,7 +15,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import exam
 from openrlhf_ebpo.rewards.exam import SERVER_CALLS, Row, answer_of, examine, forms
 from openrlhf_ebpo.rewards.limits import Limits
-from openrlhf_ebpo.rewards.returned import RewardError
+from openrlhf_ebpo.rewards.reward_values import RewardError
 
 BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
 ALL_PAID = "reward: 20 of 20 labels earn 1 as their own answer, 0 of 20 wrong ones do, an empty response earns 0"

@@ -15,7 +15,7 @@ from patience import seconds, wait_until_gone
 
 from openrlhf_ebpo.rewards import sources
 from openrlhf_ebpo.rewards.limits import Limits, default_calls
-from openrlhf_ebpo.rewards.returned import RewardError
+from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.sources import RewardFile
 
 LIMIT = seconds(1.0)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from openrlhf_ebpo.rewards import servers
-from openrlhf_ebpo.rewards.returned import RewardError
+from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.servers import MAX_BODY_BYTES, RewardServers, excerpt, shown
 from openrlhf_ebpo.rewards.sources import MIN_FAILED
 

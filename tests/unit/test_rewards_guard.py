@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe, plain
+from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, describe, plain
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import pytest
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 
-from openrlhf_ebpo.eval import report
+from openrlhf_ebpo.eval import evaluation_report
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.run.results import find_results
 from openrlhf_ebpo.run.score_text import NONE, k_of, majorities, order, passes, percent, points, score, span
@@ -36,7 +36,7 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
     for task, classes in (("aime24", GOOD), ("amc23", POOR)):
         save_result(run_dir / "eval", task, classes, 3, protocol)
     found = find_results(run_dir)
-    written = report.write_report([run_dir], tmp_path / "report").read_text()
+    written = evaluation_report.write_report([run_dir], tmp_path / "report").read_text()
     card = model_card(run_dir, 3, "owner/tiny")["README.md"].decode()
     page = evaluation.render(clean({}), Workspace(Runs([str(run_dir)])))["table"]
     page = re.sub(r'<small class="vote">.*?</small>', "", page)

@@ -9,7 +9,7 @@ from tiny_tokenizers import save
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, tokenizer_of
 from openrlhf_ebpo.quickstart.tasks import example
 from openrlhf_ebpo.rewards import math
-from openrlhf_ebpo.rewards.returned import check_reward
+from openrlhf_ebpo.rewards.reward_values import check_reward
 from openrlhf_ebpo.rewards.special_tokens import KEPT, MAX_LIST_CHARS, MAX_TOKEN_CHARS, VARIABLE, bounded, without_end
 
 

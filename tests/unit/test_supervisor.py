@@ -19,7 +19,7 @@ from openrlhf_ebpo.run.heartbeat import END_FILE
 from openrlhf_ebpo.run.run_lock import check_free
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 from openrlhf_ebpo.supervisor.driver import end_leftovers
-from openrlhf_ebpo.supervisor.ends import is_alive
+from openrlhf_ebpo.supervisor.driver_exit import is_alive
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 from openrlhf_ebpo.supervisor.watch import ONE_SIGNAL_SECONDS, TICK_SECONDS
 

@@ -10,8 +10,8 @@ import pytest
 from space_runs import training_arguments
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval.evaluation_report import write_report
 from openrlhf_ebpo.eval.in_training import task_name
-from openrlhf_ebpo.eval.report import write_report
 from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS, NO_GOLD, SameAnswer, packaged
 from openrlhf_ebpo.run import run_log, run_writer
 from openrlhf_ebpo.run.results import TRAINING, find_results, save_result, step_directory

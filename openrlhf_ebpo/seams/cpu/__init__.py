@@ -1,6 +1,6 @@
 """Everything that only a machine without CUDA needs, and nothing else. Never imported with a CUDA torch.
 
-OpenRLHF names CUDA in about 60 lines; they come down to the rows in rows.py, and a way to carry weights into vLLM's
+OpenRLHF names CUDA in about 60 lines; they come down to the rows in cpu_replacements.py, and a way to carry weights into vLLM's
 CPU backend.
 """
 

@@ -16,7 +16,7 @@ from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.redact import redacted_text
 
 from .tasks import Benchmark
-from .tasks.own import benchmark_of, identity
+from .tasks.custom_benchmarks import benchmark_of, identity
 
 FAILED = "score: "  # how the error of a response begins that its scorer has raised
 MAX_ERROR = 300  # characters of an error: samples.parquet has one for every response

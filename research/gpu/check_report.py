@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu.modes import MODES
 from gpu.work import ROOT, shell_command
-from lab import tables
+from lab import markdown_tables
 from openrlhf_ebpo.checks import gpu
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json, write_text
@@ -131,7 +131,7 @@ def fenced(lines: Sequence[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence]) -> str:
-    return tables.table(head, [[cell(value) for value in row] for row in rows])
+    return markdown_tables.table(head, [[cell(value) for value in row] for row in rows])
 
 
 def cell(value) -> str:

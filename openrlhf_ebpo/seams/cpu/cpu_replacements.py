@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openrlhf_ebpo.seams.rows import Seam
+from openrlhf_ebpo.seams.replacements import Seam
 
 ACCELERATOR = "https://github.com/OpenRLHF/OpenRLHF/pull/1301"  # torch.accelerator in place of torch.cuda
 

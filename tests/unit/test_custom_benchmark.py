@@ -144,7 +144,7 @@ def test_an_empty_list_as_the_answer_leaves_the_row_out(here):
 
 
 def test_scores_by_other_rules_are_not_continued(here):
-    from openrlhf_ebpo.eval.tasks import own as own_module
+    from openrlhf_ebpo.eval.tasks import custom_benchmarks as own_module
 
     own(here, "TASK = Benchmark('x')")
     tasks.find("mine:TASK", "--task")

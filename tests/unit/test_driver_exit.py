@@ -16,7 +16,7 @@ from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import LOCK
 from openrlhf_ebpo.supervisor import driver
 from openrlhf_ebpo.supervisor.driver import end_leftovers
-from openrlhf_ebpo.supervisor.ends import count_killed_for_memory, describe_death, is_alive, list_session
+from openrlhf_ebpo.supervisor.driver_exit import count_killed_for_memory, describe_death, is_alive, list_session
 from openrlhf_ebpo.supervisor.restarts import how_to_continue
 
 NAMES_ITSELF = (

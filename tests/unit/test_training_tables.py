@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from openrlhf_ebpo.data.table import (
+from openrlhf_ebpo.data.training_tables import (
     check_columns,
     column_names,
     count_rows,

@@ -13,7 +13,7 @@ from evaluated import record, write_model
 from patience import seconds, wait_until
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import jobs, own_score, run, tasks
+from openrlhf_ebpo.eval import custom_scorer, jobs, run, tasks
 from openrlhf_ebpo.eval.grader import MAX_TIMEOUTS, Grader
 from openrlhf_ebpo.eval.score import read_pair
 from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Question, Rules, Task
@@ -297,11 +297,11 @@ def test_a_corrected_scorer_scores_the_responses_that_are_there(tmp_path, monkey
 def test_a_scorer_that_was_edited_meanwhile_scores_nothing(example):
     task = tasks.load("sentences:TASK")
     rules = task.questions[0].rules
-    own_score.warm_up(rules.scorer)
+    custom_scorer.warm_up(rules.scorer)
     with (example / "sentences.py").open("a") as file:
         file.write("# edited\n")
     with pytest.raises(UsageError, match=r"the file of sentences:TASK@\w+ has changed since the command began: repeat"):
-        own_score.warm_up(rules.scorer)
+        custom_scorer.warm_up(rules.scorer)
 
 
 def test_a_file_of_the_working_directory_does_not_stand_for_pythons_own(tmp_path, monkeypatch):

@@ -28,8 +28,8 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import paper, plots, tables
-from openrlhf_ebpo.eval.tables import Column
+from openrlhf_ebpo.eval import paper, plots, report_tables
+from openrlhf_ebpo.eval.report_tables import Column
 from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.run.results import TRAINING, Result, check_comparable, find_results
 
@@ -169,21 +169,21 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
     protocol = first_result(columns).protocol
     parts = [
         f"# Evaluation of {', '.join(model.label for model in models)}",
-        f"Protocol **{tables.escape(protocol['name'])}**; its settings are at the end. Scores in percent.",
+        f"Protocol **{report_tables.escape(protocol['name'])}**; its settings are at the end. Scores in percent.",
         "## pass@1",
-        tables.pass_at_1(columns, numbers),
+        report_tables.pass_at_1(columns, numbers),
         PASS_AT_1,
         f"Columns marked *(reported)*: {paper.SOURCE}." if numbers else "",
-        *_section("pass@k and maj@k", tables.pass_at_k(columns), PASS_AT_K),
+        *_section("pass@k and maj@k", report_tables.pass_at_k(columns), PASS_AT_K),
         *_comparisons(columns),
         *_section("Validation curve", f"![Scores over training steps]({PICTURE})" if curves(models) else "", CURVE),
         "## Questions and answers",
-        tables.answers(columns),
+        report_tables.answers(columns),
         "Truncated: the response reached the token limit. Mean length in tokens.",
         "## How it was measured",
-        tables.table(["setting", "value"], tables.settings(protocol), text=2),
-        tables.sources(columns),
-        tables.models(columns),
+        report_tables.table(["setting", "value"], report_tables.settings(protocol), text=2),
+        report_tables.sources(columns),
+        report_tables.models(columns),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -198,7 +198,7 @@ def _comparisons(columns: Sequence[Column]) -> list[str]:
     for other in columns[1:]:
         if set(other.results) & set(columns[0].results):
             parts += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
-            parts += [tables.comparison(columns[0], other)]
+            parts += [report_tables.comparison(columns[0], other)]
     note = "Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
     return _section("Compared on the same questions", *parts, note) if parts else []
 

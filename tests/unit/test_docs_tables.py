@@ -1,4 +1,4 @@
-"""scripts/tables.py: the tables in the pages are what the code says."""
+"""scripts/docs_tables.py: the tables in the pages are what the code says."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ PAGES = {"estimator.md": "| `ebpo` |", "runs.md": "| `reward` | Reward:"}
 
 
 def call(*argv):
-    argv = [sys.executable, ROOT / "scripts" / "tables.py", *argv]
+    argv = [sys.executable, ROOT / "scripts" / "docs_tables.py", *argv]
     return subprocess.run(argv, capture_output=True, text=True)
 
 

@@ -1,7 +1,7 @@
 """The tables in docs/ that are made from code: estimators, metrics.
 
-python scripts/tables.py --write
-python scripts/tables.py --check     exit status 1 where a page is not what the code says
+python scripts/docs_tables.py --write
+python scripts/docs_tables.py --check     exit status 1 where a page is not what the code says
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def main(argv: list[str] | None = None) -> None:
         if options.write:
             write_text(path, wanted)
         elif wanted != text:
-            sys.exit(f"error: {path} is not what the code says: python scripts/tables.py --write")
+            sys.exit(f"error: {path} is not what the code says: python scripts/docs_tables.py --write")
 
 
-def with_table(text: str, name: str, page: Path, table: str, by: str = "python scripts/tables.py --write") -> str:
+def with_table(text: str, name: str, page: Path, table: str, by: str = "python scripts/docs_tables.py --write") -> str:
     """The text of a page with this table between its two comments."""
     begin, end = f"<!-- {name}: written by `{by}` -->\n", f"<!-- end of {name} -->\n"
     before, found, rest = text.partition(begin)

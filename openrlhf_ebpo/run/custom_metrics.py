@@ -20,7 +20,7 @@ FLAG = "--logger.metrics"
 FORM = 'a list of objects is needed: [{"name": "own/x", "title": "X", "unit": "", "tells": "", "worry": ""}]'
 
 
-def own_metrics(entries: object) -> dict[str, Metric]:
+def custom_metrics(entries: object) -> dict[str, Metric]:
     """By name, in their order. Wrong entries are left out, and so are all beyond the first hundred."""
     found = {}
     for entry in entries[:MAX_ENTRIES] if isinstance(entries, list) else []:

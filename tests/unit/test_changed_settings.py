@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.changes import find_changes, format_table, optimizer_settings, resume
+from openrlhf_ebpo.run.changed_settings import find_changes, format_table, optimizer_settings, resume
 from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
 
 WAS = {

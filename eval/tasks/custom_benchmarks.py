@@ -16,7 +16,7 @@ from .benchmark import Benchmark
 from .types import OWN, Rules
 
 
-def own_benchmark(path: str, flag: str) -> Benchmark:
+def custom_benchmark(path: str, flag: str) -> Benchmark:
     """Return the benchmark that an import path names (extension.py).
 
     Raises:
@@ -59,5 +59,5 @@ def scored_rules(benchmark: Benchmark, named: str, row: Mapping) -> Rules:
 
 
 def benchmark_of(scorer: str, flag: str) -> Benchmark:
-    """Raises UsageError as `own_benchmark`."""
-    return own_benchmark(scorer.partition("@")[0], flag)
+    """Raises UsageError as `custom_benchmark`."""
+    return custom_benchmark(scorer.partition("@")[0], flag)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.markdown_tables import table
 from lab.measured import Job, measure, recorded
 from lab.statistics import interval
 from lab.summaries import title
-from lab.tables import table
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.data.source import lookup
-from openrlhf_ebpo.data.table import column_names, identity, read_rows
+from openrlhf_ebpo.data.training_tables import column_names, identity, read_rows
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint
 
@@ -56,7 +56,7 @@ def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
     return Rows(columns, rows, f"{path}@{digest}", str(path))
 
 
-def own_rows(data: Sequence[dict], named: str) -> Rows:
+def custom_rows(data: Sequence[dict], named: str) -> Rows:
     """Return rows that a benchmark's file holds itself."""
     digest = fingerprint(repr(data).encode())
     return Rows(list(dict.fromkeys(name for row in data for name in row)), data, f"{named}@{digest}", named)
