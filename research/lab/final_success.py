@@ -115,7 +115,7 @@ def of_setting(results: Sequence[dict]) -> list[str]:
     head += [f"pass@{powers[-1]} minus GRPO's"] if powers else []
     greedy = any("greedy" in result for result in results)
     head += ["greedy", "greedy minus GRPO's"] if greedy else []
-    by_step = [name for name in BY_STEP if all(name in result for result in results)]
+    by_step = [name for name in BY_STEP if all(isinstance(result.get(name), list) for result in results)]
     head += [BY_STEP[name] for name in by_step] + (["own code"] if any("own_share" in r for r in results) else [])
     rows = []
     for name in sorted(ends, key=lambda name: (name != BASE, -np.mean(list(ends[name].values())))):
