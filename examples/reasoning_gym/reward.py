@@ -1,5 +1,6 @@
 """reasoning-gym's own scorers as a reward, full marks or nothing; labels are make.py's. Some scorers run the answer as Python."""
 
+import functools
 import json
 import sys
 from importlib.util import find_spec
@@ -11,12 +12,14 @@ if not ("pycosat" in sys.modules or find_spec("pycosat")):  # it has no wheel, a
     sys.modules["pycosat"] = type(sys)("pycosat")
 import reasoning_gym
 
+create = functools.cache(lambda name, given: reasoning_gym.create_dataset(name, **{**json.loads(given), "size": 1}))
+
 
 def score(label: str, response: str) -> float:
     kept = json.loads(label, object_hook=lambda each: tuple(each["()"]) if each.keys() == {"()"} else each)
     _, tag, tagged = response.rpartition("</think>")[2].rpartition("<answer>")
     answer = tagged.partition("</answer>")[0] if tag else extract_answer(tagged) or tagged
-    dataset = reasoning_gym.create_dataset(kept["name"], **{**kept["settings"], "size": 1})
+    dataset = create(kept["name"], json.dumps(kept["settings"]))
     return float(dataset.score_answer(answer.strip(), kept["entry"]) >= 1)
 
 
