@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -12,6 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
+from openrlhf_ebpo.hub_client import in_time
 from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.redact import HOME, holds_secret
 from openrlhf_ebpo.run.run_log import read_run
@@ -59,12 +61,25 @@ def contents(run_dir: Path, model: Path, not_secret: Collection[str] = ()) -> Pu
     model_folder.check(model)
     if unknown := sorted(set(not_secret) - set(files)):
         raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
-    if lacking := [*model_folder.missing_files(model), *model_folder.missing_weights(model)]:
-        raise UsageError("\n".join(f"{model}: {problem}" for problem in lacking))
     own = {name: replace(local_file(model / name, model), cleared=name in not_secret) for name in files}
+    _refuse(model, model_folder.missing_files(model))
+    _refuse(model, _missing_weights(model, frozenset(own.values())))
     refuse_kept_secrets(own, model)
     run = read_run(run_dir) or {}
     return Publishable({**files, "run.json": edited_json(run, public_run(run))})
+
+
+def _refuse(model: Path, problems: Iterable[str]) -> None:
+    if found := list(problems):
+        raise UsageError("\n".join(f"{model}: {problem}" for problem in found))
+
+
+@functools.lru_cache(maxsize=64)
+def _missing_weights(model: Path, files: frozenset[LocalFile]) -> list[str]:
+    """List what `files` lack of their architecture, once for the same files. A process that ends compares them: transformers and
+    torch would stay in the memory of this one, which waits next to a training."""
+    size = sum(file.size for file in files)
+    return in_time(lambda: list(model_folder.missing_weights(model)), f"comparing {model} with its configuration", size)
 
 
 def is_deep(path: PurePath) -> bool:

@@ -14,6 +14,7 @@ from commands import refused
 from hub_repos import File
 from hub_runs import REPO, model_of, push, states
 from patience import seconds, wait_until
+from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
@@ -231,6 +232,22 @@ def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, clien
     assert drain(the_push(run_dir, client), sleep=pytest.fail) is None
     assert read_record(run_dir)["failed"] == 3 and hub.count("^PUT") == 1  # what had arrived was not sent again
     hub_runs.assert_pushed(hub, run_dir, 2)
+
+
+def test_the_process_that_waits_imports_no_torch_and_refuses_a_model_without_a_projection(
+    hub_environment, use_hub, make_run
+):
+    pytest.importorskip("transformers")
+    run_dir = make_run()
+    code = f"import sys; from openrlhf_ebpo.cli import hub; hub.main(['push', {str(run_dir)!r}, '--repo', {REPO!r}]); "
+    code += "print({'torch', 'transformers'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], env=hub_environment, capture_output=True, text=True)
+    assert done.stdout.endswith("set()\n"), done.stderr
+    weights = {name: tensor for name, tensor in hub_runs.tensors(2).items() if "up_proj" not in name}
+    save_file(weights, model_of(run_dir, 2) / "model.safetensors")
+    assert "up_proj.weight of [128, 64], which is missing" in refused(
+        hub_cli.main, "push", run_dir, "--repo", REPO, "--step", "2"
+    )
 
 
 def test_an_attempt_that_does_not_end_is_ended(hub, client, make_run, monkeypatch):
