@@ -161,9 +161,9 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
         share_search_path()
     supervisor = under_supervision(["-m", __spec__.name, *argv])
     announce_special_tokens(args.actor.model_name_or_path)
-    found = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
+    warnings = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
     close_shared_pools()  # of the driver, which grades rarely
-    print(*(f"{line}\n" for line in found), sep="", end="", flush=True)
+    print(*(f"{line}\n" for line in warnings), sep="", end="", flush=True)
     try:
         with ray_with(gpus_needed(args), FEWER_IN_TRAINING), record_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
