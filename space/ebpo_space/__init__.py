@@ -2,7 +2,7 @@
 
 runs.py, hub.py        find runs, and fetch them from the Hub
 metrics.py             metrics.jsonl, followed while it grows
-groups.py, search.py   rollouts/*.parquet: an index of groups (bounded.py: within memory); filters, search, answers
+groups.py, search.py   rollouts/*.parquet: an index of groups (parquet.py: their columns); filters, search, answers
 condition.py, outcome.py   the state of a run, and its result from start to end (change.py: differences and their
 intervals) warnings.py, seeds.py, headline.py   warnings about metrics; runs of one configuration; which configuration
 did better results.py             eval/: results, questions, samples

@@ -21,7 +21,6 @@ from .links import PARAMETERS, Session, Turn, address, clean, parsed
 from .page import Control, Parts
 from .pages import PAGES
 from .rendered import Rendered
-from .results import MAX_RESULTS
 from .run_table import bar
 from .runs import AT_ONCE, summaries
 from .tables import notices
@@ -189,7 +188,7 @@ def fingerprint(workspace: Workspace, view: dict) -> str:
         for place in PAGES[view["tab"]].reads:
             marks.append(_mark(run.path / place) if run else key)
             if run and place == "eval":
-                marks += map(_mark, summaries(run.path)[:MAX_RESULTS])
+                marks += map(_mark, summaries(run.path))
     if HEARTBEAT in PAGES[view["tab"]].reads:
         marks.append(str(int(time.time() // PATIENCE)))  # what says nothing is late after a while, and no file changes
     return "|".join([view["tab"], *marks])

@@ -20,7 +20,6 @@ from .runs import Run, inside
 
 SILENCE = 12 * BEAT_SECONDS  # of a lock that its holder touches, before it counts as left
 PATIENCE, USUAL = 600.0, 5.0  # seconds; usual steps: without either, a step is late
-MAX_BEAT_BYTES = 2**16
 MAX_ERROR_CHARS = 400
 _EARLIEST, _LATEST = 1e9, 1e11  # seconds since the epoch
 
@@ -46,10 +45,10 @@ class Condition(NamedTuple):
 
 
 def signs(run: Run) -> Signs:
-    """Read the signs of a run that may hold anything: a large file is not read."""
+    """Read the signs of a run that may hold anything."""
     beat = lock = None
     with contextlib.suppress(OSError, RunError):
-        beat = read_beat(run.path) if inside(run, FILE).stat().st_size <= MAX_BEAT_BYTES else None
+        beat = read_beat(inside(run, FILE).parent)
     with contextlib.suppress(OSError, RunError):
         lock = inside(run, LOCK).stat().st_mtime
     return Signs(beat, lock)

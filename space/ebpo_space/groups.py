@@ -16,20 +16,18 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.run.run_log import rollouts_path, step_files
 
-from .bounded import columns_of, read
 from .errors import RunError, attempt, reading
+from .parquet import columns_of, flags, listed, numbers, read, whole_numbers
 from .runs import Run, inside
 from .text import middle_cut, plain
 
 NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage")
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
-MAX_GROUPS = 2**22  # of a run
 _CLOSE = 1e-6
 _NO_ROWS = pa.table({"group": pa.array([], pa.int64())})
 
@@ -90,7 +88,6 @@ class Index:
         with self._lock:
             signs = {step: _sign(path) for step, path in step_files(self.run.path).items()}
             self._blocks = {step: block for step, block in self._blocks.items() if signs.get(step) == block[0]}
-            self._count = sum(len(kept) for _, kept, _ in self._blocks.values() if kept is not None)
             missing = [step for step in reversed(signs) if step not in self._blocks]
             if missing:
                 with ThreadPoolExecutor(4) as pool:
@@ -121,17 +118,9 @@ class Index:
         return f"{bad} of {len(self._blocks)} rollout files cannot be read; the page Samples names them." if bad else ""
 
     def _block(self, step: int) -> tuple[Groups | None, str]:
-        def summarised() -> Groups:
-            if self._count > MAX_GROUPS:
-                raise RunError(
-                    f"Rollouts before step {step + 1} are left out: the later ones have {MAX_GROUPS:,} groups."
-                )
-            groups = _summarise(step, read_columns(self.run, step, LIGHT), self.middle)
-            self._count += len(groups)
-            return groups
-
         problems: list[str] = []
-        return attempt(summarised, None, problems, f"rollouts/step-{step:06d}.parquet"), "".join(problems)
+        made = lambda: _summarise(step, read_columns(self.run, step, LIGHT), self.middle)  # noqa: E731
+        return attempt(made, None, problems, f"rollouts/step-{step:06d}.parquet"), "".join(problems)
 
 
 def file_of(run: Run, step: int) -> str:
@@ -179,39 +168,16 @@ def read_columns(run: Run, step: int, columns: Collection[str], rows: slice = sl
     """Read those of the columns that a step's file has, cut to `rows`.
 
     Raises:
-        RunError: as `open_file`, or the rows are too large.
+        RunError: as `open_file`.
     """
     return read(open_file(run, step), f"rollouts/{file_of(run, step)}", columns, rows.start, rows.stop)
-
-
-def rows_of(table: pa.Table) -> list[dict]:
-    """The rows of a table as dicts.
-
-    Raises:
-        RunError: a column cannot be read.
-    """
-    names = table.column_names
-    return [dict(zip(names, values, strict=True)) for values in zip(*map(listed, table.columns), strict=True)]
-
-
-def listed(column: pa.ChunkedArray) -> list:
-    """Python's own values. Arrow does not look whether text is UTF-8: what is not becomes �.
-
-    Raises:
-        RunError: values that Python does not have.
-    """
-    with reading(f"A column of type {str(column.type)[:80]}"):
-        try:
-            return column.to_pylist()
-        except UnicodeDecodeError:
-            return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(pa.binary()).to_pylist()]
 
 
 def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
     """The groups of one file."""
     rows = table.num_rows
     number = {name: numbers(table, name) for name in NUMBERS}
-    group = _whole(table["group"])
+    group = whole_numbers(table["group"])
     valid = flags(table, "valid", np.isfinite(number["reward"])) & np.isfinite(number["reward"])
     truncated = flags(table, "truncated", np.zeros(rows, bool))
     failed = table["error"].is_valid().to_numpy(zero_copy_only=False) if "error" in table.column_names else ~valid
@@ -251,30 +217,6 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
         shift=total(np.where(compared, np.abs(advantage - grpo), 0)),
         prompt_id=_texts(table, "prompt_id", starts),
         cluster=_texts(table, "cluster", starts),
-    )
-
-
-def _whole(column: pa.ChunkedArray) -> np.ndarray:
-    if column.null_count:
-        raise ValueError("a number is missing")
-    return column.cast(pa.int64()).to_numpy()
-
-
-def numbers(table: pa.Table, name: str) -> np.ndarray:
-    """A column as float64, NaN where it has nothing."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, np.nan)
-    return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False).astype(float)
-
-
-def flags(table: pa.Table, name: str, default: np.ndarray) -> np.ndarray:
-    if name not in table.column_names:
-        return default
-    column = table[name].cast(pa.bool_())
-    return np.where(
-        column.is_valid().to_numpy(zero_copy_only=False),
-        pc.fill_null(column, False).to_numpy(zero_copy_only=False),
-        default,
     )
 
 

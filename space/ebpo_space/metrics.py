@@ -15,9 +15,6 @@ import orjson
 from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 
 AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step may stand at, and its unit
-MAX_METRICS = 600  # of one run; more are not kept
-MAX_CELLS = 2**24  # steps times metrics, 8 bytes each; further metrics are not kept
-MAX_LINE_BYTES = 2**20
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
 FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
 REWARD = ("rollout/reward_mean", "reward")  # names of the mean reward
@@ -72,8 +69,7 @@ class Follower:
 
     def _reset(self) -> None:
         self._offset, self._tail = 0, b""
-        self._damaged, self._cut = 0, False
-        self._metrics = Metrics()
+        self._damaged, self._metrics = 0, Metrics()
 
     def read(self) -> Metrics:
         """Read all complete lines so far; a file that was replaced or truncated is read from its start."""
@@ -110,18 +106,15 @@ class Follower:
                 self._damaged += 1
             else:
                 rows.append(row)
-        self._metrics, cut = _merge(self._metrics, rows)
-        self._cut |= cut
+        self._metrics = _merge(self._metrics, rows)
         lines = "1 damaged line is" if self._damaged == 1 else f"{self._damaged} damaged lines are"
         problems = [f"metrics.jsonl: {lines} left out."] if self._damaged else []
-        kept = f"{len(self._metrics.columns)} metrics at {len(self._metrics.steps):,} steps"
-        problems += [f"metrics.jsonl: {kept} are kept; the rest is left out."] if self._cut else []
         self._metrics = replace(self._metrics, problems=tuple(problems))
 
 
 def _row(line: bytes) -> dict | None:
     try:
-        row = _loaded(line) if len(line) <= MAX_LINE_BYTES else None
+        row = _loaded(line)
     except (ValueError, RecursionError):
         return None
     good = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**31
@@ -138,28 +131,25 @@ def _loaded(line: bytes):
         return row
 
 
-def _merge(metrics: Metrics, rows: list[dict]) -> tuple[Metrics, bool]:
-    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does; whether a metric is
-    left out."""
+def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
+    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does."""
     if not rows:
-        return metrics, False
+        return metrics
     fresh_steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
     steps = np.union1d(metrics.steps, fresh_steps)
-    most = min(MAX_METRICS, MAX_CELLS // len(steps))
     seen = dict.fromkeys(metrics.columns)
     for row in rows:
         seen |= dict.fromkeys(name for name in row if name not in seen and _is_logged(row, name))
-    names = list(seen)
-    columns = {name: np.full(len(steps), np.nan) for name in names[:most]}
+    columns = {name: np.full(len(steps), np.nan) for name in seen}
     was = np.searchsorted(steps, metrics.steps)
-    for name in metrics.columns.keys() & columns.keys():
+    for name in metrics.columns:
         columns[name][was] = metrics.columns[name]
     at = np.searchsorted(steps, fresh_steps)[index].tolist()
     for i, row in zip(at, rows, strict=True):
         for name, value in row.items():
             if name in columns and (number := _number(value)) is not None and math.isfinite(number):
                 columns[name][i] = number
-    return Metrics(steps, columns), len(names) > most
+    return Metrics(steps, columns)
 
 
 def _is_logged(row: dict, name: str) -> bool:

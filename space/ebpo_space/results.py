@@ -19,17 +19,14 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.results import TRAINING, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
-from .bounded import read
 from .errors import RunError, attempt, reading
-from .groups import listed, rows_of
+from .parquet import listed, read, rows_of
 from .runs import Run, inside, summaries
 from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
 RUNS = 4  # with their first and last checkpoints side by side
-MAX_RESULTS = 2000  # of one run
-MAX_QUESTIONS = 100_000  # of a result
-MAX_SUMMARY_BYTES = 16 * 2**20
+MAX_CACHED_RESULTS = 2000
 MAX_NAME_CHARS = 300  # of a task or a protocol, as many as a link has
 
 
@@ -115,17 +112,11 @@ def ends_of(columns: Sequence[Column]) -> dict[str, tuple[Column, Column]]:
 
 def find(run: Run) -> tuple[list[Result], list[str]]:
     """Results in order of task and step, and what could not be read."""
-    paths = summaries(run.path)
-    results, problems = (
-        [],
-        [f"Only {MAX_RESULTS} of {len(paths)} results are shown."] if len(paths) > MAX_RESULTS else [],
-    )
-    for path in paths[:MAX_RESULTS]:
+    results, problems = [], []
+    for path in summaries(run.path):
         place = path.parent.relative_to(run.path).as_posix()
-        if (
-            result := attempt(lambda path=path: _result(run, path), None, problems, f"{place}/summary.json")
-        ) is not None:
-            results.append(result)
+        found = attempt(lambda path=path: _result(run, path), None, problems, f"{place}/summary.json")
+        results += [found] if found else []
     tasks = sorted({result.task for result in results})
     return sorted(results, key=lambda r: (r.protocol, tasks.index(r.task), r.step)), problems
 
@@ -133,12 +124,10 @@ def find(run: Run) -> tuple[list[Result], list[str]]:
 def _result(run: Run, path: Path) -> Result:
     place = path.parent.relative_to(run.path).as_posix()
     status = inside(run, place, "summary.json").stat()
-    if status.st_size > MAX_SUMMARY_BYTES:
-        raise RunError(f"{place}/summary.json is left out: larger than {MAX_SUMMARY_BYTES >> 20} MiB.")
     return _read(run, path, place, (status.st_mtime_ns, status.st_size))
 
 
-@functools.lru_cache(MAX_RESULTS)
+@functools.lru_cache(MAX_CACHED_RESULTS)
 def _read(run: Run, path: Path, place: str, stamp: tuple[int, int]) -> Result:
     try:
         found = read_result(path.parent)
@@ -234,19 +223,12 @@ def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
 
 def by_question(table: pa.Table) -> pa.Table:
     """key, row_list, correct_mean of each question, in order of their first rows. The key is the question_id or, in a
-    row without one, the text. Of millions of rows only these become Python's.
-
-    Raises:
-        RunError: there are too many questions.
-    """
+    row without one, the text. Of millions of rows only these become Python's."""
     names = [table[name].cast(pa.string()) for name in ("question_id", "question") if name in table.column_names]
     keys = pc.coalesce(*(pc.if_else(pc.equal(name, ""), pa.scalar(None, pa.string()), name) for name in names))
     right = pc.fill_null(table["correct"].cast(pa.bool_()), False).cast(pa.float64())
     rows = pa.table({"key": pc.fill_null(keys, ""), "row": pa.array(range(len(table))), "correct": right})
-    found = rows.group_by("key", use_threads=False).aggregate([("row", "list"), ("correct", "mean")])
-    if len(found) > MAX_QUESTIONS:
-        raise RunError(f"More than {MAX_QUESTIONS:,} questions are not shown.")
-    return found
+    return rows.group_by("key", use_threads=False).aggregate([("row", "list"), ("correct", "mean")])
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:

@@ -9,7 +9,8 @@ from starlette.responses import JSONResponse
 
 from . import results
 from .errors import RunError
-from .groups import read_columns, rows_of
+from .groups import read_columns
+from .parquet import rows_of
 from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace

@@ -28,7 +28,6 @@ MAX_KEY_CHARS = 300  # `links` reads no more
 GENERIC = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
 _RESCAN = 5.0  # seconds
-MAX_JSON_BYTES = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
 
 
 @dataclass(frozen=True)
@@ -201,14 +200,12 @@ def describe(run: Run) -> dict:
     """Read run.json, {} without one.
 
     Raises:
-        RunError: it is damaged, too large, or of a newer schema.
+        RunError: it is damaged, or of a newer schema.
     """
     path = inside(run, "run.json")
     if not path.is_file():
         return {}
     status = path.stat()
-    if status.st_size > MAX_JSON_BYTES:
-        raise RunError(f"run.json is larger than {MAX_JSON_BYTES >> 20} MiB and is not read.")
     return _described(path, status.st_mtime_ns, status.st_size)
 
 

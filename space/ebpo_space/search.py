@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .bounded import batches, columns_of
 from .errors import RunError, reading
 from .figures import finite
-from .groups import Groups, file_of, flags, listed, numbers, open_file, read_columns, rows_of
+from .groups import Groups, file_of, open_file, read_columns
+from .parquet import columns_of, flags, listed, numbers, plain_column, rows_of
 from .runs import Run, inside
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
@@ -126,10 +126,10 @@ def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray
     ):  # the index names damaged files; hits before that count
         file = open_file(run, step)
         columns = [c for c in ("prompt", "response", "label") if c in columns_of(file)]
-        for batch in batches(file, columns, range(file.num_row_groups), _BATCH):
+        for batch in file.iter_batches(_BATCH, columns=columns):
             hits = np.zeros(batch.num_rows, bool)
             for column in batch.columns:
-                match = pc.match_substring(column.cast(pa.string()), text, ignore_case=True)
+                match = pc.match_substring(plain_column(column).cast(pa.string()), text, ignore_case=True)
                 hits |= pc.fill_null(match, False).to_numpy(zero_copy_only=False)
             found.append(np.flatnonzero(hits) + row)
             row += batch.num_rows

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ebpo.redact import is_secret, redacted, redacted_text
+from openrlhf_ebpo.redact import redacted, redacted_argv, redacted_text
 from openrlhf_ebpo.run.run_log import dig
 
 MAX_SETTINGS = 3000  # of one run
@@ -20,7 +20,6 @@ INTERNAL = ("ckpt.attempt", "local_rank")  # numbers of the trainer's own
 ESTIMATOR = "algo.advantage.estimator"
 MAX_VALUES = 12  # of one setting in the runs of a configuration
 MAX_COMMAND_CHARS = 8000
-HIDDEN = "<redacted>"
 _DEPTH = 8
 TOO_DEEP = "lists in lists, too deep to be shown"
 
@@ -101,17 +100,7 @@ def command_of(about: dict) -> str:
     argv = about.get("argv")
     if not isinstance(argv, list) or not all(isinstance(part, str) for part in argv):
         return ""
-    found, secret = [], False
-    for part in argv:
-        flag, equals, _ = part.partition("=")
-        is_flag = part.startswith("--")
-        if secret and not is_flag:
-            part = HIDDEN
-        elif is_flag and equals and is_secret(flag.lstrip("-")):
-            part = f"{flag}={HIDDEN}"
-        secret = is_flag and not equals and is_secret(flag.lstrip("-"))
-        found.append(part if HIDDEN in part else shlex.quote(redacted_text(part)))
-    return " ".join(found)[:MAX_COMMAND_CHARS]
+    return " ".join(shlex.quote(part) for part in redacted_argv(argv))[:MAX_COMMAND_CHARS]
 
 
 def hardware_of(about: dict) -> str:

@@ -14,8 +14,9 @@ from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.space import results
 from openrlhf_ebpo.space.cards import history_bar
 from openrlhf_ebpo.space.errors import RunError
-from openrlhf_ebpo.space.groups import Index, rows_of
+from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
+from openrlhf_ebpo.space.parquet import rows_of
 from openrlhf_ebpo.space.runs import Run
 from openrlhf_ebpo.space.search import Filter, answers, choose, history, position_of, prompts_of
 

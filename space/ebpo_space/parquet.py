@@ -1,0 +1,104 @@
+"""Columns of the Parquet files of a run, which may have any type: as tables, Python's values, and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .errors import reading
+
+
+def columns_of(file: pq.ParquetFile) -> list[str]:
+    """Names of the columns with one value a row. No file of a run has others (lists, structs), so they are not read."""
+    schema = file.metadata.schema
+    flat = (schema.column(i) for i in range(file.metadata.num_columns))
+    return [column.path for column in flat if column.max_repetition_level == 0 and "." not in column.path]
+
+
+def read(
+    file: pq.ParquetFile, named: str, columns: Collection[str], start: int = 0, stop: int | None = None
+) -> pa.Table:
+    """Read those of the columns that the file has, of the rows from start to stop; only their row groups are read.
+
+    Raises:
+        RunError: they cannot be read.
+    """
+    with reading(named):
+        row_groups, first = _row_groups(file.metadata, start, stop)
+        table = file.read_row_groups(row_groups, [name for name in columns_of(file) if name in columns])
+        # a copy: a slice would keep all of the row groups
+        rows = table if stop is None else table.take(pa.array(range(start - first, min(stop - first, len(table)))))
+        return pa.table([plain_column(column) for column in rows.columns], names=rows.column_names)
+
+
+def _row_groups(metadata: pq.FileMetaData, start: int, stop: int | None) -> tuple[list[int], int]:
+    """Numbers of the row groups that hold these rows, and the first row of the first."""
+    chosen, first, at = [], 0, 0
+    for i in range(metadata.num_row_groups):
+        rows = metadata.row_group(i).num_rows
+        if (stop is None or at < stop) and at + rows > start:
+            first = first if chosen else at
+            chosen.append(i)
+        at += rows
+    return chosen, first
+
+
+def plain_column(column):
+    """Dictionaries, views and extension types as the column that they stand for."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large_string(): pa.string()}
+    return column.cast(views[column.type]) if column.type in views else column
+
+
+def rows_of(table: pa.Table) -> list[dict]:
+    """The rows of a table as dicts.
+
+    Raises:
+        RunError: a column cannot be read.
+    """
+    names = table.column_names
+    return [dict(zip(names, values, strict=True)) for values in zip(*map(listed, table.columns), strict=True)]
+
+
+def listed(column: pa.ChunkedArray) -> list:
+    """Python's own values. Arrow does not look whether text is UTF-8: what is not becomes �.
+
+    Raises:
+        RunError: values that Python does not have.
+    """
+    with reading(f"A column of type {str(column.type)[:80]}"):
+        try:
+            return column.to_pylist()
+        except UnicodeDecodeError:
+            return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(pa.binary()).to_pylist()]
+
+
+def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
+    if column.null_count:
+        raise ValueError("a number is missing")
+    return column.cast(pa.int64()).to_numpy()
+
+
+def numbers(table: pa.Table, name: str) -> np.ndarray:
+    """A column as float64, NaN where it has nothing."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, np.nan)
+    return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False).astype(float)
+
+
+def flags(table: pa.Table, name: str, default: np.ndarray) -> np.ndarray:
+    if name not in table.column_names:
+        return default
+    column = table[name].cast(pa.bool_())
+    return np.where(
+        column.is_valid().to_numpy(zero_copy_only=False),
+        pc.fill_null(column, False).to_numpy(zero_copy_only=False),
+        default,
+    )
