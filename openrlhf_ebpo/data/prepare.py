@@ -99,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     check_template(args.template, ("own", *TEMPLATES, "chat"), args.system)
     output = Path(args.output)
-    settings = {name: getattr(args, name) for name in SETTINGS}
+    settings = settings_of(args)
     made = None if args.force else finished(output, settings)
     if made:
         print(f"{output} is complete: same settings, same input. --force makes it again.\n")
@@ -111,6 +111,11 @@ def run(args: argparse.Namespace) -> None:
             made = {"settings": settings, **prepare(files, columns, args, folder)}
             write_json(folder / output_report.NAME, made)
     print(as_text(made, output))
+
+
+def settings_of(args: argparse.Namespace) -> dict:
+    """Return what the result depends on, for its report."""
+    return {name: getattr(args, name) for name in SETTINGS}
 
 
 def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folder: Path) -> dict:

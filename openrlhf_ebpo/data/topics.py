@@ -71,9 +71,7 @@ def run(args: argparse.Namespace) -> None:
     check_flags(args)
     table = read_table(args.input)
     texts = questions(table, args.input, args.text)
-    named = {name: getattr(args, name) for name in ("model", "k", "seed", "text", "sort")}
-    settings = {"input": identity(args.input)}
-    settings |= {name: value for name, value in named.items() if name not in PLAIN or value != PLAIN[name]}
+    settings = settings_of(args)
     found = None if args.force else output_report.finished(args.output, settings)
     if found:
         print(f"{args.output} is done already with these settings; --force makes it again")
@@ -84,6 +82,13 @@ def run(args: argparse.Namespace) -> None:
         with output_report.replaced(args.output, found):
             write_table(table.take(by_size(topics)) if args.sort else table, args.output)
     print(as_text(found))
+
+
+def settings_of(args: argparse.Namespace) -> dict:
+    """Return what the result depends on, for its report."""
+    named = {name: getattr(args, name) for name in ("model", "k", "seed", "text", "sort")}
+    given = {name: value for name, value in named.items() if name not in PLAIN or value != PLAIN[name]}
+    return {"input": identity(args.input), **given}
 
 
 def check_flags(args: argparse.Namespace) -> None:

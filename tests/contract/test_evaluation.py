@@ -3,10 +3,12 @@ chosen by any of them and known again after a resume. Only the engines' answers 
 
 import json
 import pickle
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
+import pyarrow as pa
 import pytest
 from deepspeed_engine import Engine
 
@@ -14,7 +16,7 @@ from openrlhf_ebpo.checks.preflight import REWARDS
 from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS
 from openrlhf_ebpo.run.heartbeat import Heart
-from openrlhf_ebpo.run.run_log import read_metrics
+from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training import evaluation
 from openrlhf_ebpo.training.save_times import SaveTimes
@@ -237,6 +239,23 @@ def test_an_evaluation_belongs_to_the_checkpoint_of_its_step_and_rotation_keeps_
     train(run, {3: 0.1, 6: 0.5, 9: 0.2})
     assert evaluated(run) == {3: 0.1, 6: 0.5, 9: 0.2}
     assert values_of_checkpoints(tmp_path) == {"global_step6": 0.5, "best_global_step6": 0.5, "global_step10": None}
+
+
+def test_the_rollouts_up_to_a_checkpoint_are_on_disk_before_it_counts(trainer, tmp_path):
+    """A thread writes them, slowly here; a resume from the checkpoint does not write them again."""
+    run, there = trainer(), []
+    rollouts = SimpleNamespace(table=lambda *_: (time.sleep(0.5), pa.table({"reward": [1.0]}))[1])
+    run.evaluate_if_due = lambda *_: None
+    save = run.actor_model_group.async_run_method
+
+    def look_and_save(**how):
+        there.append(rollouts_path(tmp_path / "run", 1).exists())
+        return save(**how)
+
+    run.actor_model_group.async_run_method = look_and_save
+    run.run_log.write_rollouts(1, rollouts)
+    run.save_logs_and_checkpoints(1, {}, {"global_step": 1})
+    assert there == [True]
 
 
 def test_an_evaluation_that_was_interrupted_is_repeated_at_the_resume_and_another_is_not(trainer, tmp_path):

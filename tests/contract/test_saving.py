@@ -84,6 +84,32 @@ def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_p
     assert (tmp_path / "latest").read_text() == "s1"
 
 
+def test_the_first_rank_alone_writes_what_is_not_its_share(strategy, tmp_path):
+    """The others save their shares; the manifest, `latest`, the prior and the rotation are of one process."""
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1", 1)
+    strategy.is_rank_0 = lambda: False
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step2", 1, client_state={STATE_KEY: {"schema": 1}})
+    assert folders(tmp_path) == {"global_step1", "global_step2"} and (tmp_path / "latest").read_text() == "global_step1"
+    assert [path.name for path in (tmp_path / "global_step2").iterdir()] == ["weights"]
+
+    strategy.args.ckpt = SimpleNamespace(output_dir=str(tmp_path / "model"))
+    (tmp_path / "model").mkdir()
+    model = type("Model", (checkpoint.PolicyWithPrior, Exports), {})(strategy)
+    model.remember_prior({"schema": 1})
+    model.save_model()
+    assert list((tmp_path / "model").iterdir()) == []
+    strategy.is_rank_0 = lambda: True
+    model.save_model()
+    assert [path.name for path in (tmp_path / "model").iterdir()] == [PRIOR]
+
+
+class Exports:
+    def __init__(self, strategy):
+        self.strategy = strategy
+
+    def save_model(self): ...
+
+
 def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(strategy, tmp_path, monkeypatch):
     """As on a network disk, where a file is still open somewhere."""
     said = []

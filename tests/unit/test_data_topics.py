@@ -105,6 +105,21 @@ def test_the_same_seed_gives_the_same_clusters(three_kinds, tmp_path):
     assert read(tmp_path / "again.parquet") == read(folder / "out.parquet")
 
 
+def test_another_seed_gives_other_clusters(tmp_path, monkeypatch):
+    """Of points without any, which no two starts agree about."""
+    points = np.random.default_rng(0).normal(size=(60, 20)).astype(np.float32)
+    monkeypatch.setattr(embedding_topics, "embed", lambda texts, model: points)
+    source = write_rows(tmp_path / "in.jsonl", rows_of([f"What is {i} apples and {i} pears?" for i in range(60)]))
+    found = []
+    for seed in (0, 1):
+        output = tmp_path / f"{seed}.parquet"
+        main(["topics", "--input", str(source), "--output", str(output), "--k", "12", "--seed", str(seed)])
+        found.append(
+            sorted(row["size"] for row in json.loads((tmp_path / f"{output}.report.json").read_text())["clusters"])
+        )
+    assert found[0] != found[1]
+
+
 def test_a_repeat_is_done_and_other_settings_need_another_file_or_force(three_kinds, capsys):
     source, _, folder = three_kinds
     output = folder / "out.parquet"

@@ -84,6 +84,7 @@ def test_a_failure_is_told_with_its_cause(hub, run_dir, status):
     push(run_dir)
     code, out = status(run_dir)
     assert code == 1 and "2  failed" in out and "(503: busy" in out and "\x1b" not in out
+    assert "0 of 2 steps pushed" in out
 
 
 def test_a_model_that_was_deleted_here_is_judged_by_its_tag(hub, run_dir, status):

@@ -99,6 +99,19 @@ def test_a_tag_moves_when_a_step_was_repeated(hub, client, files):
     assert "model-00002-of-00002.safetensors" not in hub.repo(REPO).files("step-000001")
 
 
+def test_a_tag_whose_commit_has_a_stale_file_too_moves(hub, client, files):
+    """All that is pushed is under the tag already, and the weights of a save with more shards as well."""
+    first = push(client, {**files, "model-00002-of-00002.safetensors": b"x"})
+    stale = hub.repo(REPO).find("main").files
+    push(client, files, tag="step-000002")
+    repo = hub.repo(REPO)
+    repo.tags["step-000001"] = repo.commit("side", {**stale, **repo.find("main").files}, "by hand").id
+    repo.commit("main", {**repo.find("main").files, "sha256.json": stale["sha256.json"]}, "by hand")
+    moved = push(client, files)
+    assert repo.tags["step-000001"] == moved.commit != first.commit
+    assert "model-00002-of-00002.safetensors" not in repo.files("step-000001")
+
+
 def test_a_plan_lists_sizes_and_what_has_changed_and_leaves_no_trace(hub, client, files):
     assert {f.state for f in plan(client, REPO, files)} == {"new"} and not hub.repos
     push(client, {**files, "old.safetensors": b"12345"})

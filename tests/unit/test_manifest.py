@@ -40,6 +40,18 @@ def test_it_lists_what_is_loaded_with_sizes_and_checksums(checkpoint):
     assert read(checkpoint).settings == {"train.seed": 1} and read(checkpoint.parent) is None
 
 
+@pytest.mark.parametrize(
+    ("tag", "step"),
+    [
+        ("global_step6", 6),
+        ("best_global_step12", 12),
+        *((other, None) for other in ("global_step6_hf", "old_global_step6", "global_step", "global_step6\n", "step6")),
+    ],
+)
+def test_a_tag_is_a_complete_name(tag, step):
+    assert manifest.step_of(tag) == step
+
+
 def zero(path):
     path.write_bytes(bytes(path.stat().st_size // 2) + path.read_bytes()[path.stat().st_size // 2 :])
     os.utime(path, ns=(2, 2))

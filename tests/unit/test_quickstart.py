@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from patience import seconds
 
-from openrlhf_ebpo.files import append_json_line
+from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import stages, tasks, tiny_model
-from openrlhf_ebpo.quickstart.compare import ARMS, same_prompts, table
+from openrlhf_ebpo.quickstart.compare import ARMS, PICTURE, compare, same_prompts, table
 from openrlhf_ebpo.quickstart.evaluate import (
     MAX_NEW_TOKENS,
     N_SAMPLES,
@@ -166,6 +166,39 @@ def test_two_runs_were_given_the_same_prompts_or_not(tmp_path):
             pq.write_table(pa.table({"prompt": prompts}), rollouts_path(tmp_path / name, step))
     assert same_prompts([tmp_path / "a", tmp_path / "b"])
     assert not same_prompts([tmp_path / "a", tmp_path / "c"])
+
+
+def test_the_difference_is_that_of_ebpo_over_the_reference(tmp_path, monkeypatch):
+    """Everything but the models' own answers."""
+    success = {"warm_start": 0.0, "group_norm": 0.25, "ebpo": 0.75}
+    steps = {}
+
+    def answers(model, heldout, run_dirs, step):
+        arm = model.name if model.name in success else model.parent.name
+        steps[arm] = step
+        return np.array([[True] * int(8 * success[arm]) + [False] * int(8 - 8 * success[arm])] * len(heldout))
+
+    monkeypatch.setattr("openrlhf_ebpo.quickstart.evaluate.evaluate", answers)
+    (tmp_path / "data").mkdir()
+    for prompt in "pq":
+        append_json_line(tmp_path / "data" / "heldout.jsonl", {"prompt": prompt, "label": "l"})
+    for name, last in (("ebpo", 12), ("group_norm", 11)):
+        run_dir = tmp_path / ARMS / name / "run"
+        write_metrics(run_dir, last, [*(panel.name for panel in PANELS), "ebpo/all_fail_fraction"])
+        write_json(run_dir / "run.json", {"versions": {"of": name}})
+        (run_dir / "rollouts").mkdir()
+        for step in range(1, last + 1):
+            pq.write_table(pa.table({"prompt": ["p", "q"]}), rollouts_path(run_dir, step))
+    compare(tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["arms"]["ebpo"]["difference"] == [0.5, 0.5, 0.5]
+    assert result["arms"]["group_norm"]["difference"] is None and result["reference"] == "group_norm"
+    assert {name: arm["after"] for name, arm in result["arms"].items()} == {"ebpo": 0.75, "group_norm": 0.25}
+    assert (result["before"], result["heldout_questions"], result["samples_per_question"]) == (0.0, 2, 8)
+    assert steps == {"warm_start": 0, "ebpo": 12, "group_norm": 11}
+    assert result["arms"]["ebpo"]["all_fail_first_ten_steps"] == pytest.approx(5.5 / 30)
+    assert not result["same_prompts"], "one has a step more"
+    assert "EBPO - GRPO  +0.500" in table(result, tmp_path) and (tmp_path / PICTURE).exists()
 
 
 def test_every_stage_with_a_result_is_passed_over(tmp_path):

@@ -3,14 +3,16 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 
+import psutil
 import pytest
 
 from openrlhf_ebpo.run import run_lock
-from openrlhf_ebpo.run.run_lock import check_free, held
+from openrlhf_ebpo.run.run_lock import check_free, held, is_alive
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 
 HOLD = """
@@ -142,6 +144,36 @@ def test_a_driver_whose_supervisor_was_killed_on_this_host_is_waited_for(
             check_free(tmp_path)
         lock.close()
     assert capsys.readouterr().out.count("waiting for the end of a killed training") == waits
+
+
+def test_a_zombie_holder_has_been_killed_and_is_waited_for(tmp_path, monkeypatch, capsys):
+    """Its parent has not asked for its status yet, as in a container without an init."""
+    monkeypatch.setattr(run_lock, "ENDING_SECONDS", 20.0)
+    zombie = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    lock = run_lock.hold(tmp_path)
+    run_lock.write_holder(lock, pid=zombie.pid)
+    threading.Timer(0.5, lock.close).start()
+    check_free(tmp_path)
+    zombie.wait()
+    assert "waiting for the end of a killed training" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("host", "refused"), [(socket.gethostname(), False), ("elsewhere", True)])
+def test_only_the_supervisor_of_this_host_is_the_parent(tmp_path, host, refused):
+    """On a shared disk another host's supervisor may have the same number."""
+    lock = run_lock.hold(tmp_path)
+    run_lock.write_holder(lock, pid=os.getppid(), host=host)
+    with pytest.raises(RunDirectoryError, match="elsewhere") if refused else contextlib.nullcontext():
+        check_free(tmp_path)
+    run_lock.release(lock)
+
+
+def test_a_process_that_has_got_the_number_of_another_is_not_that_one():
+    process = psutil.Process()
+    assert is_alive(process)
+    process._ident = (process.pid, process.create_time() - 100)  # of the one that had it before
+    assert not is_alive(process)
 
 
 def test_one_folder_for_both_is_held_once(tmp_path):

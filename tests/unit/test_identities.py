@@ -1,0 +1,64 @@
+"""What a repeated command compares with the result or the progress that is there: every flag that the result depends on."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ebpo.data import difficulty, prepare, topics
+from openrlhf_ebpo.eval import protocols, score
+
+IDENTITIES = {
+    difficulty: difficulty.identity,
+    prepare: prepare.settings_of,
+    score: lambda args: score.identity(args, protocols.PROTOCOLS["default"]),
+    topics: topics.settings_of,
+}
+COMPARED = {
+    difficulty: "model reward agent n temperature top_p max_new_tokens max_len apply_chat_template input_template add_bos",
+    prepare: "input subset split revision prompt_column answer_column source_column template system validation seed format",
+    score: "input task seconds",
+    topics: "input model k seed text sort",
+}
+
+
+def flags(module, folder: Path) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    module.add_flags(parser)
+    for action in parser._actions:
+        action.required = False
+    args = parser.parse_args([])
+    args.input = str(folder / "a.jsonl")
+    return args
+
+
+def other_value(name: str, value, folder: Path):
+    """Of the same kind, and a file or a benchmark where one has to exist."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    return "aime24" if name == "task" else str(folder / "b.jsonl")
+
+
+@pytest.mark.parametrize("module", IDENTITIES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_flag_that_changes_the_result_is_compared_and_no_other(module, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(name)
+    args, identity, found = flags(module, tmp_path), IDENTITIES[module], set()
+    args.model = "model"
+    for name, value in vars(args).items():
+        changed = argparse.Namespace(**{**vars(args), name: other_value(name, value, tmp_path)})
+        found |= {name} if identity(changed) != identity(args) else set()
+    assert found == set(COMPARED[module].split())
+
+
+@pytest.mark.parametrize("flag", ["reward", "agent"])
+def test_a_file_that_was_edited_is_another_one(tmp_path, flag):
+    args = flags(difficulty, tmp_path)
+    args.model = "model"
+    setattr(args, flag, str(tmp_path / "a.py"))
+    (tmp_path / "a.py").write_text("before")
+    before = difficulty.identity(args)
+    (tmp_path / "a.py").write_text("after")
+    assert difficulty.identity(args) != before
