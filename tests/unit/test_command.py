@@ -22,7 +22,7 @@ LEVELS = {(): cli, ("data",): data, ("eval",): evaluation, ("hub",): hub}
 COMMANDS = {  # words of openrlhf-ebpo -> the modules that are the same command
     **{("train",): ["openrlhf_ebpo.cli.train_ppo_ray"], ("sft",): ["openrlhf_ebpo.cli.train_sft"]},
     **{("data", name): [] for name in data.COMMANDS},
-    **{("eval", name): [f"openrlhf_ebpo.eval.{name}", f"eval.{name}"] for name in evaluation.COMMANDS},
+    **{("eval", name): [each.module, each.module.partition(".")[2]] for name, each in evaluation.COMMANDS.items()},
     **{("hub", name): [] for name in hub.COMMANDS},
     **{(name,): [f"openrlhf_ebpo.cli.{name}"] for name in ("doctor", "replay", "verify")},
     ("space",): [],  # and space/app.py, in test_one_identity.py

@@ -29,7 +29,7 @@ def loaded(start: str) -> list[str]:
 
 def test_the_commands_of_a_checkout_end_in_the_installed_modules():
     start = "    with contextlib.suppress(SystemExit):\n        runpy.run_module('eval.{}', run_name='__main__', alter_sys=True)"
-    starts = ["sys.argv = ['x', '--help']", *map(start.format, ("run", "report", "score"))]
+    starts = ["sys.argv = ['x', '--help']", *map(start.format, ("run", "evaluation_report", "score"))]
     # python -m eval.run and a library user meet in the same classes
     starts.append("    from openrlhf_ebpo.eval import jobs, run")
     starts.append("    same = runpy.run_module('eval.run', run_name='not_main')['StorageError'] is jobs.StorageError")
