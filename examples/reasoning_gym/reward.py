@@ -3,14 +3,12 @@
 import functools
 import json
 import sys
-from importlib.util import find_spec
 
 from openrlhf_ebpo.rewards.grading import extract_answer
 from openrlhf_ebpo.rewards.math import response_of
 
-if not ("pycosat" in sys.modules or find_spec("pycosat")):  # it has no wheel, and zebra puzzles alone use it
-    sys.modules["pycosat"] = type(sys)("pycosat")
-import reasoning_gym
+sys.modules.setdefault("pycosat", type(sys)("pycosat"))  # it has no wheel, and zebra puzzles alone use it
+import reasoning_gym  # noqa: E402
 
 create = functools.cache(lambda name, given: reasoning_gym.create_dataset(name, **{**json.loads(given), "size": 1}))
 
@@ -19,8 +17,7 @@ def score(label: str, response: str) -> float:
     kept = json.loads(label, object_hook=lambda each: tuple(each["()"]) if each.keys() == {"()"} else each)
     _, tag, tagged = response.rpartition("</think>")[2].rpartition("<answer>")
     answer = tagged.partition("</answer>")[0] if tag else extract_answer(tagged) or tagged
-    dataset = create(kept["name"], json.dumps(kept["settings"]))
-    return float(dataset.score_answer(answer.strip(), kept["entry"]) >= 1)
+    return float(create(kept["name"], json.dumps(kept["settings"])).score_answer(answer.strip(), kept["entry"]) >= 1)
 
 
 def reward_func(queries, prompts, labels):

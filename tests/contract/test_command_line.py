@@ -4,12 +4,12 @@ import argparse
 import json
 import re
 import runpy
+import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import train_ppo_ray
@@ -18,6 +18,7 @@ from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
 from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -92,17 +93,21 @@ def test_the_help_can_be_printed(module):
     assert "(default: " in text
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model.build(folder, ["1+1"], max_position_embeddings=4096)
+    return folder
+
+
 @pytest.fixture
-def command(tmp_path, monkeypatch) -> list[str]:
+def command(tmp_path, monkeypatch, model) -> list[str]:
     """A minimal good command line, its files in place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     (tmp_path / "data.jsonl").write_text(json.dumps({"input": "1+1", "label": "2"}) + "\n")
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}')
-    (tmp_path / "model" / "tokenizer.json").write_text('{"model": {}}')
-    save_file({"w": np.zeros(1)}, tmp_path / "model" / "model.safetensors")
+    shutil.copytree(model, tmp_path / "model")
     return [
         *("--actor.model_name_or_path", "model"),
         *("--data.prompt_dataset", "data.jsonl"),
