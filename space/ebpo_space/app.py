@@ -20,12 +20,11 @@ from .condition import PATIENCE, SILENCE
 from .links import PARAMETERS, Session, Turn, address, clean, parsed
 from .page import Control, Parts
 from .pages import PAGES
-from .rendered import Rendered
 from .run_table import bar
 from .runs import AT_ONCE, summaries
 from .tables import notices
 from .text import HTML
-from .workspace import Workspace
+from .workspace import Rendered, Workspace
 
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
 FAILED = "This page could not be made ({}); it is tried again every few seconds, and the app's output has the details."

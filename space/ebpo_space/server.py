@@ -1,4 +1,4 @@
-"""Our static files and security headers, sent besides Gradio's own. gate.py decides what is accepted."""
+"""Our static files, the rest of long texts, and security headers, sent besides Gradio's own. gate.py decides what is accepted."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import mimetypes
 import os
 import re
 import secrets
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from . import routes
+from . import results
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import Gate
-from .workspace import Workspace
+from .groups import read_columns
+from .parquet import rows_of
+from .search import position_of
+from .text import plain
+from .workspace import Opened, Workspace
 
 # Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
 # elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value. 'unsafe-inline' of
@@ -53,6 +57,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OURS = re.compile(r"/space/[\w./-]+\.(js|js\.gz|css|woff2)", re.ASCII)
 VERSION = re.compile(rb"[\w.]+-\d+", re.ASCII)
 KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
+MAX_CHUNK_CHARS = 64_000  # of one request
+TEXT_FIELDS = ("prompt", "response", "question")
+PLACE = re.compile(r"(eval/)?[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
 
 
 def is_lasting(scope: dict) -> bool:
@@ -98,11 +105,46 @@ class Files(StaticFiles):
 def _text(workspace: Workspace) -> Route:
     def asked(request: Request) -> Response:
         try:
-            return routes.text(workspace, request.query_params)
+            return JSONResponse({"text": chunk(workspace, request.query_params)})
         except RunError as error:
             return PlainTextResponse(str(error), 404)
 
     return Route("/space/text", asked)  # no coroutine, so Starlette runs it in a thread
+
+
+def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
+    """Read a range of a text. query: the source that `reading.answer` was given, with from and to.
+
+    Raises:
+        RunError: there is no such text.
+    """
+    try:
+        start, stop = int(query["from"]), int(query["to"])
+        field = query.get("field", "response")
+        if field not in TEXT_FIELDS or not 0 <= start <= stop <= start + MAX_CHUNK_CHARS:
+            raise ValueError
+        opened = workspace.open(query["run"])
+        row = _sample(opened, query, field) if "place" in query else _rollout(workspace, opened, query, field)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise RunError("This is not a part of a text of a run.") from None
+    return plain(str(row.get(field) or "")[start:stop])
+
+
+def _rollout(workspace: Workspace, opened: Opened, query: Mapping[str, str], field: str) -> dict:
+    groups, _ = workspace.index(opened).read()
+    step, sample = int(query["step"]), int(query.get("sample", 0))
+    position = position_of(groups, step, int(query["group"]))
+    if position is None or not 0 <= sample < groups.size[position]:
+        raise RunError("This group is gone.")
+    first = int(groups.row[position]) + sample
+    return rows_of(read_columns(opened.run, step, (field,), slice(first, first + 1)))[0]
+
+
+def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
+    row = int(query["row"])
+    if not PLACE.fullmatch(query["place"]) or row < 0:
+        raise ValueError
+    return results.sample(opened.run, query["place"], row, (field,))
 
 
 def hosts_of(host: str) -> Container[str] | None:

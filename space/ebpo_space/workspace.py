@@ -1,11 +1,13 @@
-"""The runs of a view, with their metrics and groups, kept between views for all pages."""
+"""The runs of a view, with their metrics and groups, and rendered pages, kept between views for all pages."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from .groups import Index
 from .metrics import Follower, Metrics
 from .runs import AT_ONCE, Run, Runs, describe, inside
 
+PAGE_SECONDS = 60.0  # that a rendered page is kept; it may say how long ago something was
+MAX_KEPT_PAGES = 24  # of at most some megabytes
 ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it again."
 
 
@@ -150,3 +154,28 @@ def _number(value, otherwise: float) -> float:
         return float(value) if type(value) in (int, float) and math.isfinite(value) else otherwise
     except OverflowError:  # JSON's whole numbers have no limit
         return otherwise
+
+
+@dataclass
+class _Place:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    until: float = 0.0
+    found: dict = field(default_factory=dict)
+
+
+class Rendered:
+    """A cache of rendered pages for the next visitor of the same view, valid while the files are the same."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.clock = clock
+        self._place = functools.lru_cache(MAX_KEPT_PAGES)(lambda key: _Place())
+
+    def get(self, key: Hashable, render: Callable[[], dict]) -> dict:
+        """Return what is kept under the key, or what `render` makes. Of visitors who ask at once one renders, the
+        others wait; nothing is kept of what raises."""
+        place = self._place(key)
+        with place.lock:
+            if self.clock() >= place.until:
+                place.found = render()
+                place.until = self.clock() + PAGE_SECONDS
+            return place.found

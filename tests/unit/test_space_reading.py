@@ -11,8 +11,8 @@ from tags import Tags
 from openrlhf_ebpo.space import reading, results
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
-from openrlhf_ebpo.space.routes import MAX_CHARS, chunk
 from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.server import MAX_CHUNK_CHARS, chunk
 from openrlhf_ebpo.space.turns import MARKED, MAX_PARTS, Part, asked, parts
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -151,7 +151,7 @@ def test_the_rest_of_a_sample_of_results_without_a_run(workspace, tmp_path):
         {"sample": "64"},
         {"sample": "-1"},
         {"field": "label"},
-        {"to": str(MAX_CHARS + 1)},
+        {"to": str(MAX_CHUNK_CHARS + 1)},
         {"from": "7", "to": "5"},
         {"from": "x"},
         {"place": "../../run.json", "row": "1"},

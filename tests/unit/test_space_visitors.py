@@ -16,9 +16,8 @@ from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.links import Session, clean
 from openrlhf_ebpo.space.pages import PAGES
-from openrlhf_ebpo.space.rendered import Rendered
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.workspace import Workspace
+from openrlhf_ebpo.space.workspace import Rendered, Workspace
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +136,7 @@ def test_visitors_who_ask_at_once_wait_for_one_rendering_and_its_failure_is_not_
 
 
 def test_what_is_kept_of_pages_has_an_end(monkeypatch):
-    monkeypatch.setattr("openrlhf_ebpo.space.rendered.PAGES", 2)
+    monkeypatch.setattr("openrlhf_ebpo.space.workspace.MAX_KEPT_PAGES", 2)
     now, made = [0.0], []
     rendered = Rendered(clock=lambda: now[0])
     for key in ("a", "b", "b", "c", "a"):
