@@ -1,6 +1,6 @@
 """The scorer of a custom benchmark. Runs in the processes of rewards/pool.py, which end where it takes too long.
 
-Somebody's code: whatever it does to its process is a failed sample with its cause, and never more than that.
+Custom code: whatever it does to its process is a failed sample with its cause, and never more than that.
 """
 
 from __future__ import annotations

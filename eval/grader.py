@@ -23,7 +23,7 @@ from .tasks import OWN, Question, Rules, custom_benchmarks
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
 TIMEOUT = "timeout"
-MAX_TIMEOUTS = 16  # timeouts of somebody's scorer in a row: each takes up to 20 times SECONDS
+MAX_TIMEOUTS = 16  # timeouts of a custom scorer in a row: each takes up to 20 times SECONDS
 GIVEN_UP = f"not called any more, since it took all its time {MAX_TIMEOUTS} times in a row"
 
 
@@ -105,7 +105,7 @@ class Grader:
             return False, NO_GOLD + str(error)[:MAX_REASON]
 
     def _own_grade(self, gold: str, rules: Rules, response: str) -> dict:
-        """Grade by the task's scorer. It is somebody's code: an end of its process is an error of the response like
+        """Grade by the task's scorer. It is custom code: an end of its process is an error of the response like
         any other."""
         pool, error = self._pool(custom_scorer.__name__, rules.scorer), f"{custom_scorer.FAILED}{GIVEN_UP}"
         if self._hung[rules.scorer] < MAX_TIMEOUTS:

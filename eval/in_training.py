@@ -13,11 +13,11 @@ import numpy as np
 from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.answers import packaged
-from openrlhf_ebpo.rewards.golds import shown
+from openrlhf_ebpo.rewards.golds import label_answer
 from openrlhf_ebpo.run.results import TRAINING, sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 
-from .metrics import asked_for, scored, summarise
+from .metrics import requested_metrics, scored, summarise
 from .protocols import Protocol
 from .tasks import Question, Task
 from .tasks.task_rows import folder_name
@@ -53,7 +53,7 @@ def questions_of(prompts: Iterable) -> tuple[Question, ...]:
         key = question_id(each.prompt)
         seen[key] += 1
         name = key if seen[key] == 1 else f"{key}-{seen[key]}"
-        found.append(Question(name, each.prompt, shown(each.label)))
+        found.append(Question(name, each.prompt, label_answer(each.label)))
     return tuple(found)
 
 
@@ -110,5 +110,5 @@ def metrics_of(prompts: Sequence, asked: Iterable[str]) -> dict:
     known = all(each.classes is not None for each in prompts)
     classes = np.array([each.classes for each in prompts]) if known else None
     found = summarise(passed, classes, lengths, truncated)
-    more = asked_for(passed, classes, [name for name in asked if name not in found])
+    more = requested_metrics(passed, classes, [name for name in asked if name not in found])
     return found | {name: scored(name, values) for name, values in more.items()}

@@ -85,7 +85,7 @@ class Job:
         return read_result(self.directory).summary
 
     @property
-    def asked(self) -> dict:
+    def response_settings(self) -> dict:
         """Return the settings that the responses depend on, without the task's own scorer: it may change while they
         come."""
         return {**self.settings, "task": f"{self.task.name}@{self.task.fingerprint(scorers=False)}"}
@@ -159,7 +159,7 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool 
     for job in jobs:
         if not job.finished:
             with storing(job.directory):
-                lines, job.append = stack.enter_context(progress_file(job.progress, job.asked))
+                lines, job.append = stack.enter_context(progress_file(job.progress, job.response_settings))
             job.records = {line.pop("id"): line for line in lines}
 
 
@@ -188,7 +188,7 @@ def reopen(job: Job, aside: Path) -> None:
     """Make the responses of the result a progress file again, in which nothing is missing; the result is kept in `aside`."""
     print(f"{job.task.name}, step {job.model.step}: its scorer has changed, the responses are re-scored", flush=True)
     shutil.copytree(job.directory, aside)
-    lines = [{"settings": job.asked}, *earlier_records(job.directory)]
+    lines = [{"settings": job.response_settings}, *earlier_records(job.directory)]
     with replacing(job.progress) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (job.directory / SUMMARY).unlink()  # from here on it is under way

@@ -35,7 +35,7 @@ def per_question(correct: np.ndarray, classes: np.ndarray | None) -> dict[str, n
     return values | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
 
 
-def asked_for(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[str]) -> dict[str, np.ndarray]:
+def requested_metrics(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Return (Q,) arrays of those of the names that are pass@k or maj@k with k of at most n."""
     wanted = {name: k for name in names if (k := k_of(name)) and k <= correct.shape[1]}
     return {

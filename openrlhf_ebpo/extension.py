@@ -52,7 +52,7 @@ def _imported(name: str, named: str) -> ModuleType:
     sys.path.extend(folder for folder in (*shared, os.getcwd()) if folder and folder not in sys.path)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # somebody's code
+    except (Exception, SystemExit) as error:  # custom code
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(
                 f"{named}: there is no module {error.name}, neither in this folder nor on PYTHONPATH"

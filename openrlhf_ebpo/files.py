@@ -70,7 +70,7 @@ def whole_characters(text: str) -> str:
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Wait until the disk has all that others have written below `folder`, and its names."""
+    """Fsync every file and folder below `folder`."""
     for path in [*Path(folder).rglob("*"), Path(folder)]:
         sync(path)
 

@@ -132,9 +132,9 @@ def limit_waiting(seconds: float) -> None:
     hooks = [hook for hook in get_session().event_hooks["request"] if not hasattr(hook, "seconds")]
 
     def limit(request) -> None:
-        asked = request.extensions.get("timeout") or {}
+        requested = request.extensions.get("timeout") or {}
         parts = ("connect", "read", "write", "pool")
-        request.extensions["timeout"] = {part: min(asked.get(part) or seconds, seconds) for part in parts}
+        request.extensions["timeout"] = {part: min(requested.get(part) or seconds, seconds) for part in parts}
         keep_token_home(request)
 
     limit.seconds = seconds
@@ -162,9 +162,9 @@ def keep_token_home(request) -> None:
     """Take the token out of a request to another server than the Hub: the address may be the Hub's answer."""
     from huggingface_hub import constants, get_token
 
-    hub, asked = urlsplit(constants.ENDPOINT), request.url
+    hub, target = urlsplit(constants.ENDPOINT), request.url
     sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if sent and sent == get_token() and (asked.host, asked.port) != (hub.hostname, hub.port):
+    if sent and sent == get_token() and (target.host, target.port) != (hub.hostname, hub.port):
         del request.headers["Authorization"]
 
 
@@ -237,14 +237,14 @@ def hub_error(error: Exception, doing: str) -> HubError:
             return HubError(f"{doing}: {ADVICE[status]} ({status}, from Xet)", status, permanent=True)
         return HubError(f"{doing}: no usable answer ({_short(error)})", permanent=permanent)
     status = response.status_code
-    said = _server_message(response)
-    if not said and getattr(error, "response", None) is None:  # the client's own words, as about a card's metadata
-        said = " ".join(str(error).split())[:300]
+    message = _server_message(response)
+    if not message and getattr(error, "response", None) is None:  # the client's own words, as about a card's metadata
+        message = " ".join(str(error).split())[:300]
     advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "refused")
     if status == 403:
-        advice = next((words for sign, words in REFUSALS.items() if sign in said.lower()), advice)
+        advice = next((words for sign, words in REFUSALS.items() if sign in message.lower()), advice)
     advice = GATED if "GatedRepoError" in names else advice
-    words = f"{doing}: {advice} ({status}{f': {said}' if said else ''})"
+    words = f"{doing}: {advice} ({status}{f': {message}' if message else ''})"
     found = HubError(words, status, status in PERMANENT, retry_after(response))
     found.card_refused = status == 400 and response.url.path.endswith("/api/validate-yaml")
     return found
@@ -279,13 +279,13 @@ def _short(error: Exception) -> str:
 
 def _server_message(response) -> str:
     """The Hub's own message: a header, or the body's `error`."""
-    said = response.headers.get("X-Error-Message", "")
-    if not said:
+    message = response.headers.get("X-Error-Message", "")
+    if not message:
         try:
-            said = json.loads(response.content).get("error", "")
+            message = json.loads(response.content).get("error", "")
         except Exception:  # the body may be anything, or not read
-            said = ""
-    return " ".join(str(said).split())[:300]
+            message = ""
+    return " ".join(str(message).split())[:300]
 
 
 # Trying again
@@ -293,9 +293,9 @@ def _server_message(response) -> str:
 
 def pause_after(failures: int, error: HubError | None = None) -> float:
     """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or as long as the Hub asks, an hour at most."""
-    asked = (error.retry_after if error else None) or 0.0
+    requested = (error.retry_after if error else None) or 0.0
     own = positive_number(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
-    return max(min(own, MAX_BACKOFF_SECONDS), min(asked, MAX_RETRY_AFTER_SECONDS))
+    return max(min(own, MAX_BACKOFF_SECONDS), min(requested, MAX_RETRY_AFTER_SECONDS))
 
 
 def retrying(
@@ -321,7 +321,7 @@ def retrying(
     raise AssertionError("not reached")
 
 
-# A whole attempt
+# A complete attempt
 
 
 def in_time(action: Callable[[], T], doing: str, size: float = 0) -> T:

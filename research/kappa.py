@@ -1,11 +1,11 @@
 """The two numbers that say which baseline wins, p and κ, measured on the small transformer; and what they predict.
 
-κ = E[‖s‖² | fail] / E[‖s‖² | pass] with the true gradient s of every single response, at the warm start of each cell, beside the
+κ = E[‖s‖² | fail] / E[‖s‖² | pass] with the true gradient s of every single response, at the warm start of each cell, next to the
 proxy that training has for nothing, Σ (1 − π)² over a response's tokens. Predicted is the effective sample size that
 gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth (lab/variance_formulas.py).
 
     python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
-    python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions beside what was measured
+    python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions next to the measurements
     python research/kappa.py --model runs/smollm2/model --tasks 60 --output runs/smollm2_kappa        a language model's κ
     python research/kappa.py --model docs/results/kappa_smollm2_sums.json                   the same from saved scores
 

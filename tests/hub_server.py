@@ -153,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer_request(self) -> None:
         with contextlib.suppress(OSError):  # the client went away
-            with self.counted():  # not while it is sent: who has the answer may ask again before this thread goes on
+            with self.counted():  # not while it is sent: who has the answer may ask again before this thread continues
                 reply, fault = self.take_request()
             if reply and not (fault and fault.lost):
                 self.send(reply, fault)

@@ -88,7 +88,7 @@ def write_steps(run_dir: Path, steps, prompts: tuple[str, str] = ("1 + 1?", "2 +
 
 
 def experience(prompts: tuple[str, str]) -> SimpleNamespace:
-    """Two groups: one half solved, one all-fail beside an unusable reward."""
+    """Two groups: one half solved, one all-fail with an unusable reward."""
     return SimpleNamespace(
         index=[0, 1, 2, 3],
         sequences=torch.tensor([[1, 10, 11], [1, 12, 13], [2, 14, 15], [2, 16, 17]]),

@@ -123,7 +123,7 @@ def train(
     resumed: dict | None = None,
     **ebpo,
 ) -> dict:
-    """Begin a run, or go on from `states`; closed as complete."""
+    """Begin a run, or resume from `states`; closed as complete."""
     args = arguments(run_dir, estimator, to, every, **ebpo)
     open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), resumed=resumed or {})
     built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))

@@ -289,7 +289,7 @@ def training_arguments(n: int) -> SimpleNamespace:
 
 
 def hostile_run(directory: Path, megabytes: float = 5.0) -> Path:
-    """Everything that a run could do to a page, and broken files beside whole ones."""
+    """Everything that a run could do to a page, and broken files next to complete ones."""
     (directory / "rollouts").mkdir(parents=True)
     evil = [*EVIL, "A" * int(megabytes * 2**20), "word " * 40_000]
     name = EVIL[0]

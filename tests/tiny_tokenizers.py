@@ -1,4 +1,4 @@
-"""Tokenizers of single characters and special tokens, in the kinds that models come with, and a configuration beside them."""
+"""Tokenizers of single characters and special tokens, in the kinds that models come with, and a configuration next to them."""
 
 import json
 from collections.abc import Sequence

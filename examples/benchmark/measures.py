@@ -17,7 +17,7 @@ def in_its_unit(question: str, row: dict) -> str:
 
 
 def near_enough(row: dict, answer: float) -> Rules:
-    """How a response is compared with the gold answer: "0.1 km" is 0.1 where the unit is km, and 101 m is not 100 m
+    """Compare a response with the gold answer: "0.1 km" is 0.1 where the unit is km, and 101 m is not 100 m
     unless the tolerance says so. Rules has the rest: several answers, tuples, intervals.
 
     A ValueError here, or above, leaves the row out and says why: it is for rows that nobody can answer.

@@ -24,13 +24,13 @@ def prompt(question: str, row: Mapping) -> str:
 
 
 def last_line(response: str) -> str | None:
-    """What a response gives as its answer, by which responses vote (maj@k). None: it gives none, and is wrong."""
+    """Return the answer of a response, by which responses vote (maj@k). None: no answer, and wrong."""
     lines = [line.strip() for line in response.splitlines() if line.strip()]
     return lines[-1].lower() if lines else None
 
 
 def score(response: str, gold: str, row: Mapping) -> bool:
-    """Whether the response is right; a number of 1 or more is, too. gold is "" here.
+    """Return True if the response is right; a number of 1 or more is, too. gold is "" here.
 
     It runs in a separate process. Where it raises, takes more than two seconds of processor time (`seconds=` gives it
     another limit) or all memory, or ends the process, the response is wrong, and the report says how many and why.

@@ -24,7 +24,7 @@ MAX_REASON_CHARS = 160
 
 @dataclass
 class Labels:
-    """What reading the labels of a data set gave.
+    """Count what reading the labels of a data set gave.
 
     first: (row, reason) of the first unreadable label. untried: rows for which the time was too short.
     """

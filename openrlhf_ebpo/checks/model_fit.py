@@ -49,7 +49,7 @@ DIFFICULTY = Flags("--add_bos", "--max_len", "--input_template")
 
 @dataclass(frozen=True)
 class Asked:
-    """How a model is asked.
+    """Describe how a model is prompted.
 
     texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template, add_bos: whether they were put into
     the one, and begin with the other. room: tokens that a prompt may have; a longer one loses its beginning.
@@ -74,7 +74,7 @@ def fit_warnings(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]
 
 
 def or_warning(prompts: str, check: Callable[[], list[str]]) -> list[str]:
-    """Return the check's lines, or one that says why it failed: whoever reads that file next will say it in full.
+    """Return the check's lines, or one that says why it failed: the next reader of that file reports it in full.
 
     Raises:
         UsageError: the check's own.

@@ -90,7 +90,7 @@ class LoggedRun:
         """
         if name is None and is_import_path(self.estimator):
             raise UsageError(
-                f"{self.folder}/run.json names code of somebody's own as its estimator. To run that code, give it "
+                f"{self.folder}/run.json names custom code as its estimator. To run that code, give it "
                 f"yourself: --estimator {self.estimator}"
             )
         name = name or self.estimator

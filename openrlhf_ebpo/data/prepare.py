@@ -40,7 +40,7 @@ from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import output_report
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected
-from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, shown
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, format_prompt
 from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
 from openrlhf_ebpo.data.training_tables import count_rows, write_table
 from openrlhf_ebpo.errors import UsageError
@@ -125,7 +125,7 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
         UsageError: nothing is left to train on.
     """
     questions = folder / "questions.parquet"
-    show = functools.partial(shown, template=args.template, system=args.system, named=TEMPLATES)
+    show = functools.partial(format_prompt, template=args.template, system=args.system, named=TEMPLATES)
     tally = Tally(whole_chats=args.template in WHOLE_CHATS, keep_system=args.system is None)
     clean(with_progress(files, columns), Path(args.input).stem, show, tally, questions)
     as_shown = as_texts if args.template == "own" and not tally.chats else iter

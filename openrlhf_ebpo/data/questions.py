@@ -80,7 +80,7 @@ def answer_key(answer: str) -> str:
         return text
 
 
-def shown(
+def format_prompt(
     messages: Sequence[Mapping], question: str, template: str, system: str | None, named: Mapping[str, str]
 ) -> str | list[Mapping]:
     """Return the prompt: chat messages for the templates own and chat, text for others. (No str.format: mathematics is full of braces.)

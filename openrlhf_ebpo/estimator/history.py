@@ -1,4 +1,4 @@
-"""Histories: how much of the past the prior remembers, also the one that finds out by itself.
+"""Histories: how much of the past the prior remembers, fixed or adaptive.
 
 A history is a state, an `update` of it by a batch, and what it `read`s from it: the `Prior` that the other parts use.
 """

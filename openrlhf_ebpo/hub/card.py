@@ -161,7 +161,7 @@ def _training(run: dict, step: int) -> dict:
 
 
 def _commands(run: dict, repo: str, step: int) -> dict:
-    """How to use the model, and how to train on from it."""
+    """Explain how to use the model, and how to continue training from it."""
     use = USE.format(repo=json.dumps(repo), tag=json.dumps(step_tag(step)))
     argv = ["openrlhf-ebpo", "train", "--hub.resume_from", f"{repo}@{step_tag(step)}"]
     return {

@@ -50,7 +50,7 @@ def step_tag(step: int) -> str:
 
 
 def exports(run_dir: Path) -> list[Export]:
-    """What a training with --hub.repo pushes, in the order of the steps: every --hub.every-th exported model and the final one.
+    """List what a training with --hub.repo pushes, in the order of the steps: every --hub.every-th exported model and the final one.
 
     Raises:
         RunDirectoryError: checkpoints.jsonl or run.json is damaged.

@@ -41,7 +41,7 @@ def _templates():
         raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        finalize=shown,
+        finalize=formatted,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -49,7 +49,7 @@ def _templates():
     )
 
 
-def shown(value) -> Markdown:
+def formatted(value) -> Markdown:
     if isinstance(value, Markdown):
         return value
     return Markdown(value) if isinstance(value, int) else code(value)
@@ -76,9 +76,9 @@ def identifier(text: str) -> Markdown:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> Markdown:
-    """A Markdown table; head and cells as `shown`, the last `numbers` columns set to the right."""
+    """A Markdown table; head and cells as `formatted`, the last `numbers` columns set to the right."""
     rule = [Markdown("---")] * (len(head) - numbers) + [Markdown("---:")] * numbers
-    return Markdown("\n".join(f"| {' | '.join(map(shown, row))} |" for row in [head, rule, *rows]))
+    return Markdown("\n".join(f"| {' | '.join(map(formatted, row))} |" for row in [head, rule, *rows]))
 
 
 def words(*own: str) -> list[Markdown]:

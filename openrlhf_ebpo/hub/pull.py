@@ -291,11 +291,11 @@ def bar_up_to(limit: int) -> type:
     from huggingface_hub.utils import tqdm
 
     class Bar(tqdm):
-        come = 0.0  # a bar that is not shown does not count
+        received = 0.0  # a bar that is not shown does not count
 
         def update(self, count: float | None = 1):
-            self.come += count or 0
-            if self.come > limit:
+            self.received += count or 0
+            if self.received > limit:
                 raise HubError(f"the Hub sends more than the {limit} bytes that it has listed", permanent=True)
             return super().update(count)
 

@@ -190,7 +190,7 @@ def chosen_export(run_dir: Path, step: int | None) -> Export:
 
 @dataclass
 class Push:
-    """What is pushed, where to, and how far it is.
+    """Hold what is pushed, where to, and how far it is.
 
     wanted: the exports of --repo or --step, which are pushed even if they are there, for their cards; None for all that the
     repo lacks. done: step -> state of the folder when it was found on the Hub. missing: what the last round left.

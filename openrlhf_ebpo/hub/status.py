@@ -114,7 +114,7 @@ def advice(run_dir: Path, steps: list[Step], code: int, pushes: bool) -> str:
     if code == DONE:
         return "all that was saved is pushed" if steps else "nothing has been saved yet"
     if any(step.state == "unknown" for step in steps):
-        return "what the Hub has of this run is not known: mend what is said above, or repeat the command later"
+        return "what the Hub has of this run is not known: fix what is reported above, or repeat the command later"
     if not pushes:
         return f"no process pushes; finish with: openrlhf-ebpo hub push {shlex.quote(str(run_dir))}"
     return f"details: {run_dir / 'hub' / 'push.log'}"

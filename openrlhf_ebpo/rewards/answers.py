@@ -53,7 +53,7 @@ def is_hostile(answer: str) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a packaged reward reads responses. extract: the answer, or None. spelled: one spelling for what
+    """Describe how a packaged reward reads responses. extract: the answer, or None. spelled: one spelling for what
     differs in typing only. compares: whether wrong answers can be compared beyond that."""
 
     extract: Callable[[str], str | None]

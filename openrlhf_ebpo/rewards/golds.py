@@ -28,7 +28,7 @@ def gold_text(value) -> str:
     return ", ".join(texts)
 
 
-def shown(label) -> str:
+def label_answer(label) -> str:
     """Return a label as people read it: the answer of a task that examples/reasoning_gym has made, any other label as it is."""
     try:
         return str(json.loads(label)["entry"]["answer"])

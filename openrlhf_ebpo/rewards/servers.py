@@ -49,7 +49,7 @@ class Server:
             reply = await asyncio.wait_for(post(self.address, body), seconds)
         except asyncio.TimeoutError:
             self._count_failure(began)
-            raise NoReplyError(f"{shown(self.address)}: no answer in {seconds:.3g} s") from None
+            raise NoReplyError(f"{bare_address(self.address)}: no answer in {seconds:.3g} s") from None
         except NoReplyError:
             self._count_failure(began)
             raise
@@ -122,16 +122,16 @@ async def post(address: str, body: dict) -> dict:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.post(address, json=body) as response:
             text = await _read(response, address)
     except (aiohttp.InvalidURL, TypeError, ValueError) as error:  # the address, or a label that JSON cannot hold
-        raise Refused(f"{shown(address)} cannot be asked: {excerpt(str(error))}") from None
+        raise Refused(f"{bare_address(address)} cannot be asked: {excerpt(str(error))}") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise NoReplyError(f"{shown(address)}: {excerpt(str(error) or type(error).__name__)}") from None
+        raise NoReplyError(f"{bare_address(address)}: {excerpt(str(error) or type(error).__name__)}") from None
     if response.status >= 300:
         error = NoReplyError if response.status in RETRIED or response.status >= 500 else Refused
-        raise error(f"{shown(address)} answered HTTP {response.status}: {excerpt(text)}")
+        raise error(f"{bare_address(address)} answered HTTP {response.status}: {excerpt(text)}")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise NoReplyError(f"{shown(address)} answered with what is not JSON: {excerpt(text)}") from None
+        raise NoReplyError(f"{bare_address(address)} answered with what is not JSON: {excerpt(text)}") from None
 
 
 async def _read(response: aiohttp.ClientResponse, address: str) -> str:
@@ -139,11 +139,13 @@ async def _read(response: aiohttp.ClientResponse, address: str) -> str:
     async for chunk in response.content.iter_chunked(1 << 16):
         body += chunk
         if len(body) > MAX_BODY_BYTES:
-            raise Refused(f"{shown(address)} answered with more than {MAX_BODY_BYTES} bytes; a reward is a few numbers")
+            raise Refused(
+                f"{bare_address(address)} answered with more than {MAX_BODY_BYTES} bytes; a reward is a few numbers"
+            )
     return body.decode(errors="replace")
 
 
-def shown(address: str) -> str:
+def bare_address(address: str) -> str:
     """Return scheme, host and path, without name, password and query."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -173,5 +173,5 @@ def find(name: str) -> Metric | None:
     return _BY_NAME.get(name) or next((metric for metric in METRICS if metric.matches(name)), None)
 
 
-def shown_in(place: Shown) -> Iterator[Metric]:
+def metrics_for(place: Shown) -> Iterator[Metric]:
     return (metric for metric in METRICS if place in metric.shown)

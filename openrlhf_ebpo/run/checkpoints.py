@@ -64,7 +64,9 @@ def saved(run_dir: str | Path) -> list[Saved]:
         RunDirectoryError: the file, or run.json, is damaged.
     """
     run_dir = Path(run_dir)
-    listed = [(row, [beside(run_dir, row[kind]) if row.get(kind) else None for kind in KINDS]) for row in rows(run_dir)]
+    listed = [
+        (row, [next_to_run(run_dir, row[kind]) if row.get(kind) else None for kind in KINDS]) for row in rows(run_dir)
+    ]
     return [Saved(row["step"], str(row.get("tag")), *paths, row.get("model")) for row, paths in listed]
 
 
@@ -72,12 +74,12 @@ def final_model(run_dir: Path) -> tuple[int, Path] | None:
     """The last step of a complete run, and the folder of the model that was exported after it (--ckpt.output_dir)."""
     run, steps = read_run(run_dir) or {}, [row["step"] for row in read_metrics(run_dir)]
     recorded = dig(run, "args", "ckpt", "output_dir")
-    folder = beside(run_dir, recorded) if recorded else run_dir.parent
+    folder = next_to_run(run_dir, recorded) if recorded else run_dir.parent
     there = run.get("status") == "complete" and steps and any(folder.glob("*.safetensors"))
     return (max(steps), folder) if there else None
 
 
-def beside(run_dir: Path, recorded: str) -> Path:
+def next_to_run(run_dir: Path, recorded: str) -> Path:
     """A recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did from the
     run directory: a copy must not push what has become of the original."""
     before = dig(read_run(run_dir), "args", "logger", "run_dir")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.run.catalogue import REWARD, Metric, Shown, shown_in
+from openrlhf_ebpo.run.catalogue import REWARD, Metric, Shown, metrics_for
 from openrlhf_ebpo.run.run_log import read_metrics
 
 WIDTH, HEIGHT = 3.0, 3.2  # inches, of a panel
-PANELS = tuple(shown_in(Shown.PICTURE))
+PANELS = tuple(metrics_for(Shown.PICTURE))
 COLOURS = ("#1f4e8c", "#c4561a", "#2e7d4f", "#7b3f98", "#8a6d00", "#b0305c")  # told apart by the colour-blind too
 
 

@@ -73,7 +73,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def hold(folder: Path) -> IO | None:
-    """Acquire the lock of `folder`, which is made; None, with a warning, where it cannot be written or its disk has no locks.
+    """Acquire the lock of `folder` (created if missing); None, with a warning, where it cannot be written or its disk has no locks.
 
     Raises:
         RunDirectoryError: another process holds it; names host, process and since when.

@@ -160,7 +160,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
         "DeepspeedStrategy.setup_dataloader",
-        "openrlhf_ebpo.training.prompts:order_as_asked",
+        "openrlhf_ebpo.training.prompts:keep_requested_order",
         where="controller, sample generator",
         why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is), by no seed (shuffle); "
         "and a resumed run repeats an episode whose end the loader has seen",
@@ -399,7 +399,7 @@ SEAMS = (
         where="policy and critic actors, train_sft",
         why="upstream goes by `latest` alone: without it a run begins at step 0 and rotates good checkpoints away, and "
         "with a damaged newest one it never tries the one before. DeepSpeed loads the host copies of moments onto the GPU",
-        until="upstream looks for a checkpoint that is whole, and DeepSpeed leaves `*_offload_buffer` out",
+        until="upstream looks for a complete checkpoint, and DeepSpeed leaves `*_offload_buffer` out",
     ),
     Seam(
         "transformers.utils.import_utils",

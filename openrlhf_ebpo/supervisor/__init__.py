@@ -1,1 +1,1 @@
-"""The process around a training: the command that the user started. It records how every run ended, and ends what it leaves."""
+"""The process around a training: the command that the user started. It records how every run ended, and kills leftover processes."""

@@ -1,4 +1,4 @@
-"""The supervisor's loop: watch the driver and its run, end what it leaves, record how it ended, and start it again."""
+"""The supervisor's loop: watch the driver and its run, kill leftover processes, record how it ended, and restart it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Watch:
         stalls: None until this driver has claimed its run.
         end: how the driver said that it ended. stop: why it was killed. lost_ray: which process of Ray died before it, and when
             that was seen.
-        asked: the signal that asked for the command's end at once; polite: the one before, which let the training save
+        requested: the signal that asked for the command's end at once; polite: the one before, which let the training save
             first, and polite_at: when it came.
     """
 
@@ -71,7 +71,7 @@ class Watch:
         self.locks: list[IO] = []
         self.attempts: set[str] = set()
         self.restarts: Restarts | None = None
-        self.asked: int | None = None
+        self.requested: int | None = None
         self.polite: int | None = None
         self.polite_at = 0.0
         self.is_passed_on = False
@@ -99,7 +99,7 @@ class Watch:
                 self.stop = self.lost_ray[0]
             left = end_session(self.driver.pid)
             if not self.run_dir:
-                if status < 0 and not self.asked:
+                if status < 0 and not self.requested:
                     print_line(f"error: {self.describe_death(status)}")
                 return status if status >= 0 else self.exit_status("failed", status)
             if left:
@@ -239,7 +239,7 @@ class Watch:
         self.interrupt(self.polite)
 
     def interrupt(self, number: int) -> None:
-        self.asked = number
+        self.requested = number
         self.kill_at = self.kill_at or time.monotonic() + END_SECONDS
         self.kill(FORWARDED[number])
 
@@ -249,15 +249,15 @@ class Watch:
         return describe_death(status, count_killed_for_memory() - self.killed_for_memory)
 
     def was_refused(self, status: int) -> bool:
-        """True if the driver of a restart has found a mistake before it asked for anything; it has told the user which."""
+        """True if the driver of a restart has found a mistake before it started anything; the driver has printed it."""
         return not self.stalls and not self.end and status > 0
 
     def find_cause(self, status: int) -> tuple[str, str | None]:
         """Returns: status and error for run.json."""
         if self.stop:
             return "failed", self.stop
-        if self.asked and (not self.end or self.end["status"] == "interrupted"):
-            return "interrupted", f"ended by {signal.Signals(self.asked).name}"
+        if self.requested and (not self.end or self.end["status"] == "interrupted"):
+            return "interrupted", f"ended by {signal.Signals(self.requested).name}"
         if self.end:
             return self.end["status"], self.end["error"]
         if self.was_refused(status):
@@ -280,7 +280,7 @@ class Watch:
     def exit_status(self, ending: str, status: int) -> int:
         if ending == "complete":
             return max(status, 0)
-        if self.asked:
+        if self.requested:
             return INTERRUPTED
         return status if status > 0 and not self.stop else 1
 
@@ -290,7 +290,7 @@ class Watch:
         return find_start(self.ckpt_path, self.args, self.attempts)
 
     def may_restart(self, ending: str, status: int) -> bool:
-        final = (self.end or {}).get("final") or self.asked or self.polite or self.was_refused(status)
+        final = (self.end or {}).get("final") or self.requested or self.polite or self.was_refused(status)
         if ending != "failed" or final or not self.restarts:  # None: where checkpoints lie could not be read
             return False
         return self.restarts.is_allowed(self.find_start())
@@ -309,12 +309,12 @@ class Watch:
         number = f"restart {self.restarts.in_a_row} of {self.restarts.allowed} (--train.max_restarts)"
         print_line(f"{number} in {duration(pause)}, from {start or 'step 0'}")
         until = time.monotonic() + pause
-        while not (self.asked or self.polite) and (left := until - time.monotonic()) > 0:
+        while not (self.requested or self.polite) and (left := until - time.monotonic()) > 0:
             self.touch_lock(time.monotonic())
             time.sleep(min(left, TICK_SECONDS))
-        if self.asked or self.polite:
-            self.asked = self.asked or self.polite
-            return "interrupted", f"ended by {signal.Signals(self.asked).name} before a restart"
+        if self.requested or self.polite:
+            self.requested = self.requested or self.polite
+            return "interrupted", f"ended by {signal.Signals(self.requested).name} before a restart"
         ours, theirs = Pipe()
         try:
             self.popen = subprocess.Popen(  # kept: a Popen that goes reaps its process, which wait_for_driver does

@@ -157,7 +157,7 @@ def value(metric: EvalMetric, prompts: Sequence[Answered]) -> float:
 
 
 def keep_answers(run_dir: Path, step: int, evaluation: Evaluation, args) -> None:
-    """Write the answers as the results of an evaluation, which whoever reads such finds: eval/training/<data source>/."""
+    """Write the answers as evaluation results, for all readers of them: eval/training/<data source>/."""
     found = getattr(evaluation, "answered", ())
     if found:
         from openrlhf_ebpo.eval import in_training

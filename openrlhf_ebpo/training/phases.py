@@ -109,22 +109,22 @@ def _watch(heart: Heart, engines) -> None:
 
 
 class MicroBatches:
-    """A forward hook that counts the micro-batches of a model, and tells the count once in POLL_SECONDS."""
+    """A forward hook that counts the micro-batches of a model, and reports the count once in POLL_SECONDS."""
 
     def __init__(self):
-        self.count, self.told = 0, -math.inf
+        self.count, self.last_report = 0, -math.inf
 
     def __call__(self, *_) -> None:
         self.count += 1
         now = time.monotonic()
-        if now - self.told >= POLL_SECONDS and ray.is_initialized():
-            self.told = now
+        if now - self.last_report >= POLL_SECONDS and ray.is_initialized():
+            self.last_report = now
             with contextlib.suppress(Exception):  # it must not end a training step
                 internal_kv._internal_kv_put(_key(), str(self.count))
 
 
 def micro_batches() -> str:
-    """The count that the model's rank 0 has told last, in words; empty without one."""
+    """Return the last count reported by the model's rank 0 as text; empty without one."""
     with contextlib.suppress(Exception):
         if count := internal_kv._internal_kv_get(_key()):
             return f"{count.decode()} micro-batches since the start"

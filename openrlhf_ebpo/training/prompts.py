@@ -107,7 +107,7 @@ def data_parallel_ranks(args) -> int:
     return gpus // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
 
 
-def order_as_asked(original):
+def keep_requested_order(original):
     """Wraps DeepspeedStrategy.setup_dataloader, which train_ppo_ray calls for the prompts with shuffle=True."""
 
     @functools.wraps(original)

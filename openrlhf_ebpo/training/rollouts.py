@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from openrlhf_ebpo.estimator.advantage import Estimate
-from openrlhf_ebpo.rewards.golds import shown
+from openrlhf_ebpo.rewards.golds import label_answer
 
 DECODE_BATCH_SIZE = 64  # responses
 
@@ -115,7 +115,7 @@ class Rollouts:
                 "cluster": self.clusters,
                 "prompt": self.prompts,
                 "response": list(self._texts(tokenizer)),
-                "label": [shown(label) for label in self.labels],
+                "label": [label_answer(label) for label in self.labels],
                 "raw_reward": per_response(self.raw_rewards.numpy().reshape(groups, size)),
                 "reward": per_response(np.where(self.result.valid, self.result.rewards, np.nan)),
                 "valid": self.result.valid.ravel().tolist(),

@@ -88,7 +88,7 @@ def build(workspace: Workspace) -> gr.Blocks:
                 except Exception as error:  # the visitor is told, and the next tick tries again
                     traceback.print_exc()
                     stamp, found = "failed", {"notes": notices([FAILED.format(type(error).__name__)])}
-                update = _shown(layout, workspace, turn.view, found)
+                update = _page_updates(layout, workspace, turn.view, found)
             except BaseException:
                 session.fail()
                 raise
@@ -147,7 +147,7 @@ def build(workspace: Workspace) -> gr.Blocks:
     return demo
 
 
-def _shown(layout: Layout, workspace: Workspace, view: dict, found: dict) -> dict:
+def _page_updates(layout: Layout, workspace: Workspace, view: dict, found: dict) -> dict:
     """Updates of the current page, which has rendered `found`, and of the bar of runs; what only rendering decides is
     put into the view."""
     parts = layout.pages[view["tab"]]

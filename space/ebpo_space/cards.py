@@ -15,7 +15,7 @@ from .groups import Groups
 from .search import PUSHED_DOWN
 from .tables import setting
 from .text import HTML, harmless, html, joined, run_name
-from .turns import asked
+from .turns import last_user_turn
 
 PER_PAGE = 40  # groups in the list at a time
 
@@ -63,7 +63,7 @@ def _item(groups: Groups, p: int, prompt: str, current: bool, kind: HTML) -> HTM
         '<li><button type="button" {}{}><span class="top"><small>step {} · group {}</small></span>'
         '<span class="words">{}</span><span class="top">{}{}</span>{}</button></li>',
         *(setting(at=f"{step}.{group}", answer=0), current_mark(current), step, group),
-        *(reading.line(asked(prompt), 110), _meter(groups.success[p]), cluster, kind),
+        *(reading.line(last_user_turn(prompt), 110), _meter(groups.success[p]), cluster, kind),
     )
 
 

@@ -13,7 +13,7 @@ from openrlhf_ebpo.run.score_text import percent
 
 from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth
-from .text import plain, told_apart
+from .text import distinct_names, plain
 
 LEGEND_CHARS, WIDE_LEGEND_CHARS = 18, 24  # of a name above a panel
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
@@ -67,7 +67,7 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
                     **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False, "meta": place},
                 }
             )
-        # an error bar has its place in an array beside the points, so points with one are all kept
+        # an error bar has its place in an array next to the points, so points with one are all kept
         x, y = decimate(bold_x, bold_y, SMOOTH_POINTS, zoom) if line.low is None else (bold_x, bold_y)
         trace = {
             **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
@@ -181,7 +181,7 @@ def _legend(lines: Sequence[Line], texts: Sequence[str], limit: int = LEGEND_CHA
     names = [plain(line.name) for line in lines]
     return [
         {"name": name, "short": short, "color": colour(line.number), "text": text}
-        for line, name, short, text in zip(lines, names, told_apart(names, limit), texts, strict=True)
+        for line, name, short, text in zip(lines, names, distinct_names(names, limit), texts, strict=True)
     ]
 
 

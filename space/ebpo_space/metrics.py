@@ -167,7 +167,7 @@ def _number(value) -> float | None:
 
 
 def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
-    """Where steps stand on the x axis: the step, responses so far, or hours since the first step."""
+    """Place steps on the x axis: the step, responses so far, or hours since the first step."""
     if axis == "step" or not len(metrics.steps):
         return steps
     name = "time" if axis == "time" else "rollout/num_samples"

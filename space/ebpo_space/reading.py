@@ -44,7 +44,7 @@ def answer(
         gold: the expected answer, marked too.
     """
     text = "" if text is None else str(text)
-    shown = [Part(0, len(text))] if raw else _said(text)
+    shown = [Part(0, len(text))] if raw else _non_empty_parts(text)
     said = joined(_part(text, part, room, alone=all(each.thought for each in shown)) for part in shown)
     end = HTML('<span class="role end">end of turn</span>') if given and shown[-1].ended else HTML()
     cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
@@ -59,7 +59,7 @@ def answer(
     )
 
 
-def _said(text: str) -> list[Part]:
+def _non_empty_parts(text: str) -> list[Part]:
     """Without turns that are empty: a prompt ends where the next one begins."""
     found = parts(text)
     return [part for part in found if text[part.start : part.stop].strip()] or found[:1]
@@ -73,7 +73,7 @@ def line(text, limit: int = 140) -> HTML:
 
 
 def _outside_formulas(words: str, limit: int) -> int:
-    """Where to cut: at the limit, or before a formula that reaches over it."""
+    """Return where to cut: at the limit, or before a formula that reaches over it."""
     across = (match for match in _FORMULA.finditer(words) if match.start() < limit < match.end())
     found = next(across, None)
     if found is None:

@@ -103,13 +103,13 @@ class Files(StaticFiles):
 
 
 def _text(workspace: Workspace) -> Route:
-    def asked(request: Request) -> Response:
+    def answer_text(request: Request) -> Response:
         try:
             return JSONResponse({"text": chunk(workspace, request.query_params)})
         except RunError as error:
             return PlainTextResponse(str(error), 404)
 
-    return Route("/space/text", asked)  # no coroutine, so Starlette runs it in a thread
+    return Route("/space/text", answer_text)  # no coroutine, so Starlette runs it in a thread
 
 
 def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:

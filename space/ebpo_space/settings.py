@@ -63,12 +63,12 @@ def flat(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, object]:
 
 def _redacted(value, name: str):
     try:
-        return redacted(value, name, str)  # `shown` looks through the texts
+        return redacted(value, name, str)  # `short_text` looks through the texts
     except RecursionError:
         return TOO_DEEP
 
 
-def shown(value) -> str:
+def short_text(value) -> str:
     """A value as short text, without what looks like a secret."""
     if isinstance(value, float):
         return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
@@ -89,7 +89,7 @@ def compared(configurations: Sequence[Sequence[dict]]) -> list[Setting]:
 
 def _of_runs(runs: Sequence[dict], name: str) -> str | None:
     """The value, or the values, of the runs of one configuration; None for null as for what is absent."""
-    found = dict.fromkeys(shown(run[name]) for run in runs if run.get(name) is not None)
+    found = dict.fromkeys(short_text(run[name]) for run in runs if run.get(name) is not None)
     several = list(found)[:MAX_VALUES]
     more = f" and {len(found) - MAX_VALUES} more" if len(found) > MAX_VALUES else ""
     return ", ".join(several) + more if found else None

@@ -44,11 +44,11 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
     if speed := speed_panel(runs, view):
         found.append({"title": "Speed", "note": "", "panels": [speed]})
     shown = [section for section in found if section["panels"]]
-    drawn = f"{DRAWN} {said}" if (said := _seeds_said(runs, view)) else DRAWN
+    drawn = f"{DRAWN} {said}" if (said := _seed_sentence(runs, view)) else DRAWN
     return [{**section, "note": section["note"] or drawn} if section is shown[0] else section for section in shown]
 
 
-def _seeds_said(runs: Sequence[Opened], view: dict) -> str:
+def _seed_sentence(runs: Sequence[Opened], view: dict) -> str:
     sizes = {len(group) for group in seeds.grouped(runs)} - {1} if view["seeds"] == "mean" else set()
     return (
         f"Seeds of one configuration: their mean; {', '.join(seeds.spread_words(n) for n in sorted(sizes))}."

@@ -73,7 +73,7 @@ def middle_cut(name, limit: int) -> str:
     return name if len(name) <= limit else f"{name[: limit // 3]}…{name[len(name) - (limit - limit // 3 - 1) :]}"
 
 
-def told_apart(names: Sequence[str], limit: int) -> list[str]:
+def distinct_names(names: Sequence[str], limit: int) -> list[str]:
     """Names short enough for a legend: of long ones, what differs stays, with as much around it as there is room
     for."""
     if len(names) < 2 or max(map(len, names)) <= limit:

@@ -66,7 +66,7 @@ def _blank(text: str, start: int, stop: int) -> bool:
     return not text[start:stop].strip()
 
 
-def asked(prompt: str) -> str:
+def last_user_turn(prompt: str) -> str:
     """The last turn of a user, or the last part that says something: what a list shows of a prompt."""
     found = [part for part in parts(prompt) if not _blank(prompt, part.start, part.stop)]
     if not found:

@@ -94,7 +94,7 @@ class Workspace:
         """Key -> number of its colour."""
         return {run.run.key: run.run.number for run in self.described()}
 
-    def shown(self, view: dict) -> list[str]:
+    def visible(self, view: dict) -> list[str]:
         """Keys of the view's runs that are not hidden."""
         return [key for key in self.chosen(view) if key not in view.get("hidden", ())]
 
@@ -117,7 +117,7 @@ class Workspace:
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
         """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
         opened, problems = [], []
-        chosen, shown = self.chosen(view), self.shown(view)
+        chosen, shown = self.chosen(view), self.visible(view)
         numbers = self.numbers()
         for key in shown:
             found = attempt(lambda key=key: self.open(key, numbers), None, problems, key)

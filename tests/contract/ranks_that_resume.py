@@ -124,7 +124,7 @@ def export(made: DeepspeedStrategy, model: Path, output: Path) -> None:
 
 
 def main(tied: Path, output: Path, port: str, number: str) -> None:
-    """Save, resume and export at each stage beside OUTPUT, which gets {stage: what was found}."""
+    """Save, resume and export at each stage next to OUTPUT, which gets {stage: what was found}."""
     folder, outcomes = output.parent, {}
     where = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update(where)

@@ -140,7 +140,7 @@ def test_the_run_log_keeps_an_excluded_samples_text_and_error(run, answers):
 
 @pytest.mark.parametrize("shape", [lambda r: [r], lambda r: torch.tensor([r]), lambda r: torch.tensor(r)])
 def test_a_failed_reward_batches_with_rewards_of_every_accepted_shape(run, answers, shape):
-    """check_reward lets a list of one number pass (what reward servers send): it must not crash beside a failure."""
+    """check_reward lets a list of one number pass (what reward servers send): it must not crash next to a failure."""
     responses = with_exclusions(answers(REWARDS).responses())
     for i, response in enumerate(responses):
         if i != FAILED:

@@ -1,4 +1,4 @@
-"""Evaluation during training against upstream's own code: its numbers stay, ours stand beside them, the best checkpoint is
+"""Evaluation during training against upstream's own code: its numbers stay, ours stand next to them, the best checkpoint is
 chosen by any of them and known again after a resume. Only the engines' answers and the model's weights are made up."""
 
 import json

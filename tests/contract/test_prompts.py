@@ -86,7 +86,7 @@ def test_an_episode_that_ended_with_a_batch_that_is_not_full_is_not_repeated(loa
     assert len(list(upstreams)) == ROWS, "torchdata no longer starts again: PromptsInFlight._ended can go"
     after = loader(order, num_workers)
     after.load_state_dict(state)
-    assert drawn(iter(after)) == []  # and upstream goes on with the next episode
+    assert drawn(iter(after)) == []  # and upstream continues with the next episode
     assert drawn(iter(after)) == next_episode and len(next_episode) == ROWS
 
 

@@ -79,7 +79,7 @@ def show_environment() -> None:
 
 
 def show_title(title: str) -> None:
-    """What setproctitle does where it finds argv; it looks beside the environment, which has moved."""
+    """What setproctitle does where it finds argv; it looks next to the environment, which has moved."""
     show(title.encode(), ARGUMENTS)
     Path("/proc/self/comm").write_bytes(title.encode())  # cut at 15 bytes
 

@@ -1,4 +1,4 @@
-"""Commands beside training: the warm start and the benchmarks."""
+"""Commands other than training: the warm start and the benchmarks."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""examples/metric: a metric of somebody's own, from the reward function to the page, with nothing in the package changed."""
+"""examples/metric: a custom metric, from the reward function to the page, with nothing in the package changed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A training pushes while it trains, through faults; a second one goes on from what was pushed, while the Hub is down."""
+"""A training pushes while it trains, through faults; a second one resumes from what was pushed, while the Hub is down."""
 
 import hashlib
 import json

@@ -83,7 +83,7 @@ def test_every_estimator_trains_and_its_state_is_the_one_of_the_logged_rollouts(
     taught = {row["step"] for row in rows if any(read_rollouts(story.run_dir, row["step"])["advantage"].to_pylist())}
     assert len(taught) >= STEPS // 2, "rewards differ, and estimators make something of it"
     monkeypatch.setattr(sys, "path", [HERE, *sys.path])
-    replay.main([str(story.run_dir), "--estimator", NAME])  # somebody's own code runs when it is named
+    replay.main([str(story.run_dir), "--estimator", NAME])  # custom code runs when it is named
     assert "bit for bit" in capsys.readouterr().out
     ended = json.loads((story.run_dir / "prior.json").read_text())
     assert ended["turn"] == STEPS

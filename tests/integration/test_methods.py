@@ -160,7 +160,7 @@ def ids(rows: list[dict]) -> set[str]:
 @pytest.mark.nightly  # daily: the docstring of this file names them
 @pytest.mark.parametrize("method", ["ebpo, difficulty", "ebpo"])
 def test_the_next_episode_begins_where_the_last_one_ended(runs, rows, method):
-    """Asynchronously and with LoRA: prior, prompts and steps go on."""
+    """Asynchronously and with LoRA: prior, prompts and steps continue."""
     run = runs[method]
     metrics = read_metrics(run.run_dir)
     assert [row["ebpo/prior_count"] for row in metrics] == [32, 48, 80, 96]

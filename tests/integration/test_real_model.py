@@ -18,7 +18,7 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 pytestmark = [  # nightly; daily: integration/test_weight_sync.py, unit/test_research.py
     pytest.mark.nightly,
-    pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is not used beside CUDA"),
+    pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is not used with CUDA"),
 ]
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "build" / "walkthrough"

@@ -8,7 +8,7 @@ import torch
 
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-pytestmark = pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is not used beside CUDA")
+pytestmark = pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is not used with CUDA")
 PROMPT = list(range(3, 19))
 
 

@@ -1,4 +1,4 @@
-"""A benchmark of one's own: the example outside the package, and what is wrong with others."""
+"""A custom benchmark: the example outside the package, and what is wrong with others."""
 
 import dataclasses
 import json

@@ -236,7 +236,7 @@ def test_a_column_that_a_scorer_cannot_be_given_leaves_the_row_out(example):
         tasks.load("no_gold:TASK")
 
 
-# A scorer with a mistake: said before anything is generated, mended without generating again.
+# A scorer with a mistake: said before anything is generated, fixed without generating again.
 
 
 def count_words(wrong: str = "") -> str:

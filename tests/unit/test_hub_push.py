@@ -451,8 +451,8 @@ def test_files_of_the_run_that_cannot_be_read_do_not_end_it(hub, client, make_ru
     run_dir, said = hub_runs.set_repo(make_run(status="running")), []
     listed = (run_dir / "checkpoints.jsonl").read_text()
     (run_dir / "checkpoints.jsonl").write_text("no JSON\n")
-    mended = lambda _: (run_dir / "checkpoints.jsonl").write_text(listed)  # noqa: E731
-    assert watch(the_push(run_dir, client, said), sleep=mended) is None
+    repaired = lambda _: (run_dir / "checkpoints.jsonl").write_text(listed)  # noqa: E731
+    assert watch(the_push(run_dir, client, said), sleep=repaired) is None
     assert "checkpoints.jsonl is damaged" in said[0] and states(run_dir) == PUSHED
 
 

@@ -25,7 +25,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(place) -> dict:
-    """(model, method, order, G, GPU_GB) -> what the dry run said. One true call of run.sh goes beside them: "run.sh"."""
+    """(model, method, order, G, GPU_GB) -> what the dry run said. One true call of run.sh is kept with them: "run.sh"."""
     cases = [(model, "ebpo", order, 4, 141) for model in MODELS for order in ("shuffle", "difficulty")]
     cases += [("qwen3_8b", "ebpo", "topic", group, 141) for group in GROUPS]
     cases += [(model, "grpo", "shuffle", 4, memory) for model in MODELS for memory in (141, 80)]

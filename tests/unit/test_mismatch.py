@@ -57,7 +57,7 @@ def test_weights_that_stop_arriving_later_are_told_within_three_steps():
 
 @pytest.mark.parametrize("usual", [1e-9, 5e-5, 2e-3, 2e-2])
 def test_a_usual_mismatch_is_none_to_warn_of(usual):
-    """From float32 beside float32 to mixtures of experts in bf16, also while it grows tenfold in a training."""
+    """From float32 against float32 to mixtures of experts in bf16, also while it grows tenfold in a training."""
     assert not any(flags(steps(regular(400, usual))))
     assert not any(flags(steps(regular(400, usual, 0.1) * np.linspace(1, 10, 400))))
 

@@ -1,4 +1,4 @@
-"""What runs and trains something else than was meant is warned of; a model that fits is not."""
+"""Warnings about models that would train something else than was meant; none for a model that fits."""
 
 import pytest
 import tiny_tokenizers
@@ -123,7 +123,7 @@ def test_a_token_that_is_meant_for_the_terminal_is_shown_escaped(tmp_path):
 
 @pytest.mark.parametrize("ends", [-1, [2, 10**30]])
 def test_a_configuration_that_cannot_be_looked_at_is_said_and_stops_nothing(ends, tmp_path):
-    """Numbers that no token can have; `data difficulty` and `eval` go on."""
+    """Numbers that no token can have; `data difficulty` and `eval` continue."""
     (found,) = asked(save(tmp_path, begins=False, generation={"eos_token_id": ends}))
     assert "the prompts were not looked at: OverflowError: " in found
 

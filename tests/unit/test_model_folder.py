@@ -287,7 +287,7 @@ assert whole and all(torch.equal(whole[name], found[name]) for name in whole)
 
 
 def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
-    """The promise behind `problems`: what lies beside the weights is never loaded, by transformers itself, in a process
+    """The promise behind `problems`: what lies next to the weights is never loaded, by transformers itself, in a process
     as every one of a training begins."""
     from openrlhf_ebpo.quickstart import tiny_model
 

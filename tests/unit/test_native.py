@@ -1,4 +1,4 @@
-"""Libraries of the system: what is missing is named with the package that brings it, and nothing goes on without it."""
+"""Libraries of the system: what is missing is named with the package that brings it, and nothing starts without it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""eval/ and space/ lie beside the package, and are loaded once, under one name, however a command is started."""
+"""eval/ and space/ lie next to the package, and are loaded once, under one name, however a command is started."""
 
 import os
 import re

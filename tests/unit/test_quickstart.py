@@ -30,7 +30,7 @@ from openrlhf_ebpo.quickstart.evaluate import (
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
 from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, run_stages, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
-from openrlhf_ebpo.rewards.golds import shown
+from openrlhf_ebpo.rewards.golds import label_answer
 from openrlhf_ebpo.run.plot import COLOURS, PANELS, plot_runs, smooth
 from openrlhf_ebpo.run.results import SCHEMA, find_results
 from openrlhf_ebpo.run.run_log import rollouts_path
@@ -49,7 +49,7 @@ def test_the_splits_share_no_prompt_and_are_the_same_every_time():
 
 def test_each_task_brings_what_the_reward_needs():
     for row in tasks.split(SIZES)["train"]:
-        assert shown(row["entry"]) == row["label"]
+        assert label_answer(row["entry"]) == row["label"]
     held_out = tasks.split(SIZES)["heldout"]
     responses = [[Sample(text, 9, False) for text in (f" {row['label']}\n", row["label"] + "x")] for row in held_out]
     assert graded(held_out, responses) == [[True, False]] * SIZES["heldout"]

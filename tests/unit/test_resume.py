@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from: the newest that is whole, whatever `latest` says."""
+"""Which checkpoint a run resumes from: the newest complete one, whatever `latest` says."""
 
 import zipfile
 

@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_ebpo.rewards import servers
 from openrlhf_ebpo.rewards.reward_values import RewardError
-from openrlhf_ebpo.rewards.servers import MAX_BODY_BYTES, RewardServers, excerpt, shown
+from openrlhf_ebpo.rewards.servers import MAX_BODY_BYTES, RewardServers, bare_address, excerpt
 from openrlhf_ebpo.rewards.sources import MIN_FAILED
 
 SEEN: Counter = Counter()
@@ -223,6 +223,6 @@ def test_refusals_of_a_moment_are_no_end(address):
 
 
 def test_addresses_and_texts_are_shown_without_what_lets_somebody_in():
-    assert shown("https://user:word@host:8000/path/x?token=1#y") == "https://host:8000/path/x"
+    assert bare_address("https://user:word@host:8000/path/x?token=1#y") == "https://host:8000/path/x"
     assert excerpt("a\n\tb\x00c") == "a b c"
     assert excerpt("") == "(nothing)"

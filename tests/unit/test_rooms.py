@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "quickstart": {"estimator", "eval", "run", "seams"},
     "cli": {"models", "checks", "estimator", "generation", "hub", "rewards", "run", "seams", "supervisor", "training"},
 }
-PACKAGES_OF = {  # beside the standard library, where that is a promise
+PACKAGES_OF = {  # in addition to the standard library, where that is a promise
     **{name: set() for name in BASE},
     "estimator": {"numpy"},
     "hub_client": {"huggingface_hub"},

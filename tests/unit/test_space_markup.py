@@ -19,7 +19,7 @@ from openrlhf_ebpo.space.app import build
 from openrlhf_ebpo.space.links import Session, address, clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.settings import settings_of, shown
+from openrlhf_ebpo.space.settings import settings_of, short_text
 from openrlhf_ebpo.space.text import HTML, html, joined
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -172,7 +172,7 @@ def test_lists_in_lists_as_deep_as_json_reads_them():
     for depth in range(700, 1000):
         with contextlib.suppress(RecursionError):
             deepest = json.loads("[" * depth + "]" * depth)
-    assert "too deep" in shown(settings_of({"args": {"x": [[[deepest]]], "y": 1}})["x"])
+    assert "too deep" in short_text(settings_of({"args": {"x": [[[deepest]]], "y": 1}})["x"])
 
 
 def test_only_literals_are_html():

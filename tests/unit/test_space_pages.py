@@ -25,7 +25,7 @@ from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, position_of
 from openrlhf_ebpo.space.server import chunk
 from openrlhf_ebpo.space.shelves import SPEED
-from openrlhf_ebpo.space.text import told_apart
+from openrlhf_ebpo.space.text import distinct_names
 from openrlhf_ebpo.space.workspace import Workspace
 
 PAGES = {
@@ -278,9 +278,9 @@ def test_a_formula_in_a_list_is_not_cut():
 
 def test_names_in_legends_tell_runs_apart():
     names = [f"qwen3-8b-dapo-math-17k-{kind} · step 120" for kind in ("ebpo", "grpo", "ebpo-robust")]
-    short = told_apart(names, 18)
+    short = distinct_names(names, 18)
     assert len(set(short)) == 3 and all(len(each) <= 18 for each in short)
-    assert told_apart(["a", "b"], 18) == ["a", "b"]
+    assert distinct_names(["a", "b"], 18) == ["a", "b"]
     panel = board_of_pass(names)
     assert len({each["short"] for each in panel["values"]}) == 3 and panel["values"][0]["name"] == names[0]
 

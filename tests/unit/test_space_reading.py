@@ -13,7 +13,7 @@ from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.server import MAX_CHUNK_CHARS, chunk
-from openrlhf_ebpo.space.turns import MARKED, MAX_PARTS, Part, asked, parts
+from openrlhf_ebpo.space.turns import MARKED, MAX_PARTS, Part, last_user_turn, parts
 from openrlhf_ebpo.space.workspace import Workspace
 
 EDGE = 3 * WHOLE // 8
@@ -35,12 +35,12 @@ def shown(text):
 def test_marks_of_chat_templates_become_roles(prompt):
     found = [(role, said) for role, said in shown(prompt) if role != "system"]
     assert found == [("user", "What is 1+1?"), ("assistant", "")]
-    assert asked(prompt) == "What is 1+1?"
+    assert last_user_turn(prompt) == "What is 1+1?"
 
 
 def test_text_without_marks_is_one_part():
     assert parts("2 < 3 and <b> and <|x|>") == [Part(0, 23)]
-    assert parts("") == [Part(0, 0)] and asked("") == "" and asked("plain") == "plain"
+    assert parts("") == [Part(0, 0)] and last_user_turn("") == "" and last_user_turn("plain") == "plain"
 
 
 def test_an_answer_says_where_it_ended():

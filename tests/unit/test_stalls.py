@@ -101,7 +101,7 @@ def test_restarts_are_counted_anew_after_a_newer_checkpoint(monkeypatch):
 
 @pytest.mark.parametrize("saved_by", [None, "first"])
 def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_by):
-    """The prior is set anew, and a step chosen, once: not in place of what this command has saved since."""
+    """The prior is reset, and a step chosen, once: not in place of what this command has saved since."""
     counted = Restarts(3, Start("global_step20"))
     counted.is_allowed(Start("global_step20", saved_by))
     given = {"ckpt.load_enable": False, "force": True, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}

@@ -51,7 +51,7 @@ def save(folder, step, prior):
 
 @pytest.fixture
 def folder(made, tmp_path):
-    """A copy that a test may break; its checkpoints are found beside it."""
+    """A copy that a test may break; its checkpoints are found next to it."""
     return shutil.copytree(made, tmp_path / "copy")
 
 
@@ -275,11 +275,11 @@ def test_a_hostile_run_json_is_no_traceback(folder, verify, change):
     assert status in (0, 1) and "\x1b" not in said
 
 
-def test_code_of_somebodys_own_is_not_run(folder, verify, tmp_path, monkeypatch):
+def test_custom_code_is_not_run(folder, verify, tmp_path, monkeypatch):
     run = read_run(folder / "run")
     (tmp_path / "evil_estimator.py").write_text("raise RuntimeError('ran')")
     monkeypatch.syspath_prepend(tmp_path)
-    for name, answer in (("evil_estimator:E", "code of somebody's own"), (f"{tmp_path}/evil.py:E", "no estimator")):
+    for name, answer in (("evil_estimator:E", "custom code"), (f"{tmp_path}/evil.py:E", "no estimator")):
         run["args"]["algo"]["advantage"]["estimator"] = name
         write_json(folder / "run" / "run.json", run)
         assert answer in verify(folder / "run")[1] and "evil_estimator" not in sys.modules

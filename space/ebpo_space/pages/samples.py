@@ -81,7 +81,7 @@ def _filters(parts: Parts) -> None:
 def render(view: dict, workspace: Workspace) -> dict:
     """groups, decision, answers, quick, notes: HTML; in the view, the place that is shown."""
     nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu(view, [])}
-    keys = workspace.shown(view)
+    keys = workspace.visible(view)
     if not keys:
         return {
             **nothing,

@@ -171,7 +171,7 @@ window.space.reader = (() => {
       if (!filled) return this.controls();
       this.gap.remove();
       this.gap = null;
-      if (this.fence) await this.finish(this.fence); // the tail goes on with code
+      if (this.fence) await this.finish(this.fence); // the tail continues with code
     }
     async insert(text) {
       if (this.raw) return this.gap.before(element("pre", "", text));

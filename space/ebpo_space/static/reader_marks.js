@@ -220,7 +220,7 @@ window.space.marks = (() => {
   };
 
   let gone = ""; // the search that has been scrolled to
-  /** Finds the marks of a reading anew; once: when it is first filled, its first hit is shown. */
+  /** Finds the marks of a reading again; once: when it is first filled, its first hit is shown. */
   const find = (reading, once = false) => {
     if (!reading.isConnected) return;
     const all = blocks(reading);

@@ -1,6 +1,6 @@
 """In every Python process that has this folder on PYTHONPATH: openrlhf_ebpo's CPU backend cannot be imported.
 
-A training that comes to its end beside it has not used that backend in any process: not in the driver, nor in Ray's workers, nor in
+A training that ends with it installed has not used that backend in any process: not in the driver, nor in Ray's workers, nor in
 vLLM's. Each process that stood guard adds its number to the file in OPENRLHF_EBPO_GUARD.
 """
 
