@@ -24,7 +24,7 @@ FILLERS = "abcdefghijklmnopqrstuvwxy"  # of a scratchpad, the first ones more of
 
 @dataclass(frozen=True)
 class Task:
-    """Return what a response to a word has to say.
+    """Define what a response to a word has to say.
 
     Attributes:
         answer: the letters that decide: all of a response or, after a scratchpad, its last ones.
