@@ -100,24 +100,15 @@ def decision(row: Mapping, *, about: Mapping, picture: HTML, history: HTML, raw:
         about: run, step, group, mean, baseline, shrinkage, kind.
     """
     facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
-    numbers = joined(_fact(name, value) for name, value in facts if value is not None and math.isfinite(value))
-    source = {name: about[name] for name in ("run", "step", "group")}
+    numbers = joined(
+        html("<div><dt>{}</dt><dd>{}</dd></div>", name, number(value)) for name, value in facts if math.isfinite(value)
+    )
+    source = {**{name: about[name] for name in ("run", "step", "group")}, "field": "prompt"}
+    prompt = reading.answer(row.get("prompt"), source=source, raw=raw, find=find, given=False, name="Prompt")
     return html(
-        '<article class="group">{}{}<section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section></article>',
-        *(_heading(row, about, raw), prompt_section(row, source, raw, find), numbers, picture, history),
+        '<article class="group">{}<section class="prompt" aria-label="Prompt">{}</section><section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section></article>',
+        *(_heading(row, about, raw), prompt + _label(row), numbers, picture, history),
     )
-
-
-def prompt_section(row: Mapping, source: Mapping, raw: bool = False, find: str = "") -> HTML:
-    """The prompt of a row's group and the expected answer. source: run, step and group."""
-    prompt = reading.answer(
-        row.get("prompt"), source={**source, "field": "prompt"}, raw=raw, find=find, given=False, name="Prompt"
-    )
-    return html('<section class="prompt" aria-label="Prompt">{}{}</section>', prompt, _label(row))
-
-
-def _fact(name: str, value: float) -> HTML:
-    return html("<div><dt>{}</dt><dd>{}</dd></div>", name, number(value))
 
 
 def _label(row: Mapping) -> HTML:

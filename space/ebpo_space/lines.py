@@ -194,7 +194,8 @@ def _on_log(line: Line) -> tuple[np.ndarray, np.ndarray]:
 
 def _scale(lines: Sequence[Line], log: bool) -> dict:
     if log:
-        return {"type": "log", **({"dtick": 1} if _decades(lines) > 1 else {})}
+        low, high = min(line.y.min() for line in lines), max(line.y.max() for line in lines)
+        return {"type": "log", **({"dtick": 1} if math.log10(high / low) > 1 else {})}
     from_zero = bool(lines) and all((line.y >= 0).all() for line in lines)
     return {"type": "linear", **({"rangemode": "nonnegative"} if from_zero else {})}
 
@@ -205,11 +206,6 @@ def _whole_steps(lines: Sequence[Line], unit: str) -> dict:
     if unit not in ("step", "training step") or not ends or max(ends) - min(ends) > 6:
         return {}
     return {"dtick": 1, "range": [min(ends) - 0.5, max(ends) + 0.5]}
-
-
-def _decades(lines: Sequence[Line]) -> float:
-    low, high = min(line.y.min() for line in lines), max(line.y.max() for line in lines)
-    return math.log10(high / low)
 
 
 def checkpoint_panel(task: str, lines: Sequence[Line]) -> dict:

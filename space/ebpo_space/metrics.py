@@ -139,7 +139,8 @@ def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
     steps = np.union1d(metrics.steps, fresh_steps)
     seen = dict.fromkeys(metrics.columns)
     for row in rows:
-        seen |= dict.fromkeys(name for name in row if name not in seen and _is_logged(row, name))
+        fresh = row.keys() - seen.keys() - {"step"}
+        seen |= dict.fromkeys(name for name in row if name in fresh and _number(row[name]) is not None)
     columns = {name: np.full(len(steps), np.nan) for name in seen}
     was = np.searchsorted(steps, metrics.steps)
     for name in metrics.columns:
@@ -150,10 +151,6 @@ def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
             if name in columns and (number := _number(value)) is not None and math.isfinite(number):
                 columns[name][i] = number
     return Metrics(steps, columns)
-
-
-def _is_logged(row: dict, name: str) -> bool:
-    return name != "step" and _number(row[name]) is not None
 
 
 def _number(value) -> float | None:

@@ -64,10 +64,6 @@ def menu(found: Sequence, first: Sequence = (), least: int = 1) -> dict:
     return {"choices": [*first, *found] if enough else [], "visible": enough}
 
 
-def _as_it_is(view: dict) -> None:
-    """Any values go together."""
-
-
 @dataclass(frozen=True)
 class Page:
     """name: in links, and on its tab.
@@ -82,5 +78,5 @@ class Page:
     parameters: Mapping[str, Parameter]
     lay_out: Callable[[Parts, Workspace], None]
     render: Callable[[dict, Workspace], dict]
-    settle: Callable[[dict], None] = _as_it_is
+    settle: Callable[[dict], None] = lambda view: None
     reads: tuple[str, ...] = ("metrics.jsonl", "run.json", "rollouts")

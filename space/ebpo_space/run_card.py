@@ -20,6 +20,7 @@ from .headline import GRPO
 from .outcome import Outcome, evaluated, outcome, shares
 from .picture import sparkline
 from .search import one_passing_text
+from .settings import model_of
 from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
 from .warnings import COPIED, RULES, Warned, above, collapsed, parted, spiked
@@ -80,17 +81,14 @@ def _head(looked: Looked) -> HTML:
         html('<span title="{}">{}</span>', clock(state.at), ago(state.at, looked.now)) if state.at else "",
     ]
     said = html('<p class="said {}">{}</p>', badge, harmless(state.said, 400)) if state.said else ""
-    trained = html("<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), _model(about))
+    trained = html(
+        "<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), harmless(model_of(about) or "unknown model", 40)
+    )
     return html(
         '<header><h2>{}{}</h2><p><em class="{}">{}</em></p><p>{}</p>{}{}</header>',
         *(dot(looked.run.run.number), run_name(looked.run.run.key, 40), badge, words),
         *(HTML(" · ").join(part for part in parts if part), trained, said),
     )
-
-
-def _model(about: dict) -> HTML:
-    name = str(about.get("model") or "unknown model")
-    return harmless(name.rstrip("/").rpartition("/")[2] or name, 40)
 
 
 def _outcome(looked: Looked, scale: tuple[float, float]) -> HTML:
@@ -130,14 +128,14 @@ def _fall(found: Outcome) -> HTML:
     )
 
 
-def _ends(values) -> str:
-    return f"{number(values[0])} → {number(values[-1])}" if len(values) else ""
-
-
 def _changed(looked: Looked) -> HTML:
     run = looked.run
-    moved = ((said, _ends(run.metrics.series(f"ebpo/{name}")[1])) for name, said in OVER_TIME)
-    lines = joined(html("<p>{} <b>{}</b></p>", said, ends) for said, ends in moved if ends)
+    moved = ((said, run.metrics.series(f"ebpo/{name}")[1]) for name, said in OVER_TIME)
+    lines = joined(
+        html("<p>{} <b>{} → {}</b></p>", said, number(values[0]), number(values[-1]))
+        for said, values in moved
+        if len(values)
+    )
     head = html("What {} changed", harmless(title(run.estimator), 40))
     if run.estimator == GRPO:
         head = HTML("What GRPO left out")

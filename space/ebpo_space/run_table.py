@@ -15,8 +15,9 @@ from .condition import Condition, clock, condition, seconds, signs
 from .figures import colour
 from .outcome import evaluated, shares
 from .runs import AT_ONCE
+from .settings import model_of
 from .tables import STATE, dot, notices, setting
-from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
+from .text import HTML, attribute, harmless, html, joined, run_name
 from .workspace import Opened, Workspace
 
 MAX_CHIPS = 6  # of more configurations the table alone shows which is which
@@ -43,16 +44,11 @@ def _started(row: Row) -> float | None:
     return seconds(row.about.get("started"))
 
 
-def _shortened(row: Row) -> str:
-    name = str(row.about.get("model") or "")
-    return middle_cut(name.rstrip("/").rpartition("/")[2] or name, 32)
-
-
 # name of the column -> what it is sorted by, and how that is written
 COLUMNS: Mapping[str, tuple[Callable, Callable]] = {
     "run": (lambda row: row.key.lower(), lambda row: run_name(row.key, 48)),
     "estimator": (lambda row: title(row.estimator), lambda row: harmless(title(row.estimator), 40)),
-    "model": (_shortened, lambda row: harmless(_shortened(row), 40)),
+    "model": (lambda row: model_of(row.about), lambda row: run_name(model_of(row.about), 32)),
     "seed": (lambda row: seeds.seed_of(row.about), lambda row: _or_dash(seeds.seed_of(row.about), str)),
     "state": (lambda row: row.state, lambda row: STATE.get(row.state, "not read")),
     "step": (
@@ -138,13 +134,11 @@ def _states(kinds: Sequence[str]) -> str:
 def _rows(workspace: Workspace, opened: Sequence[Opened], conditions: Mapping[str, Condition]) -> list[Row]:
     there = {run.run.key: run for run in opened}
     return [
-        _read(there[run.run.key], conditions[run.run.key]) if run.run.key in there else _unread(run)
+        _read(there[run.run.key], conditions[run.run.key])
+        if run.run.key in there
+        else Row(run.run.key, run.run.number, run.about, run.estimator)
         for run in [*workspace.described(), *(run for key, run in there.items() if key not in workspace.runs.listed())]
     ]
-
-
-def _unread(run: Opened) -> Row:
-    return Row(run.run.key, run.run.number, run.about, run.estimator)
 
 
 def _read(run: Opened, state: Condition) -> Row:

@@ -4,7 +4,7 @@ words."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.run import score_text
@@ -51,22 +51,20 @@ class Scores:
         """Add what cannot be read to `problems`."""
         by = {(result.run, result.step, result.task): result for _, result in shown if "pass@1" in result.metrics}
         runs = {run.run.key: run.run for run in opened}
-        ends = ends_of(columns)
-        changes = {
-            (run, task): found
-            for run, (first, last) in ends.items()
-            if first != last
-            for task in (AVERAGE, *tasks)
-            if (found := _between(runs, by, first, last, [task] if task else tasks, problems))
-        }
+        ends = ends_of(columns).values()
         grpo = {run.run.key for run in opened if run.estimator == GRPO}
-        lasts = sorted((last for _, last in ends.values()), key=lambda last: last.run not in grpo)
-        against = {
-            (last.run, task): found
-            for last in lasts[1:]
-            for task in (AVERAGE, *tasks)
-            if (found := _between(runs, by, lasts[0], last, [task] if task else tasks, problems))
-        }
+        lasts = sorted((last for _, last in ends), key=lambda last: last.run not in grpo)
+
+        def compared(pairs: Iterable[tuple[Column, Column]]) -> dict[tuple[str, str], Change]:
+            return {
+                (last.run, task): found
+                for first, last in pairs
+                for task in (AVERAGE, *tasks)
+                if (found := _between(runs, by, first, last, [task] if task else tasks, problems))
+            }
+
+        changes = compared((first, last) for first, last in ends if first != last)
+        against = compared((lasts[0], last) for last in lasts[1:])
         protocol = shown[0][1].protocol if shown else ""
         return cls(columns, tasks, by, reported, changes, lasts, against, protocol)
 
@@ -101,7 +99,8 @@ def _between(
 
 
 def score_table(scores: Scores) -> HTML:
-    cells = [*_compared(scores), *map(_Checkpoint, scores.columns), *_changed(scores), *map(_Reported, scores.reported)]
+    against = [_Against(scores.lasts)] if scores.against else []
+    cells = [*against, *map(_Checkpoint, scores.columns), *_changed(scores), *map(_Reported, scores.reported)]
     rows = [[_task(scores, task), *[cell.cell(scores, task) for cell in cells]] for task in scores.tasks]
     if len(scores.tasks) > 1:
         size = len(scores.tasks)
@@ -217,10 +216,6 @@ def _difference(column: Column, found: Change) -> HTML:
         *(attribute(f"{column.name}: {found.words}", 300), dot(column.number), run_name(column.run, 20)),
         *(found.verdict, points(found.difference), low, high),
     )
-
-
-def _compared(scores: Scores) -> list[_Against]:
-    return [_Against(scores.lasts)] if scores.against else []
 
 
 def _changed(scores: Scores) -> list[_Change]:

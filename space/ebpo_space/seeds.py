@@ -58,7 +58,7 @@ def configuration(about: dict) -> str | None:
         text = json.dumps(_without_seeds(kept), sort_keys=True, default=str)
     except (RecursionError, TypeError, ValueError):
         return None
-    return _in_names(seed_of(about)).sub("seed*", text)  # data/train-seed-3.jsonl
+    return re.sub(rf"seed[-_= ]?{seed_of(about)}(?!\d)", "seed*", text, flags=re.IGNORECASE)  # data/train-seed-3.jsonl
 
 
 def seed_of(about: dict) -> int | None:
@@ -70,10 +70,6 @@ def _without_seeds(settings):
     if not isinstance(settings, dict):
         return settings
     return {str(name): _without_seeds(value) for name, value in settings.items() if name != "seed"}
-
-
-def _in_names(seed: int) -> re.Pattern:
-    return re.compile(rf"seed[-_= ]?{seed}(?!\d)", re.IGNORECASE)
 
 
 def _is_copy(run, others: Sequence) -> bool:

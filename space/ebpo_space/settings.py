@@ -103,6 +103,12 @@ def command_of(about: dict) -> str:
     return " ".join(shlex.quote(part) for part in redacted_argv(argv))[:MAX_COMMAND_CHARS]
 
 
+def model_of(about: dict) -> str:
+    """The last part of the model's name or path; "" where run.json does not say."""
+    name = str(about.get("model") or "")
+    return name.rstrip("/").rpartition("/")[2] or name
+
+
 def hardware_of(about: dict) -> str:
     """The GPUs that the arguments ask for, in words; "" where they do not say."""
     args = _dict(about.get("args"))

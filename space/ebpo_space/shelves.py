@@ -34,7 +34,10 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
     rest = f" {len(others) - MAX_OTHERS} more are among “More metrics”." if len(others) > MAX_OTHERS else ""
     shelves = [
         ("Chosen metrics", "", asked),
-        *((each.title, each.note, _at_first(each.metrics, view["more"])) for each in in_order()),
+        *(
+            (each.title, each.note, [m for m in each.metrics if Shown.SPACE in m.shown and m.name not in view["more"]])
+            for each in in_order()
+        ),
         ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
     ]
     found = [
@@ -72,10 +75,6 @@ def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
     """Names that the catalogue does not have; first those that a run describes."""
     in_order = dict.fromkeys((*(name for name in own if name in names), *sorted(names)))
     return [name for name in in_order if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
-
-
-def _at_first(metrics: Sequence[Metric], asked: Sequence[str]) -> list[Metric]:
-    return [metric for metric in metrics if Shown.SPACE in metric.shown and metric.name not in asked]
 
 
 def zoomed(view: dict) -> tuple[float, float] | None:

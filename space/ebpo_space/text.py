@@ -53,7 +53,9 @@ def harmless(text, limit: int = MAX_TEXT_CHARS) -> HTML:
     """Text escaped for HTML, at most `limit` characters of it and a note of the rest."""
     text = "" if text is None else str(text)
     shown = _LONG.sub(lambda match: match[0] + "\0", plain(text[:limit]))
-    return HTML(shown.translate(_REFERENCES)) + _rest(len(text) - limit)  # noqa: S704
+    left = len(text) - limit
+    rest = html('<span class="rest"> … {:,} more characters</span>', left) if left > 0 else HTML()
+    return HTML(shown.translate(_REFERENCES)) + rest  # noqa: S704
 
 
 def attribute(text, limit: int | None = None) -> HTML:
@@ -61,10 +63,6 @@ def attribute(text, limit: int | None = None) -> HTML:
     cut and `plain`, for people."""
     shown = str(text) if limit is None else plain(str(text)[:limit])
     return HTML(shown.translate({**_REFERENCES, 0: "\ufffd"}))  # noqa: S704
-
-
-def _rest(count: int) -> HTML:
-    return html('<span class="rest"> … {:,} more characters</span>', count) if count > 0 else HTML()
 
 
 def middle_cut(name, limit: int) -> str:
