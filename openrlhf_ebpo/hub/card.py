@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json", PRIOR_STARTS, DROPPED)
 PICTURE = "images/training.png"
-CURVES = tuple(catalogue.shown_in(catalogue.Shown.CARD))
+CURVES = tuple(catalogue.metrics_for(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag
     ("responses per prompt (G)", "rollout.n_samples_per_prompt"),
     ("prompts per step", "rollout.batch_size"),

@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.run import custom_metrics as own
-from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, Shown, find, shown_in
+from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, Shown, find, metrics_for
 from openrlhf_ebpo.run.run_log import open_run, read_metrics, read_run
 from openrlhf_ebpo.space import shelves
 from openrlhf_ebpo.space.links import clean
@@ -73,9 +73,9 @@ def test_a_name_with_a_part_that_differs_is_found():
 
 
 def test_picture_and_card_show_what_the_catalogue_says():
-    assert "rollout/reward_mean" in {metric.name for metric in shown_in(Shown.CARD)}
+    assert "rollout/reward_mean" in {metric.name for metric in metrics_for(Shown.CARD)}
     picture = ["rollout/reward_mean", "actor_grad_norm", "policy/entropy", "ebpo/shrinkage", "ebpo/all_fail_fraction"]
-    assert [metric.name for metric in shown_in(Shown.PICTURE)] == picture
+    assert [metric.name for metric in metrics_for(Shown.PICTURE)] == picture
 
 
 def run_with(folder: Path, entries: object, *names: str, steps: int = 3) -> Path:

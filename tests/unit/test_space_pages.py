@@ -13,7 +13,7 @@ import pytest
 from panels import board, values
 from space_runs import learning_run
 
-from openrlhf_ebpo.run.catalogue import HELD_OUT, Shown, shown_in
+from openrlhf_ebpo.run.catalogue import HELD_OUT, Shown, metrics_for
 from openrlhf_ebpo.space import document, pages, reading
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.lines import Line, pass_panel
@@ -54,7 +54,7 @@ def show(workspace, page, **view):
 def test_dynamics_has_every_panel_of_the_runs(workspace):
     found = board(show(workspace, "dynamics", smooth=0.2))
     later = {"mismatch/k3_kl", HELD_OUT}  # not measured in these runs
-    assert set(found) - {SPEED} == {metric.name for metric in shown_in(Shown.SPACE)} - later
+    assert set(found) - {SPEED} == {metric.name for metric in metrics_for(Shown.SPACE)} - later
     both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
     assert [v["name"] for v in both["values"]] == ["ebpo", "grpo"] and [v["name"] for v in own["values"]] == ["ebpo"]
     metrics = workspace.open("ebpo").metrics
