@@ -22,7 +22,7 @@ def _mixed(signs: str, least: int) -> str:
 
 
 # By form, in texts of anybody: prompts, templates, other people's files. Written for Python's `re` and for RE2 alike,
-# which reads whole columns of text at once (hub/tables.py). A repetition with a large limit, such as {1,200}, makes RE2 a
+# which reads whole columns of text at once (hub/response_tables.py). A repetition with a large limit, such as {1,200}, makes RE2 a
 # hundred times slower.
 CREDENTIALS = r"://(?:[^/\s\"'?#,:@]*:[^/\s\"'?#,]+|[^/\s\"'?#,:@]{12,})@"  # user and password in an address
 _LABELS = (

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import try_lock, write_json
-from openrlhf_ebpo.hub.content import matches
 from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import PEOPLES, check_same_run, listing
+from openrlhf_ebpo.hub.publishable import matches
 from openrlhf_ebpo.hub_client import hub_errors, in_time
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.resume import BEST

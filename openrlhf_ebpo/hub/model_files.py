@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
+from openrlhf_ebpo.hub.publishable import NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub_client import in_time
 from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.redact import HOME, holds_secret

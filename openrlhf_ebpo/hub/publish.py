@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.hub.content import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
+from openrlhf_ebpo.hub.publishable import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub_client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 

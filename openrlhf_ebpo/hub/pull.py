@@ -26,10 +26,10 @@ from pathlib import Path
 from openrlhf_ebpo.command import INTERRUPTED, command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import TEMPORARY, write_json
-from openrlhf_ebpo.hub.content import PICKLES, sha256
 from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
+from openrlhf_ebpo.hub.publishable import PICKLES, sha256
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.models.auto_map import ModelFileError, custom_code

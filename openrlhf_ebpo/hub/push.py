@@ -32,7 +32,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, size
 from openrlhf_ebpo.hub.exports import (
     Export,
     all_exports,
@@ -49,6 +48,7 @@ from openrlhf_ebpo.hub.local_files import opened
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import megabytes, plan, print_plan, publishable, with_manifest
+from openrlhf_ebpo.hub.publishable import Content, size
 from openrlhf_ebpo.hub.settings import WAIT_SECONDS, check_target, target
 from openrlhf_ebpo.hub.steps import card, newest_step, push_step
 from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, local_problem, pause_after

@@ -29,13 +29,13 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.card import RECORDS, read
-from openrlhf_ebpo.hub.content import Content, size
+from openrlhf_ebpo.hub.data_card import EVALUATIONS, METRICS, data_card
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text
 from openrlhf_ebpo.hub.publish import CARD, check_same_run, plan, print_plan, publish
-from openrlhf_ebpo.hub.run_card import EVALUATIONS, METRICS, data_card
+from openrlhf_ebpo.hub.publishable import Content, size
+from openrlhf_ebpo.hub.response_tables import publishable_parquet
 from openrlhf_ebpo.hub.settings import check_write_access, target
-from openrlhf_ebpo.hub.tables import publishable_parquet
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, PublishableZip, size
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
 from openrlhf_ebpo.hub.publish import CARD, check_owner, plan, print_plan, publish, read_file
+from openrlhf_ebpo.hub.publishable import Content, PublishableZip, size
 from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 

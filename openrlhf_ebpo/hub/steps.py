@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from openrlhf_ebpo.hub.content import Content, Publishable, size
 from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.local_files import opened
 from openrlhf_ebpo.hub.publish import CARD, Published, check_same_run, publish
+from openrlhf_ebpo.hub.publishable import Content, Publishable, size
 from openrlhf_ebpo.hub_client import HubError, in_time
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import read_metrics

@@ -3,19 +3,20 @@
 runs.py, hub.py        find runs, and fetch them from the Hub
 metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups (parquet.py: their columns); filters, search, answers
-condition.py, outcome.py   the state of a run, and its result from start to end
+run_state.py, improvement.py   the state of a run, and its result from start to end
 change.py              differences and their intervals
 warnings.py, seeds.py, headline.py   warnings about metrics; runs of one configuration; which one did better
 results.py             eval/: results, questions, samples
 text.py, reading.py, turns.py   texts of models: escaped, laid out, split into turns
 settings.py            run.json: settings, without secrets
 parameters.py, links.py   the values of a view, its address, and each visitor's view
-figures.py, lines.py, shelves.py   data -> Plotly figures; pure
-picture.py, cards.py, strip.py, run_card.py, run_table.py, score_table.py, tables.py   data -> SVG and HTML; pure
+figures.py, lines.py, metric_panels.py   data -> Plotly figures; pure
+picture.py, cards.py, answer_strip.py, overview_card.py, run_table.py, score_table.py, components.py
+    data -> SVG and HTML; pure
 page.py, pages/        what a page is; one module a page: its values, its components, what it shows
 workspace.py           the runs of a view, and rendered pages, kept between views
 app.py                 the Gradio app
-server.py, document.py, gate.py   static files, long texts and headers; the page's HTML; what visitors may ask for
+server.py, document.py, request_filter.py   static files, long texts and headers; the page's HTML; what visitors may ask for
 main.py                the command line
 static/                style sheets and scripts, one file a matter
 """

@@ -16,13 +16,13 @@ import gradio as gr
 from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
-from .condition import PATIENCE, SILENCE
+from .components import notices
 from .links import PARAMETERS, Session, Turn, address, clean, parsed
 from .page import Control, Parts
 from .pages import PAGES
+from .run_state import PATIENCE, SILENCE
 from .run_table import bar
 from .runs import AT_ONCE, summaries
-from .tables import notices
 from .text import HTML
 from .workspace import Rendered, Workspace
 

@@ -10,10 +10,10 @@ import numpy as np
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import reading
+from .components import setting
 from .figures import number
 from .groups import Groups
 from .search import PUSHED_DOWN
-from .tables import setting
 from .text import HTML, harmless, html, joined, run_name
 from .turns import last_user_turn
 

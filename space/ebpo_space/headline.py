@@ -19,9 +19,9 @@ from openrlhf_ebpo.run.run_log import dig
 
 from . import results, seeds
 from .change import Change, half_width, over_questions, window
+from .components import dot, table
 from .errors import RunError
-from .outcome import Outcome, shares
-from .tables import dot, table
+from .improvement import Outcome, shares
 from .text import HTML, harmless, html, joined, run_name
 from .workspace import Opened
 

@@ -11,12 +11,12 @@ from openrlhf_ebpo.redact import without_homes
 
 from . import seeds
 from .change import written
-from .condition import Condition, clock, condition, seconds, signs
+from .components import STATE, dot, notices, setting
 from .figures import colour
-from .outcome import evaluated, shares
+from .improvement import evaluated, shares
+from .run_state import Condition, clock, condition, seconds, signs
 from .runs import AT_ONCE
 from .settings import model_of
-from .tables import STATE, dot, notices, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
 from .workspace import Opened, Workspace
 

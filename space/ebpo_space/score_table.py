@@ -11,12 +11,12 @@ from openrlhf_ebpo.run import score_text
 from openrlhf_ebpo.run.score_text import NONE, percent, points
 
 from .change import Change, over_questions
+from .components import dot, table
 from .errors import RunError
 from .figures import colour
 from .headline import GRPO
 from .results import Column, Result, ends_of
 from .runs import Run
-from .tables import dot, table
 from .text import HTML, attribute, harmless, html, joined, run_name
 from .workspace import Opened
 

@@ -1,4 +1,5 @@
-"""Our static files, the rest of long texts, and security headers, sent besides Gradio's own. gate.py decides what is accepted."""
+"""Our static files, the rest of long texts, and security headers, sent besides Gradio's own. request_filter.py
+decides what is accepted."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from starlette.staticfiles import StaticFiles
 from . import results
 from .document import STATIC, Document, head
 from .errors import RunError
-from .gate import Gate
 from .groups import read_columns
 from .parquet import rows_of
+from .request_filter import Gate
 from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace

@@ -14,7 +14,7 @@ from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.run import custom_metrics as own
 from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, Shown, find, metrics_for
 from openrlhf_ebpo.run.run_log import open_run, read_metrics, read_run
-from openrlhf_ebpo.space import shelves
+from openrlhf_ebpo.space import metric_panels
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import dynamics
 from openrlhf_ebpo.space.runs import Runs
@@ -115,7 +115,7 @@ def test_a_metric_stands_once_on_the_page(tmp_path):
 def test_of_many_unknown_ones_the_rest_is_counted(tmp_path):
     names = [f"x/{i:03}" for i in range(40)]
     other = others(run_with(tmp_path / "run", [{"name": "x/039", "title": "Last"}], *names, "y" * 301))
-    assert panels(other) == ["x/039", *names[: shelves.MAX_OTHERS - 1]] and "28 more are among" in other["note"]
+    assert panels(other) == ["x/039", *names[: metric_panels.MAX_OTHERS - 1]] and "28 more are among" in other["note"]
 
 
 def test_a_run_says_what_its_own_metrics_are(tmp_path):

@@ -20,9 +20,9 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import publish as upload
 from openrlhf_ebpo.hub.card import model_card
-from openrlhf_ebpo.hub.content import Publishable
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
+from openrlhf_ebpo.hub.publishable import Publishable
 from openrlhf_ebpo.hub.run_data import run_files
 from openrlhf_ebpo.redact import own_homes, without_homes
 

@@ -17,9 +17,9 @@ from safetensors.numpy import save
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import git_hash
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.publish import publish
+from openrlhf_ebpo.hub.publishable import git_hash
 from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, RECORD, pull, read_record, remove_other_files
 from openrlhf_ebpo.hub_client import HubError, hub_api
 

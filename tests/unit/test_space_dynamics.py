@@ -13,10 +13,10 @@ from space_runs import learning_run
 from openrlhf_ebpo.space.figures import packed
 from openrlhf_ebpo.space.lines import Line, checkpoint_panel, line_panel
 from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.metric_panels import SPEED, tokens_per_second
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.pages import configuration, dynamics, samples
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.shelves import SPEED, tokens_per_second
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
 

@@ -16,13 +16,13 @@ from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo import space
 from openrlhf_ebpo.space.app import changes_of, fingerprint
+from openrlhf_ebpo.space.components import STATE
 from openrlhf_ebpo.space.headline import SEEDS
 from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.overview_card import VERDICT
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
-from openrlhf_ebpo.space.run_card import VERDICT
 from openrlhf_ebpo.space.run_table import COLUMNS, bar
 from openrlhf_ebpo.space.runs import AT_ONCE, Runs
-from openrlhf_ebpo.space.tables import STATE
 from openrlhf_ebpo.space.warnings import RULES
 from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
 

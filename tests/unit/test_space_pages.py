@@ -18,13 +18,13 @@ from openrlhf_ebpo.space import document, pages, reading
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.lines import Line, pass_panel
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
+from openrlhf_ebpo.space.metric_panels import SPEED
 from openrlhf_ebpo.space.metrics import positions
 from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, position_of
 from openrlhf_ebpo.space.server import chunk
-from openrlhf_ebpo.space.shelves import SPEED
 from openrlhf_ebpo.space.text import distinct_names
 from openrlhf_ebpo.space.workspace import Workspace
 

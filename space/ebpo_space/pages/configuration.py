@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from openrlhf_ebpo.estimator.registry import title
 
 from .. import seeds
-from ..condition import clock, last_step, lasting, seconds
+from ..components import dot, empty, no_runs, notices, table
 from ..page import Page, Parts
+from ..run_state import clock, last_step, lasting, seconds
 from ..settings import Setting, command_of, compared, hardware_of, settings_of
-from ..tables import dot, empty, no_runs, notices, table
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import Opened, Workspace
 

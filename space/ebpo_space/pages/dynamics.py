@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import gradio as gr
 
 from .. import seeds
+from ..components import choice, empty, no_runs, notices
 from ..figures import board
+from ..metric_panels import sections, zoomed
 from ..metrics import AXES
 from ..page import Page, Parts, menu
 from ..parameters import flag, names, number, one_of, span
-from ..shelves import sections, zoomed
-from ..tables import choice, empty, no_runs, notices
 from ..text import HTML, html, joined
 from ..workspace import Opened, Workspace
 

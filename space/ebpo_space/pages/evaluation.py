@@ -11,6 +11,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
 
 from .. import results
+from ..components import empty, no_runs, notices
 from ..errors import RunError
 from ..figures import board
 from ..lines import Line, checkpoint_panel, pass_panel
@@ -18,7 +19,6 @@ from ..page import Page, Parts, menu
 from ..parameters import names, text
 from ..results import COLUMNS, Column, Result
 from ..score_table import Scores, score_table
-from ..tables import empty, no_runs, notices
 from ..text import HTML, html
 from ..workspace import Workspace
 from . import questions

@@ -10,12 +10,12 @@ from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
 from .. import seeds
+from ..components import STATE, dot, no_runs, notices
 from ..headline import headline, seed_table
-from ..outcome import shares
+from ..improvement import shares
+from ..overview_card import Looked, card, look
 from ..page import Page, Parts
 from ..picture import scale_of
-from ..run_card import Looked, card, look
-from ..tables import STATE, dot, no_runs, notices
 from ..text import HTML, html, joined, run_name
 from ..warnings import RULES
 from ..workspace import Workspace

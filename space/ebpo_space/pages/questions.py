@@ -10,10 +10,10 @@ from openrlhf_ebpo.run.score_text import whole_percent
 
 from .. import parameters, reading, results
 from ..cards import current_mark, pager, tokens
+from ..components import choice, dot, setting
 from ..errors import RunError
 from ..figures import colour
 from ..results import Column, Result, ends_of
-from ..tables import choice, dot, setting
 from ..text import HTML, attribute, harmless, html, joined, middle_cut
 from ..workspace import Workspace
 

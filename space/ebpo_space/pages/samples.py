@@ -9,16 +9,16 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
+from ..answer_strip import MAX_TILES, first_with
+from ..answer_strip import answers as strip
 from ..cards import PER_PAGE, badge, decision, group_list, history_bar
+from ..components import choice, dot, empty, no_runs, notices, setting
 from ..errors import RunError, attempt
 from ..groups import Groups, clusters
 from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
 from ..picture import Drawn, implied_prior_mean, picture
 from ..search import KINDS, Filter, answers, batch_scale, choose, error_counts, history, position_of, prompts_of
-from ..strip import MAX_TILES, first_with
-from ..strip import answers as strip
-from ..tables import choice, dot, empty, no_runs, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.run.heartbeat import Beat
-from openrlhf_ebpo.space.condition import SILENCE, Signs, ago, clock, condition, lasting, seconds, signs, usual_step
 from openrlhf_ebpo.space.metrics import Metrics
+from openrlhf_ebpo.space.run_state import SILENCE, Signs, ago, clock, condition, lasting, seconds, signs, usual_step
 from openrlhf_ebpo.space.runs import Run
 
 NOW = 1_700_001_000.0

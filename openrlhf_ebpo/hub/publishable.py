@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.local_files import LocalFile, opened
-from openrlhf_ebpo.hub.tables import suspicious, text_of
+from openrlhf_ebpo.hub.response_tables import suspicious, text_of
 from openrlhf_ebpo.redact import REDACTED, find_private, own_homes, redacted_text, without_homes
 
 Content = LocalFile | bytes

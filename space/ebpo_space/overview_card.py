@@ -13,15 +13,15 @@ from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
 from .change import written
-from .condition import Condition, ago, clock, condition, lasting, signs
+from .components import STATE, dot, setting
 from .figures import colour, number
 from .groups import Groups
 from .headline import GRPO
-from .outcome import Outcome, evaluated, outcome, shares
+from .improvement import Outcome, evaluated, outcome, shares
 from .picture import sparkline
+from .run_state import Condition, ago, clock, condition, lasting, signs
 from .search import one_passing_text
 from .settings import model_of
-from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
 from .warnings import COPIED, RULES, Warned, above, collapsed, parted, spiked
 from .workspace import Opened

@@ -9,8 +9,8 @@ from openrlhf_ebpo.eval.resampling import compare
 from openrlhf_ebpo.space import results
 from openrlhf_ebpo.space.change import Change, half_width, over_questions, window
 from openrlhf_ebpo.space.headline import _by_step
+from openrlhf_ebpo.space.improvement import outcome
 from openrlhf_ebpo.space.metrics import Metrics
-from openrlhf_ebpo.space.outcome import outcome
 from openrlhf_ebpo.space.runs import Run
 from openrlhf_ebpo.space.workspace import Opened
 

@@ -8,8 +8,8 @@ from openrlhf_ebpo.estimator.registry import title
 
 from . import reading
 from .cards import current_mark, tokens
+from .components import choice, setting
 from .figures import finite, number, signed
-from .tables import choice, setting
 from .text import HTML, harmless, html, joined
 
 EBPO, GRPO = title("ebpo"), title("group_norm")

@@ -33,7 +33,7 @@ FORM = (
 FILE = {"path": "http://evil.test/file.bin", "meta": {"_type": "gradio.FileData"}}
 
 
-# started by the command, it is nightly; daily: unit/test_space_gate.py has the gate that all start with
+# started by the command, it is nightly; daily: unit/test_space_request_filter.py has the gate that all start with
 @pytest.fixture(scope="module", params=["space/app.py", pytest.param("openrlhf-ebpo space", marks=pytest.mark.nightly)])
 def started(request, serve, runs, app, temporary, tmp_path_factory):
     """(address, folder of everything temporary) of an app."""

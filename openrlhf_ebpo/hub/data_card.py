@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import columns, evaluations
-from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, table, words
 from openrlhf_ebpo.hub.public import slug
-from openrlhf_ebpo.hub.tables import read_schema
+from openrlhf_ebpo.hub.publishable import Content
+from openrlhf_ebpo.hub.response_tables import read_schema
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.custom_metrics import custom_metrics
 from openrlhf_ebpo.run.results import SAMPLES_FILE

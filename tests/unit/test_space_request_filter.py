@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from openrlhf_ebpo.space.gate import Gate
+from openrlhf_ebpo.space.request_filter import Gate
 from openrlhf_ebpo.space.server import LOOPBACK, hosts_of, is_lasting, policy
 
 
