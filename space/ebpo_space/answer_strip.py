@@ -29,7 +29,7 @@ def answers(
     scale: tuple[float, float] | None = None,
 ) -> HTML:
     """Args:
-    chosen: which of rows is shown.
+    chosen: which of rows is shown at full width, with its reward and advantages.
     estimator: title of the run's.
     source: of the group's texts, for `reading.answer`.
     find: what is searched for.
@@ -43,9 +43,16 @@ def answers(
         else ""
     )
     order = html('<div class="choices order">{}</div>', choice({"longest": not longest}, "longest first", longest))
-    shown = answer(
-        rows, chosen, estimator=estimator, source={**source, "sample": chosen}, raw=raw, find=find, scale=scale
+    text = reading.answer(
+        rows[chosen].get("response"),
+        source={**source, "sample": chosen},
+        raw=raw,
+        truncated=bool(rows[chosen].get("truncated")),
+        find=find,
+        gold=rows[chosen].get("label"),
+        name=f"Answer {chosen + 1}",
     )
+    shown = _answer(rows, chosen, estimator, _arithmetic(rows[chosen], scale), text)
     return html(
         '<section class="answers" aria-label="Answers">{}{}{}{}<p class="more">{}</p></section>',
         *(order if len(rows) > 1 else "", tiles, left, shown, harmless(_legend(estimator), 300)),
@@ -93,43 +100,16 @@ def _repeats(row: Mapping) -> bool:
     return reading.repeated(row.get("response")) >= reading.REPETITIVE
 
 
-def answer(
-    rows: Sequence[Mapping],
-    chosen: int,
-    *,
-    estimator: str,
-    source: Mapping,
-    raw: bool = False,
-    find: str = "",
-    scale: tuple[float, float] | None = None,
-) -> HTML:
-    """One of a group's rows at full width, with its reward and advantages; arguments as for `answers`."""
-    row, widest = rows[chosen], _widest(rows)
+def _answer(rows: Sequence[Mapping], chosen: int, estimator: str, arithmetic: HTML, text: HTML) -> HTML:
+    row = rows[chosen]
     advantage, grpo = finite(row.get("advantage")), finite(row.get("grpo_advantage"))
-    name = f"Answer {chosen + 1}"
     gains = _gain(estimator, advantage) + (_gain(GRPO, grpo) if estimator != GRPO else "")
     error = html('<p class="error">{}</p>', harmless(row["error"], 600)) if row.get("error") else ""
-    text = reading.answer(
-        row.get("response"),
-        source=source,
-        raw=raw,
-        truncated=bool(row.get("truncated")),
-        find=find,
-        gold=row.get("label"),
-        name=name,
-    )
     return html(
-        '<article class="answer {}" style="--strength:{}%"><header><h2>{} <small>of {}</small></h2>{}{}'
+        '<article class="answer {}" style="--strength:{}%"><header><h2>Answer {} <small>of {}</small></h2>{}{}'
         '<div class="gains">{}</div></header>{}{}{}</article>',
-        *(
-            _side(advantage),
-            _strength(advantage, widest),
-            name,
-            len(rows),
-            _reward(finite(row.get("reward"))),
-            _flags(row),
-        ),
-        *(gains, _arithmetic(row, scale), error, text),
+        *(_side(advantage), _strength(advantage, _widest(rows)), chosen + 1, len(rows)),
+        *(_reward(finite(row.get("reward"))), _flags(row), gains, arithmetic, error, text),
     )
 
 

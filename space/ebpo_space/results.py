@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.run.results import TRAINING, read_result
+from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, TRAINING, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .errors import RunError, attempt, reading
@@ -115,16 +115,11 @@ def find(run: Run) -> tuple[list[Result], list[str]]:
     results, problems = [], []
     for path in summaries(run.path):
         place = path.parent.relative_to(run.path).as_posix()
-        found = attempt(lambda path=path: _result(run, path), None, problems, f"{place}/summary.json")
+        stamped = lambda path=path, place=place: _read(run, path, place, _stamp(run, place, SUMMARY))  # noqa: E731
+        found = attempt(stamped, None, problems, f"{place}/{SUMMARY}")
         results += [found] if found else []
     tasks = sorted({result.task for result in results})
     return sorted(results, key=lambda r: (r.protocol, tasks.index(r.task), r.step)), problems
-
-
-def _result(run: Run, path: Path) -> Result:
-    place = path.parent.relative_to(run.path).as_posix()
-    status = inside(run, place, "summary.json").stat()
-    return _read(run, path, place, (status.st_mtime_ns, status.st_size))
 
 
 @functools.lru_cache(MAX_CACHED_RESULTS)
@@ -179,7 +174,7 @@ def questions(run: Run, result: Result) -> Sequence[Question]:
     Raises:
         RunError: the samples cannot be read.
     """
-    return _questions(run, result.place, _stamp(run, result.place))
+    return _questions(run, result.place, _stamp(run, result.place, SAMPLES_FILE))
 
 
 def rates(run: Run, result: Result) -> dict[str, float]:
@@ -188,15 +183,13 @@ def rates(run: Run, result: Result) -> dict[str, float]:
     Raises:
         RunError: the samples cannot be read.
     """
-    return _rates(run, result.place, _stamp(run, result.place))
+    return _rates(run, result.place, _stamp(run, result.place, SAMPLES_FILE))
 
 
-def _stamp(run: Run, place: str) -> tuple[int, int]:
-    """Stamp samples.parquet: caches are keyed by it, so that a changed file is read again."""
-    try:
-        status = inside(run, place, "samples.parquet").stat()
-    except OSError:
-        raise RunError(f"{place}/samples.parquet is missing.") from None
+def _stamp(run: Run, place: str, name: str) -> tuple[int, int]:
+    """Stamp a file of a result: caches are keyed by it, so that a changed file is read again."""
+    with reading(f"{place}/{name}"):
+        status = inside(run, place, name).stat()
     return status.st_mtime_ns, status.st_size
 
 
