@@ -11,10 +11,10 @@ is there twice. Needs `pip install reasoning-gym==0.1.25`; its GALLERY.md lists 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from reward import reasoning_gym
+sys.modules.setdefault("pycosat", type(sys)("pycosat"))  # as reward.py
+import reasoning_gym  # noqa: E402
 
 TEMPLATE = "{question}\n\nGive the answer alone between <answer> and </answer>."
 
@@ -28,7 +28,7 @@ def packed(value):
     return [packed(item) for item in value] if isinstance(value, list) else value
 
 
-def tasks(name: str, settings: dict) -> Iterator[tuple[dict, str]]:
+def tasks(name: str, settings: dict):
     """Yield the entries of a data set, and the label of each."""
     for entry in reasoning_gym.create_dataset(name, **settings):
         yield entry, json.dumps({"name": name, "settings": settings, "entry": packed(entry)})

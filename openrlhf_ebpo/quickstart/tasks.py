@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
+import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +46,7 @@ def _tasks(seed: int):
         yield {"prompt": entry["question"], "label": entry["answer"], "entry": label}
 
 
+@functools.cache
 def example(name: str) -> ModuleType:
     """Import `make` or `reward` of examples/reasoning_gym.
 
@@ -54,9 +55,10 @@ def example(name: str) -> ModuleType:
     """
     if not EXAMPLE.is_dir():
         raise UsageError(f"{EXAMPLE} is missing: run this in a checkout (bash scripts/quickstart.sh)")
-    if str(EXAMPLE) not in sys.path:
-        sys.path.append(str(EXAMPLE))
-    return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(f"reasoning_gym_{name}", EXAMPLE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write(directory: str | Path, splits: dict[str, list[dict]]) -> None:

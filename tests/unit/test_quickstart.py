@@ -179,6 +179,7 @@ def test_the_difference_is_that_of_ebpo_over_the_reference(tmp_path, monkeypatch
         return np.array([[True] * int(8 * success[arm]) + [False] * int(8 - 8 * success[arm])] * len(heldout))
 
     monkeypatch.setattr("openrlhf_ebpo.quickstart.evaluate.evaluate", answers)
+    monkeypatch.setattr("openrlhf_ebpo.quickstart.evaluate.success_rate", lambda model, heldout, greedy: 0.5)
     (tmp_path / "data").mkdir()
     for prompt in "pq":
         append_json_line(tmp_path / "data" / "heldout.jsonl", {"prompt": prompt, "label": "l"})
@@ -193,8 +194,10 @@ def test_the_difference_is_that_of_ebpo_over_the_reference(tmp_path, monkeypatch
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["arms"]["ebpo"]["difference"] == [0.5, 0.5, 0.5]
     assert result["arms"]["group_norm"]["difference"] is None and result["reference"] == "group_norm"
-    assert {name: arm["after"] for name, arm in result["arms"].items()} == {"ebpo": 0.75, "group_norm": 0.25}
-    assert (result["before"], result["heldout_questions"], result["samples_per_question"]) == (0.0, 2, 8)
+    assert {name: arm["after"]["success"] for name, arm in result["arms"].items()} == {"ebpo": 0.75, "group_norm": 0.25}
+    assert result["arms"]["ebpo"]["after"] == {"success": 0.75, "greedy": 0.5, "pass": 1.0}
+    assert result["before"] == {"success": 0.0, "greedy": 0.5, "pass": 0.0}
+    assert (result["heldout_questions"], result["samples_per_question"]) == (2, 8)
     assert steps == {"warm_start": 0, "ebpo": 12, "group_norm": 11}
     assert result["arms"]["ebpo"]["all_fail_first_ten_steps"] == pytest.approx(5.5 / 30)
     assert not result["same_prompts"], "one has a step more"
