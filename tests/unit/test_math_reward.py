@@ -15,6 +15,7 @@ from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.grading import GoldError, clean, digits, extract_answer
 from openrlhf_ebpo.rewards.guard import RewardError, check_reward
 from openrlhf_ebpo.rewards.math import response_of, reward_func
+from openrlhf_ebpo.rewards.units import name_of
 
 PAIRS = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data" / "math_pairs.jsonl").read_text().splitlines()
@@ -195,3 +196,16 @@ def test_upstream_loads_the_reward_file_and_the_standard_library_keeps_its_math(
     assert respond(executor, tokenizer, QWEN, "Answer: 24", "42")["reward"].tolist() == [0.0]
     assert math.isclose(math.pi, 3.14159265, rel_tol=1e-6)
     assert Path(getattr(math, "__file__", "built in")).parent != REWARDS
+
+
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [
+        ("cm^2", ("square centimeters", r"\mathrm{~cm}^{2}")),
+        ("cm^3", ("cubic centimeters", "立方厘米")),
+        ("km^2", ("sq km",)),
+        ("km/h", ("km per hour",)),
+    ],
+)
+def test_a_unit_has_one_name_and_an_area_is_no_volume(name, spellings):
+    assert {name_of(spelling) for spelling in spellings} == {name}
