@@ -77,7 +77,8 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
         names, left_out = wanted([(file.rfilename, file.size) for file in info.siblings or []])
         if not names:
             raise RunError(f"{repo} holds no run (no run.json, metrics.jsonl, rollouts or evaluation results).")
-        directory = (cache or default_cache()) / repo
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        directory = (cache or caches / "openrlhf_ebpo_space") / repo
         snapshot_download(
             repo, repo_type="dataset", revision=info.sha, allow_patterns=names, local_dir=directory, token=token
         )
@@ -98,10 +99,6 @@ def _remove_rolled_back(directory: Path, names: Sequence[str]) -> None:
         name = path.relative_to(directory).as_posix()
         if path.is_file() and _FILES.fullmatch(name) and name not in names:
             path.unlink()
-
-
-def default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_ebpo_space"
 
 
 @dataclass

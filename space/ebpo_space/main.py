@@ -59,7 +59,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options = parse_flags(parser, argv)
     for given in options.runs:
-        check_given(parser, given)
+        if Path(given).exists() and not Path(given).is_dir():  # a folder may be written later
+            parser.error(f"--runs {given} is a file; name the run's directory")
     if options.allow is not None or os.environ.get("EBPO_SPACE_ALLOW"):
         named = "--allow" if options.allow is not None else "EBPO_SPACE_ALLOW"
         parser.error(f"{named} is gone: visitors add no repositories; name every run, or owner/name, with --runs")
@@ -69,12 +70,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def listed(variable: str) -> list[str]:
     return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
-
-
-def check_given(parser: argparse.ArgumentParser, given: str) -> None:
-    """Check the arguments, so that a mistake is reported before the app starts. A folder may be written later."""
-    if Path(given).exists() and not Path(given).is_dir():
-        parser.error(f"--runs {given} is a file; name the run's directory")
 
 
 def check_address(parser: argparse.ArgumentParser, host: str, port: int | None) -> None:

@@ -111,10 +111,8 @@ NO_RESULTS = empty(
 
 
 def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
-    if not choice:
-        return {}
     try:
-        return paper.reported(choice)
+        return paper.reported(choice) if choice else {}
     except UsageError as error:
         problems.append(str(error).removeprefix("--reported "))
         return {}
