@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,16 +49,27 @@ from openrlhf_ebpo.hub.exports import (
 from openrlhf_ebpo.hub.local_files import opened
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import megabytes, plan, print_plan, publishable, with_manifest
-from openrlhf_ebpo.hub.publishable import Content, size
+from openrlhf_ebpo.hub.publish import (
+    CARD,
+    Published,
+    check_same_run,
+    megabytes,
+    plan,
+    print_plan,
+    publish,
+    publishable,
+    with_manifest,
+)
+from openrlhf_ebpo.hub.publishable import Content, Publishable, size
 from openrlhf_ebpo.hub.settings import WAIT_SECONDS, check_target, target
-from openrlhf_ebpo.hub.steps import card, newest_step, push_step
-from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, local_problem, pause_after
+from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, in_time, local_problem, pause_after
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_lock import write_holder
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run, timestamp
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run, timestamp
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
 
 POLL_SECONDS = 1.0
+STEP_TAG = re.compile(r"step-\d{6,12}", re.ASCII)
 
 Report = Callable[[str], None]
 
@@ -242,18 +255,46 @@ class Push:
                 return HubError(f"{export.model} is gone, and was not pushed", permanent=True)
             self.attempts[export.step] = self.attempts.get(export.step, 0) + 1
             self.note(export, state="pushing")
-            newest = newest_step(known, self.run_dir)
-            print_skipped(self.run_dir, export.model)
-            files = contents(self.run_dir, export.model, self.not_secret)
-            published = push_step(
-                self.api, self.repo, self.run_dir, export.step, files, newest, self.private, self.report
-            )
+            published = self.send(export, is_late=newest_step(known, self.run_dir) > export.step)
         except Exception as caught:
             return _as_hub_error(caught, f"pushing step {export.step}")
         self.note(export, state="pushed", error=None, commit=published.commit, url=published.url)
         sent, total = len(published.sent), len(published.sent) + published.unchanged
         self.report(f"hub: step {export.step} is at {published.url} ({sent} of {total} files sent now, all verified)")
         return None
+
+    def send(self, export: Export, is_late: bool) -> Published:
+        """Commit a step with its card and tag it, in a process that is ended after a time limit.
+
+        Args:
+            is_late: the repo has a newer step, so this one goes to a branch `checkpoint-000010`: main never moves backwards.
+
+        Raises:
+            HubError: the Hub refuses it, cannot be reached, or holds another run.
+        """
+        step = export.step
+        print_skipped(self.run_dir, export.model)
+        files = contents(self.run_dir, export.model, self.not_secret)
+        files = {**files, **card(self.run_dir, step, self.repo, self.report)}
+
+        def publish_step(files: Mapping[str, Content]) -> Published:
+            how = {"private": self.private, "message": f"step {step}", "tag": step_tag(step)}
+            head = check_same_run(self.api, self.repo, json.loads(files["run.json"]))
+            how |= {"revision": f"checkpoint-{step:06d}"} if is_late else {"based_on": head}
+            return publish(self.api, self.repo, files, **how)
+
+        total = sum(map(size, files.values()))
+        try:
+            published = in_time(lambda: publish_step(files), f"pushing step {step}", total)
+        except HubError as error:
+            if not error.card_refused:
+                raise
+            self.report(f"hub: step {step} goes without its card's metadata, which the Hub refuses: {error}")
+            plain = {**files, CARD: without_metadata(files[CARD])}
+            published = in_time(lambda: publish_step(plain), f"pushing step {step}", total)
+        for path in published.kept:
+            self.report(f"hub: {path} of {self.repo} was written or edited by somebody, and stays as it is")
+        return published
 
     def fail(self, export: Export, error: HubError) -> None:
         self.note(export, state="failed", error=str(error))
@@ -268,6 +309,34 @@ class Push:
             self.report(
                 f"hub: step {export.step} is {changes['state']}, which could not be written to hub.json: {error}"
             )
+
+
+def newest_step(tags: Mapping[str, str], run_dir: Path) -> int:
+    """The highest step that the repo has a tag of, or -1. Tags of steps that a resumed run has rolled back do not count."""
+    try:
+        last = max((row["step"] for row in read_metrics(run_dir)), default=float("inf"))
+    except (ValueError, KeyError, OSError):
+        last = float("inf")
+    steps = [int(tag.removeprefix("step-")) for tag in tags if STEP_TAG.fullmatch(tag)]
+    return max((step for step in steps if step <= last), default=-1)
+
+
+def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[str, bytes]:
+    """Files of the model card; {} if it cannot be made, which is reported and must not stop the model."""
+    try:
+        from openrlhf_ebpo.hub.card import model_card
+
+        return dict(Publishable(model_card(run_dir, step, repo)))
+    except Exception as error:
+        report(f"hub: step {step} goes without a model card: {type(error).__name__}: {redacted_text(str(error))}")
+        return {}
+
+
+def without_metadata(content: Content) -> bytes:
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    with opened(content) as text:
+        return REGEX_YAML_BLOCK.sub("", text.read().decode(), count=1).lstrip().encode()
 
 
 def drain(push: Push, attempts: int = ATTEMPTS, sleep: Callable[[float], None] = time.sleep) -> HubError | None:

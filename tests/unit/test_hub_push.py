@@ -31,7 +31,7 @@ PUSHED = {"2": "pushed", "4": "pushed"}
 def client(hub, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(3)))
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
-    monkeypatch.setattr("openrlhf_ebpo.hub.steps.card", lambda *_: {"README.md": b"# card\n"})
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": b"# card\n"})
     return hub_api(hub.url, hub.token)
 
 
@@ -175,7 +175,7 @@ def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, client, m
 
 def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
     text = b"---\nlicense: nonsense\n---\n\n# card\n"
-    monkeypatch.setattr("openrlhf_ebpo.hub.steps.card", lambda *_: {"README.md": text})
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": text})
     answer = {"errors": [{"message": "license must be one of the known ones"}], "warnings": []}
     hub.fail("validate-yaml", 400, body=json.dumps(answer).encode())
     run_dir = make_run(steps=(2,))
@@ -253,7 +253,7 @@ def test_the_process_that_waits_imports_no_torch_and_refuses_a_model_without_a_p
 def test_an_attempt_that_does_not_end_is_ended(hub, client, make_run, monkeypatch):
     monkeypatch.setattr("openrlhf_ebpo.hub_client.CALLS_PER_ATTEMPT", 0.2)
     monkeypatch.setattr("openrlhf_ebpo.hub_client.MIN_BYTES_PER_SECOND", 1e9)
-    monkeypatch.setattr("openrlhf_ebpo.hub.steps.publish", lambda *_, **__: time.sleep(999))
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.publish", lambda *_, **__: time.sleep(999))
     run_dir, started = make_run(steps=(2,)), time.monotonic()
     error = the_push(run_dir, client).round()
     assert "it did not end within" in str(error) and not error.permanent

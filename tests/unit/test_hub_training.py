@@ -47,7 +47,7 @@ def flags(*argv, **others):
 @pytest.fixture
 def pushed(hub, use_hub, make_run, monkeypatch):
     """A run directory whose steps 2 and 4 are at owner/model."""
-    monkeypatch.setattr("openrlhf_ebpo.hub.steps.card", lambda *_: {"README.md": b"# card\n"})
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": b"# card\n"})
     run_dir = make_run()
     push(run_dir)
     return run_dir
