@@ -76,18 +76,8 @@ def no_waiting(monkeypatch):
     return waited
 
 
-@pytest.fixture(scope="session")
-def imported_transformers():
-    """Import transformers once, where it is installed: every push compares the model in a fork of this process."""
-    import hub_runs
-
-    from openrlhf_ebpo.models.model_shapes import expected_shapes
-
-    expected_shapes(hub_runs.CONFIG)
-
-
 @pytest.fixture
-def make_run(tmp_path, imported_transformers):
+def make_run(tmp_path):
     """Builds the run directory of a small training with saved models of some steps: make_run(steps=(2, 4))."""
     import hub_runs
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import columns, evaluations
-from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, table, words
+from openrlhf_ebpo.hub import evaluations
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, render, sanitize, table, words
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.publishable import Content
-from openrlhf_ebpo.hub.response_tables import read_schema
+from openrlhf_ebpo.hub.response_tables import ROLLOUTS, SAMPLES, read_schema
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.catalogue import Metric, find
 from openrlhf_ebpo.run.custom_metrics import custom_metrics
 from openrlhf_ebpo.run.results import SAMPLES_FILE
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
-ROLLOUTS = "rollouts/step-"
+RESPONSES = "rollouts/step-"
+STEP = meanings({"step": "training step", "time": "seconds since 1970, UTC"})  # the other metrics are in the catalogue
+OTHER = Markdown("logged by the reward function, or by OpenRLHF")
 FACTS = {"name": "run", "status": "status", "model": "model", "dataset": "training data", "estimator": "estimator"}
 FACTS |= {"seed": "seed", "started": "started", "ended": "ended"}
 
@@ -47,8 +51,8 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
     found = []
     if METRICS in files:
         found.append({**config("metrics", {"train": METRICS}), "default": True})
-    if any(path.startswith(ROLLOUTS) for path in files):
-        found.append(config("rollouts", {"train": f"{ROLLOUTS}*.parquet"}))
+    if any(path.startswith(RESPONSES) for path in files):
+        found.append(config("rollouts", {"train": f"{RESPONSES}*.parquet"}))
     if EVALUATIONS in files:
         found.append(config("evaluations", {"train": EVALUATIONS}))
     return found + sample_configs(path for path in files if path.startswith("eval/"))
@@ -94,18 +98,18 @@ def tables(files: Mapping[str, Content], run: Mapping) -> list[list[Markdown]]:
     """List each kind of table: its name, the meaning of a row, and its columns explained."""
     found = []
 
-    def add(name: str, row: str, paths: Iterable[str], meanings: Mapping[str, Markdown]) -> None:
+    def add(name: str, row: str, paths: Iterable[str], explained: Mapping[str, Markdown]) -> None:
         fields = {field.name: field for path in paths for field in read_schema(files[path])}
-        lines = [[name, field.type, meanings.get(name, columns.OTHER)] for name, field in fields.items()]
+        lines = [[name, field.type, explained.get(name, OTHER)] for name, field in fields.items()]
         if lines:
             found.append([*words(name, row), table(words("column", "type", "meaning"), lines)])
 
     own = custom_metrics(run.get("metrics"))
     metrics = read_schema(files[METRICS]).names if METRICS in files else []
-    meanings = {name: columns.metric_meaning(name, own) for name in metrics}
-    add("metrics", "One row per step.", [METRICS] if metrics else [], meanings)
-    rollouts = [path for path in files if path.startswith(ROLLOUTS)][-1:]  # the last is dropped last
-    add("rollouts", "One row per response.", rollouts, columns.ROLLOUTS)
+    explained = {name: metric_meaning(name, own) for name in metrics}
+    add("metrics", "One row per step.", [METRICS] if metrics else [], explained)
+    rollouts = [path for path in files if path.startswith(RESPONSES)][-1:]  # the last is dropped last
+    add("rollouts", "One row per response.", rollouts, ROLLOUTS)
     evaluated = [EVALUATIONS] if EVALUATIONS in files else []
     add(
         "evaluations",
@@ -115,5 +119,18 @@ def tables(files: Mapping[str, Content], run: Mapping) -> list[list[Markdown]]:
     )
     samples = [path for path in files if path.endswith(f"/{SAMPLES_FILE}")]
     row = "One row per response; one configuration per protocol and task, one split per step."
-    add("eval-…", row, samples, columns.SAMPLES)
+    add("eval-…", row, samples, SAMPLES)
     return found
+
+
+def metric_meaning(name: str, own: Mapping[str, Metric] = MappingProxyType({})) -> Markdown:
+    """The meaning of a metric's column. own: descriptions of the run's custom metrics, which are untrusted text."""
+    if name in STEP:
+        return STEP[name]
+    if metric := find(name):
+        return Markdown(_meaning(metric))
+    return sanitize(_meaning(own[name])) if name in own else OTHER
+
+
+def _meaning(metric: Metric) -> str:
+    return metric.with_unit(": ".join(filter(None, (metric.title, metric.tells))))

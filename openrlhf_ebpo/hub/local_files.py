@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import BinaryIO
@@ -12,19 +12,17 @@ from typing import BinaryIO
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_client import HubError
 
-MAX_NAMES = 10  # of files that are left out
+MAX_NAMES = 10  # in a message
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A regular file, as `local_file` found it. size: bytes. modified: ns. sha256: known from when it was queued.
-    cleared: it was scanned for secrets, or the user says that it holds none. places: where something was taken out of
+    """A regular file, as `local_file` found it. size: bytes. modified: ns. cleared: it was scanned for secrets, or the user says that it holds none. places: where something was taken out of
     it."""
 
     path: Path
     size: int
     modified: int
-    sha256: str | None = None
     cleared: bool = field(default=False, compare=False)
     places: tuple[str, ...] = ()
 
@@ -92,7 +90,11 @@ def files_below(root: Path, skip: Callable[[PurePath], bool] = lambda path: Fals
 
 def print_left_out(paths: Iterable[str | PurePath], what: str) -> None:
     """Name what lies in a folder that is pushed and does not go."""
-    names = [name if (name := str(path)).isprintable() else repr(name) for path in paths]
-    if names:
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        print(f"left out, not being {what}: {', '.join(names[:MAX_NAMES])}{more}", flush=True)
+    if names := list(map(str, paths)):
+        print(f"left out, not being {what}: {escape_names(names)}", flush=True)
+
+
+def escape_names(names: Sequence[str], most: int = MAX_NAMES) -> str:
+    """Join untrusted names, so that no escape sequence reaches the terminal."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name if name.isprintable() else repr(name) for name in names[:most]) + more

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.hub.local_files import LocalFile, local_file
+from openrlhf_ebpo.hub.local_files import LocalFile, escape_names, local_file
 from openrlhf_ebpo.hub.publishable import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub_client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
@@ -144,9 +144,7 @@ def print_plan(planned: list[Planned], repo: str) -> None:
     for file in planned:
         print(f"  {megabytes(file.size):>12}  {file.state:<9}  {file.path}")
         if file.places:
-            places = [place if place.isprintable() else ascii(place)[1:-1] for place in file.places[:12]]
-            more = f" and {len(file.places) - 12} more" if len(file.places) > 12 else ""
-            print(f"{'':27}secrets, home folders or local paths are taken out of: {', '.join(places)}{more}")
+            print(f"{'':27}secrets, home folders or local paths are taken out of: {escape_names(file.places, most=12)}")
     sent = [file.size for file in planned if file.state not in ("unchanged", "deleted", "stays")]
     print(f"dry run: {len(sent)} of {len(planned)} files, {megabytes(sum(sent))}, would go to {repo}; nothing was sent")
 
@@ -266,10 +264,22 @@ def read_manifest(api, repo: str, repo_type: str, commit: str, remote: Mapping) 
     if MANIFEST not in remote:
         return {}
     try:
-        found = json.loads(read_file(api, repo, repo_type, commit, MANIFEST))
-        recorded = {path: row["sha256"] for path, row in found["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return parse_manifest(read_file(api, repo, repo_type, commit, MANIFEST))
+    except ValueError:
         return {}
+
+
+def parse_manifest(text: bytes) -> dict[str, str]:
+    """Path -> sha256 of a sha256.json, the card's included.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        found = json.loads(text)
+        recorded = {path: row["sha256"] for path, row in found["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"is damaged ({error!r})") from error
     return {**recorded, **({CARD: found["card"]} if isinstance(found.get("card"), str) else {})}
 
 

@@ -178,9 +178,7 @@ def size(content: Content) -> int:
 
 
 def sha256(content: Content) -> str:
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    return content.sha256 or _sha256_of_file(content)
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else _sha256_of_file(content)
 
 
 @functools.lru_cache(maxsize=4096)

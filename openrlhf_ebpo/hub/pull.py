@@ -16,19 +16,16 @@ from __future__ import annotations
 import argparse
 import glob
 import json
-import os
-import signal
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.command import INTERRUPTED, command
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import TEMPORARY, write_json
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, commit_of, listing
+from openrlhf_ebpo.hub.local_files import escape_names, local_file
+from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, parse_manifest
 from openrlhf_ebpo.hub.publishable import PICKLES, sha256
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
@@ -71,11 +68,7 @@ def run(args: argparse.Namespace) -> None:
     if named and args.revision:
         raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
     revision = revision_of(args.revision or named or "")
-    before = signal.signal(signal.SIGINT, end_at_once)
-    try:
-        pulled = pull(api, args.repo, args.folder, revision)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    pulled = pull(api, args.repo, args.folder, revision)
     held = (
         "all as they were pushed"
         if pulled.manifest
@@ -83,15 +76,9 @@ def run(args: argparse.Namespace) -> None:
     )
     print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {held}")
     if pulled.skipped:
-        print(f"left out, not of a safe type or not pushed with the others: {escape_names(pulled.skipped)}")
+        print(f"left out, not of a safe type or not pushed with the others: {escape_names(pulled.skipped, most=100)}")
     for line in next_step(pulled.folder):
         print(line)
-
-
-def end_at_once(*_) -> None:
-    """End on Ctrl-C. The client would first finish all downloads that it has begun; what came is kept."""
-    print("\ninterrupted; repeat the command to resume", file=sys.stderr, flush=True)
-    os._exit(INTERRUPTED)
 
 
 def next_step(folder: Path) -> list[str]:
@@ -138,7 +125,10 @@ def pull(api, repo: str, folder: str | Path, revision: str | None = None, report
     rows = None
     if MANIFEST in wanted:
         bring([MANIFEST])
-        rows = read_manifest(repo, folder)
+        try:
+            rows = parse_manifest((folder / MANIFEST).read_bytes())
+        except ValueError as error:
+            raise HubError(f"{MANIFEST} of {repo} {error}", permanent=True) from error
         skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
         check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows)
@@ -230,12 +220,12 @@ def check_listing(repo: str, remote: Iterable[str]) -> None:
         return
     if top:
         problem = (
-            f"has its weights as {escape_names(top[:3])}, and only .safetensors are pulled (a pickle can run code)"
+            f"has its weights as {escape_names(top, most=3)}, and only .safetensors are pulled (a pickle can run code)"
         )
         remedy = "take a revision with safetensors, or convert them"
     elif weights:
         folders = sorted({path.rpartition("/")[0] for path in weights})
-        problem = f"has no weights at its top, but in {escape_names(f'{folder}/' for folder in folders[:5])}"
+        problem = f"has no weights at its top, but in {escape_names([f'{folder}/' for folder in folders])}"
         remedy = "download that folder with `hf download REPO --include 'FOLDER/*'`, and name it as the model"
     else:
         problem, remedy = "has a config.json and no weights", "take another revision"
@@ -245,11 +235,6 @@ def check_listing(repo: str, remote: Iterable[str]) -> None:
 def stays_inside(path: str) -> bool:
     """True if an untrusted path names a file inside its folder, not a hidden one at its top."""
     return ".." not in path.split("/") and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
-
-
-def escape_names(paths: Iterable[str]) -> str:
-    """Join untrusted names, so that no escape sequence reaches the terminal."""
-    return ", ".join(path if path.isprintable() else repr(path) for path in paths)
 
 
 def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
@@ -302,14 +287,6 @@ def bar_up_to(limit: int) -> type:
     return Bar
 
 
-def read_manifest(repo: str, folder: Path) -> dict[str, str]:
-    """Path -> sha256 of what was pushed."""
-    try:
-        return {path: row["sha256"] for path, row in json.loads((folder / MANIFEST).read_text())["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HubError(f"{MANIFEST} of {repo} is damaged ({error!r})", permanent=True) from error
-
-
 def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, str]) -> None:
     """Compare files with sha256.json, which was pushed with them: large ones by the Hub's listing, with which they were
     compared when they were downloaded; small ones by their content, as far as they are here.
@@ -324,7 +301,7 @@ def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, 
     known = {path: entry.lfs.sha256 for path, entry in pushed.items() if entry.lfs}
     known |= {path: sha256(local_file(folder / path)) for path in small}
     wrong = [path for path, digest in known.items() if rows[path] != digest]
-    missing = [path for path in choose_files(rows)[0] if path not in listed]
+    missing = [path for path in choose_files(rows)[0] if path not in (*listed, *NOT_IN_MANIFEST)]
     for path in wrong:
         (folder / path).unlink(missing_ok=True)
     if wrong or missing:

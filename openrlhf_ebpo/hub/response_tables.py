@@ -1,4 +1,5 @@
-"""Tables of responses as they are published: columns that are known, without secrets."""
+"""Tables of responses as they are published: columns that are known, without secrets. Tests compare the names of these columns
+with the writers'."""
 
 from __future__ import annotations
 
@@ -10,13 +11,55 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file, opened
+from openrlhf_ebpo.hub.markdown import meanings
 from openrlhf_ebpo.hub.public import public_data, public_text
 from openrlhf_ebpo.redact import own_homes, private_pattern
 
 ROW_GROUP_ROWS = 128  # as the trainings write them
-KNOWN = {**columns.ROLLOUTS, **columns.SAMPLES}
+ROLLOUTS = meanings(
+    {
+        "step": "training step",
+        "prompt_id": "hash of prompt and label; the same in every run",
+        "group": "number of the group (all responses to one prompt) in the batch, from 0",
+        "sample": "number of the response in its group, from 0",
+        "cluster": "topic of the prompt, where the training data has one",
+        "prompt": "prompt as the model read it",
+        "response": "response from its first token to the end, special tokens shown",
+        "label": "what the reward function compared the response with",
+        "raw_reward": "reward as the reward function gave it; null where it failed",
+        "reward": "reward after length penalties and clipping; null for a response that was left out",
+        "valid": "false for a response that was left out of training",
+        "error": "why the reward failed; null otherwise",
+        "group_mean": "mean reward of the group's valid responses",
+        "baseline": "what was taken from the reward: EBPO's baseline of the group; null under estimators of OpenRLHF",
+        "shrinkage": "weight of the prior in that baseline; null under estimators without one",
+        "advantage": "advantage that was trained on (under EBPO: normalised, before any KL penalty)",
+        "grpo_advantage": "what GRPO would have given for these rewards; 0 in a group of equal rewards",
+        "response_length": "tokens of the response",
+        "truncated": "true for a response that reached the token limit",
+        "action_tokens": "tokens of the response that are trained on",
+        "score_weight": "sum of (1 - probability)² over them, what score-weighted baselines weigh the response with",
+    }
+)
+SAMPLES = meanings(
+    {
+        "question_id": "id of the question",
+        "question": "the question, without any instruction",
+        "gold": "the right answer",
+        "response": "the model's response, special tokens left out",
+        "extracted": "the answer found in it; null: none",
+        "correct": "true if that answer is right",
+        "error": "why grading failed; null otherwise",
+        "length": "tokens of the response",
+        "finish_reason": "`length`: the response was cut at the token limit",
+        "seed": "of the engine that generated it",
+        "sample": "number of the response to its question, from 0",
+        "class": "responses to one question with the same number gave equivalent answers; -1: no answer",
+        "rules": "how the question is scored (unit, tolerance, several answers), as JSON",
+    }
+)
+KNOWN = {**ROLLOUTS, **SAMPLES}
 
 
 def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:

@@ -53,7 +53,8 @@ def too_few(config: dict, shapes: Shapes) -> Iterator[str]:
 def expected_shapes(config: dict) -> dict[str, list[int]]:
     """Name -> shape of every weight that transformers' class of the configuration loads; {} if there is no such class here, or
     its files have other names than it."""
-    if config.get("quantization_config") or not config.get("model_type") or is_huge(config):
+    classes = config.get("architectures")
+    if not config.get("model_type") or not classes or config.get("quantization_config") or is_huge(config):
         return {}
     try:
         import transformers
@@ -62,15 +63,12 @@ def expected_shapes(config: dict) -> dict[str, list[int]]:
         if get_checkpoint_conversion_mapping(config["model_type"]):
             return {}
         settings = transformers.AutoConfig.for_model(**config)
-        known = [getattr(transformers, str(name), None) for name in config.get("architectures") or ()]
-        build = known[0]._from_config if known and known[0] else None
-        if build is None:
-            return {}
+        build = getattr(transformers, classes[0])._from_config
         import torch
 
         with torch.device("meta"):
             model = build(settings)
-    except Exception:  # not installed, or a configuration that its class does not take
+    except Exception:  # not installed, no such class, or a configuration that it does not take
         return {}
     tied = model.all_tied_weights_keys  # empty where the configuration ties none
     ignored = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]

@@ -10,7 +10,7 @@ from marked_runs import PLOTLY, SHORT, UNIT, marked_run
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.hub import columns
+from openrlhf_ebpo.hub import data_card
 from openrlhf_ebpo.run import custom_metrics as own
 from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, Shown, find, metrics_for
 from openrlhf_ebpo.run.run_log import open_run, read_metrics, read_run
@@ -124,7 +124,7 @@ def test_a_run_says_what_its_own_metrics_are(tmp_path):
     assert panel["id"] == NAME and panel["title"] == "Distinct characters"
     assert panel["note"] == "different characters among all of a response · fraction"
     assert panel["worry"] == "falls towards 0: the policy repeats itself"
-    meaning = columns.metric_meaning(NAME, own.custom_metrics(entries))
+    meaning = data_card.metric_meaning(NAME, own.custom_metrics(entries))
     assert meaning.startswith("Distinct characters&#58; different") and "&#40;fraction&#41;" in meaning
 
 
@@ -132,7 +132,7 @@ def test_markup_that_a_run_brings_along_is_text(tmp_path):
     run = marked_run(tmp_path / "run")
     panel = next(each for each in others(run)["panels"] if each["id"] == PLOTLY)
     assert panel["title"] == SHORT and panel["note"].endswith(f" · {UNIT}")  # space.js shows both by textContent
-    meaning = columns.metric_meaning(PLOTLY, own.custom_metrics(read_run(run)["metrics"]))
+    meaning = data_card.metric_meaning(PLOTLY, own.custom_metrics(read_run(run)["metrics"]))
     assert meaning.startswith("&#60;b data&#45;foreign&#62;b") and not re.search(r"[<>|`\[*]", meaning)
 
 

@@ -20,7 +20,8 @@ from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.hub import card_metadata, markdown
+from openrlhf_ebpo.hub import card as hub_card
+from openrlhf_ebpo.hub import markdown
 from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render, table, words
@@ -108,7 +109,7 @@ def test_no_path_of_this_machine_and_no_secret_is_in_it(tmp_path):
 
 
 def test_names_of_the_hub_become_metadata(tmp_path, monkeypatch):
-    monkeypatch.setattr(card_metadata, "licence", lambda model, base: {"license": "apache-2.0"})
+    monkeypatch.setattr(hub_card, "licence", lambda model, base: {"license": "apache-2.0"})
     args = arguments(tmp_path, prompt_dataset="BytedTsinghua-SIA/DAPO-Math-17k,/data/private/own.jsonl")
     args["actor"]["model_name_or_path"] = "Qwen/Qwen3-8B"
     args["ds"]["lora"]["rank"] = 16
@@ -122,7 +123,7 @@ def test_names_of_the_hub_become_metadata(tmp_path, monkeypatch):
 
 
 def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(card_metadata, "licence", lambda model, base: {})
+    monkeypatch.setattr(hub_card, "licence", lambda model, base: {})
     args = {**arguments(tmp_path), "hub": {"resume_from": "owner/first@step-000010"}}
     run_dir = write_run(tmp_path, args=args)
     argv = [
@@ -150,11 +151,11 @@ def test_the_licence_is_the_base_models(tmp_path, hub, hub_environment):
     """Of its folder; else of its card on the Hub; else a reference to it."""
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "README.md").write_text("---\nlicense: mit\nsecret: no\n---\n# base\n")
-    assert card_metadata.licence(str(tmp_path / "base"), None) == {"license": "mit"}
-    assert card_metadata.licence(str(tmp_path / "nowhere"), None) == {}
+    assert hub_card.licence(str(tmp_path / "base"), None) == {"license": "mit"}
+    assert hub_card.licence(str(tmp_path / "nowhere"), None) == {}
     hub.create("some/model", cardData={"license": "gemma"})
     program = (
-        "from openrlhf_ebpo.hub.card_metadata import licence\n"
+        "from openrlhf_ebpo.hub.card import licence\n"
         "print(licence('some/model', 'some/model'), licence('some/absent', 'some/absent'))"
     )
     done = subprocess.run(
@@ -324,11 +325,11 @@ def test_the_estimator_has_its_name_and_its_state_a_place(tmp_path, estimator, t
 
 
 def test_a_licence_is_read_by_its_line_however_large_the_yaml_would_be(tmp_path):
-    card_metadata.licence.cache_clear()
+    hub_card.licence.cache_clear()
     bomb = "a: &a [x, x]\n" + "".join(
         f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in zip("abcdefghijk", "bcdefghijkl", strict=True)
     )
     (tmp_path / "README.md").write_text(f"---\n{bomb}license: mit\nlicense_link: 'https://x/y'\n---\n")
     started = time.monotonic()
-    assert card_metadata.licence(str(tmp_path), None) == {"license": "mit", "license_link": "https://x/y"}
+    assert hub_card.licence(str(tmp_path), None) == {"license": "mit", "license_link": "https://x/y"}
     assert time.monotonic() - started < seconds(2)

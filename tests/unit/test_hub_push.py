@@ -239,6 +239,8 @@ def test_the_process_that_waits_imports_no_torch_and_refuses_a_model_without_a_p
 ):
     pytest.importorskip("transformers")
     run_dir = make_run()
+    for step in (2, 4):
+        hub_runs.export_model(model_of(run_dir, step), step, **hub_runs.CLASS)
     code = f"import sys; from openrlhf_ebpo.cli import hub; hub.main(['push', {str(run_dir)!r}, '--repo', {REPO!r}]); "
     code += "print({'torch', 'transformers'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], env=hub_environment, capture_output=True, text=True)

@@ -19,7 +19,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
-from openrlhf_ebpo.hub import columns, evaluations, run_data
+from openrlhf_ebpo.hub import data_card, evaluations, response_tables, run_data
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.results import SAMPLES
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_rollouts, read_run
@@ -247,13 +247,13 @@ def test_what_is_wrong_is_said(tmp_path, hub, push):
 
 
 def test_every_column_is_explained():
-    assert list(columns.ROLLOUTS) == SCHEMA.names
-    assert list(columns.SAMPLES) == SAMPLES.names
-    assert columns.metric_meaning("eval_math_pass1").startswith("Held-out success: pass@1 in evaluation")
-    assert columns.metric_meaning("eval_math_pass16") == "pass@k: mean over prompts of the best of k rewards"
-    assert columns.metric_meaning("eval_<b>_truncated_rate") == columns.metric_meaning("eval_x_truncated_rate")
-    assert columns.metric_meaning("truncated") == "Truncated: of responses, cut at the token limit (fraction)"
-    assert columns.metric_meaning("correct_format") == columns.OTHER
+    assert list(response_tables.ROLLOUTS) == SCHEMA.names
+    assert list(response_tables.SAMPLES) == SAMPLES.names
+    assert data_card.metric_meaning("eval_math_pass1").startswith("Held-out success: pass@1 in evaluation")
+    assert data_card.metric_meaning("eval_math_pass16") == "pass@k: mean over prompts of the best of k rewards"
+    assert data_card.metric_meaning("eval_<b>_truncated_rate") == data_card.metric_meaning("eval_x_truncated_rate")
+    assert data_card.metric_meaning("truncated") == "Truncated: of responses, cut at the token limit (fraction)"
+    assert data_card.metric_meaning("correct_format") == data_card.OTHER
 
 
 def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path, hub, push):

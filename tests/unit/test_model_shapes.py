@@ -30,7 +30,7 @@ SMALLER = {
 
 
 def damaged(folder, change, **config):
-    hub_runs.export_model(folder, 1, **config)
+    hub_runs.export_model(folder, 1, **hub_runs.CLASS | config)
     changed = {name: change(name, tensor) for name, tensor in hub_runs.tensors(1).items()}
     save_file({n: t for n, t in changed.items() if t is not None}, folder / "model.safetensors", {"format": "pt"})
     return folder
@@ -42,7 +42,7 @@ def no_transformers(monkeypatch):
 
 
 def test_a_complete_model_is_taken(tmp_path):
-    folder = hub_runs.export_model(tmp_path, 1)
+    folder = hub_runs.export_model(tmp_path, 1, **hub_runs.CLASS)
     assert problems(folder) == [] and list(missing_weights(folder)) == []
 
 
@@ -60,7 +60,7 @@ def test_every_weight_of_the_architecture_is_looked_for(tmp_path, damage):
 
 
 def test_an_untied_head_is_a_weight_and_a_tied_one_is_none(tmp_path):
-    folder = hub_runs.export_model(tmp_path, 1, tie_word_embeddings=False)
+    folder = hub_runs.export_model(tmp_path, 1, **hub_runs.CLASS, tie_word_embeddings=False)
     assert "lm_head.weight" in next(missing_weights(folder))
 
 
@@ -78,4 +78,4 @@ def test_what_is_not_known_is_not_refused(tmp_path, config):
     "config", [{"num_hidden_layers": 10**9}, {"text_config": {"num_experts": 10**8}}], ids=json.dumps
 )
 def test_a_configuration_of_endless_parts_is_not_built(config):
-    assert expected_shapes({**hub_runs.CONFIG, **config}) == {}
+    assert expected_shapes({**hub_runs.CONFIG, **hub_runs.CLASS, **config}) == {}

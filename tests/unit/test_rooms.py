@@ -57,7 +57,7 @@ NEED_MORE = {
     f"{PACKAGE}.{name}"
     for name in (
         *("cli.train_ppo_ray", "cli.train_checks", "cli.train_notices"),
-        *("hub.card", "hub.card_metadata", "hub.data_card", "hub.run_data"),
+        *("hub.card", "hub.data_card", "hub.run_data"),
     )
 }
 ONLY_BASE = f"""
