@@ -213,23 +213,16 @@ def check_listing(repo: str, remote: Iterable[str]) -> None:
         HubError: they are in a subfolder, of another type, or missing.
     """
     weights = [path for path in remote if path.endswith(WEIGHTS)]
-    top = [path for path in weights if "/" not in path]
-    if any(path.endswith(".safetensors") for path in top) or not (weights or "config.json" in remote):
+    if any(path.endswith(".safetensors") and "/" not in path for path in weights):
         return
-    if MANIFEST in remote:  # weights were there when it was pushed: `check_manifest` names what is gone
-        return
-    if top:
-        problem = (
-            f"has its weights as {escape_names(top, most=3)}, and only .safetensors are pulled (a pickle can run code)"
-        )
-        remedy = "take a revision with safetensors, or convert them"
-    elif weights:
-        folders = sorted({path.rpartition("/")[0] for path in weights})
-        problem = f"has no weights at its top, but in {escape_names([f'{folder}/' for folder in folders])}"
-        remedy = "download that folder with `hf download REPO --include 'FOLDER/*'`, and name it as the model"
-    else:
-        problem, remedy = "has a config.json and no weights", "take another revision"
-    raise HubError(f"{repo} {problem}: {remedy}. Nothing was downloaded", permanent=True)
+    if MANIFEST in remote or not (weights or "config.json" in remote):
+        return  # weights were there when it was pushed, and `check_manifest` names what is gone; or a prior alone
+    raise HubError(
+        f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a repo are pulled (a pickle "
+        "can run code): take another revision, or convert them; a model in a subfolder is downloaded with `hf download REPO "
+        "--include 'FOLDER/*'`. Nothing was downloaded",
+        permanent=True,
+    )
 
 
 def stays_inside(path: str) -> bool:
