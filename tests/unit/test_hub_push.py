@@ -402,6 +402,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_goes_twice(hub, enviro
     process.send_signal(signal.SIGKILL)
     process.communicate()
     wait_until(lambda: not is_locked(run_dir))  # the process that sends ends with it
+    wait_until(lambda: not hub.at_once)  # what had been sent completely has arrived
     again = hub_command(environment, "push", run_dir)
     out, err = again.communicate(timeout=seconds(60))
     assert again.returncode == 0, out + err
