@@ -9,12 +9,13 @@ an error. Columns:
   speedup              upstream s / ebpo s
   x write              ebpo s / write s
   upstream MiB, ebpo MiB       resident memory at the stage's highest point above what it began with: the kernel's
-                               high-water mark, reset, with free heap given back, before the run whose values are checked
+                               high-water mark, reset, with free heap given back, before the run whose values are
+                               checked
   upstream error, ebpo error   largest |value - reference| / max(1, |reference|) over all tokens
 
-A second table times the stage under every estimator computed here and every part of EBPO, in turns with preset `paper`, no
-KL, micro-batch 8, the smaller size, from a state that has seen 1,000 groups in 1,000 clusters. `x paper` is the median of the
-ratios of processor time in a turn; goal: 1.2 at most, 2 with clusters.
+A second table times the stage under every estimator computed here and every part of EBPO, in turns with preset `paper`,
+no KL, micro-batch 8, the smaller size, from a state that has seen 1,000 groups in 1,000 clusters. `x paper` is the
+median of the ratios of processor time in a turn; goal: 1.2 at most, 2 with clusters.
 
 The last line is `speedup N.N`, for the largest size at micro-batch 8 without KL. Goal: 50 or more, x write at most 3,
 and no more memory than upstream.

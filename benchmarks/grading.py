@@ -3,8 +3,8 @@
     python benchmarks/grading.py
     PYTHONPATH=OTHER_CHECKOUT python benchmarks/grading.py     # the same answers, graded by another version
 
-The answers are the labelled ones of tests/data, with other digits in gold and answer until there are enough. Those that take
-all their time on purpose are left out.
+The answers are the labelled ones of tests/data, with other digits in gold and answer until there are enough. Those that
+take all their time on purpose are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The evaluation harness: tasks, protocols, generation, scoring, metrics, report.
 
-Its name is openrlhf_ebpo.eval, in a checkout too. The commands import by that name, so that `python -m eval.run` there ends
-in the same modules; nothing else is imported as `eval`.
+Its name is openrlhf_ebpo.eval, in a checkout too. The commands import by that name, so that `python -m eval.run` there
+ends in the same modules; nothing else is imported as `eval`.
 
 tasks/        what is asked: questions, gold answers, rules for scoring
 protocols.py  how it is asked and scored: named, versioned sets of settings

@@ -81,8 +81,8 @@ def _is_right(found) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """Return the error and, unless it is a ScoreError, where it was raised, on one line. Errors may repeat a response: no
-    signs for a screen, nor halves of characters, which no file takes. Reports are published: no folders."""
+    """Return the error and, unless it is a ScoreError, where it was raised, on one line. Errors may repeat a response:
+    no signs for a screen, nor halves of characters, which no file takes. Reports are published: no folders."""
     text, places = str(error), []
     if not isinstance(error, ScoreError):
         last = traceback.extract_tb(error.__traceback__)[1:][-1:]

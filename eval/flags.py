@@ -48,7 +48,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--template",
         metavar="NAME_OR_TEXT",
-        help=f"how a question is put: {', '.join(prompts.TEMPLATES)}, {prompts.TRAINING}, or text with {{question}} in it",
+        help=(
+            f"how a question is put: {', '.join(prompts.TEMPLATES)}, {prompts.TRAINING}, or text with {{question}} "
+            f"in it"
+        ),
     )
     add("--chat_template", action=argparse.BooleanOptionalAction, help="put that into the tokenizer's chat template")
     add(
@@ -60,7 +63,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--add_bos",
         action=argparse.BooleanOptionalAction,
-        help="begin prompts with the tokenizer's begin token, as training's --data.add_bos (default: as --model was trained)",
+        help=(
+            "begin prompts with the tokenizer's begin token, as training's --data.add_bos (default: as --model was "
+            "trained)"
+        ),
     )
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add = parser.add_argument_group("questions").add_argument
@@ -133,7 +139,8 @@ def template_kwargs(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
             equals = ""
         if not (equals and name.isidentifier()):
             raise UsageError(
-                f"--template_kwargs {pair}: write NAME=VALUE with a value as JSON has it, such as enable_thinking=false "
+                f"--template_kwargs {pair}: write NAME=VALUE with a value as JSON has it, such as "
+                f"enable_thinking=false "
                 "or 'effort=\"low\"'"
             )
         if name in found:

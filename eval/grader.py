@@ -64,8 +64,8 @@ class Grader:
 
     def grade(self, gold: str, rules: Rules, response: str) -> dict:
         """Return correct; extracted, None without an answer; error: None, "timeout" or "crash" if the answer ended its
-        process, custom_scorer.FAILED and the reason if its scorer raised (it counts as wrong), or NO_GOLD and the reason if the
-        gold cannot be read (it counts for nothing).
+        process, custom_scorer.FAILED and the reason if its scorer raised (it counts as wrong), or NO_GOLD and the
+        reason if the gold cannot be read (it counts for nothing).
 
         Raises:
             GraderError: the processes do not start.

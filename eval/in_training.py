@@ -1,5 +1,5 @@
-"""Evaluations during training (--eval.dataset) as results like any others, of the protocol `training`: one task for each
-data source, as the trainer's metrics have them."""
+"""Evaluations during training (--eval.dataset) as results like any others, of the protocol `training`: one task for
+each data source, as the trainer's metrics have them."""
 
 from __future__ import annotations
 

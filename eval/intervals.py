@@ -3,13 +3,14 @@
 over questions   where would other questions of the kind land? The questions' values vary, sampling noise among them
 across runs      where would these very questions land, answered again? Only the responses vary
 
-Each is Wilson's interval with as many draws as its variance is worth. A draw from [0, 1] with mean m has a variance of at
-most m (1 - m), and k draws of variance v are worth k m (1 - m) / v that come out 0 or 1. Where few of the draws say anything,
-as with three solved questions of thirty, v is guesswork, and most often too small: so it is drawn towards the most that it
-can be, with the weight of a prior, which decides alone where every draw is the same. Intervals therefore have a width always.
+Each is Wilson's interval with as many draws as its variance is worth. A draw from [0, 1] with mean m has a variance of
+at most m (1 - m), and k draws of variance v are worth k m (1 - m) / v that come out 0 or 1. Where few of the draws say
+anything, as with three solved questions of thirty, v is guesswork, and most often too small: so it is drawn towards the
+most that it can be, with the weight of a prior, which decides alone where every draw is the same. Intervals therefore
+have a width always.
 
-The priors are round numbers at which no interval covers less than 93 % (research/interval_coverage.py shows it), and as few as can be
-cover more than 97 %. numpy alone: the Space imports this.
+The priors are round numbers at which no interval covers less than 93 % (research/interval_coverage.py shows it), and as
+few as can be cover more than 97 %. numpy alone: the Space imports this.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ def of_difference(a: np.ndarray, b: np.ndarray, n: int) -> np.ndarray:
     """Return (2, …) interval of mean(b) - mean(a) for a population of questions; a and b are (Q, …), shares right of n
     responses to the same questions (the smaller n, where they differ).
 
-    The distances of both intervals' ends, put together as Newcombe does for independent scores, and shortened as much as the
-    deviation of the questions' differences is less than theirs together. One response counts as having come out otherwise,
-    so that models that agree everywhere are not called alike for certain; a little longer, since two means are known from the
-    same questions.
+    The distances of both intervals' ends, put together as Newcombe does for independent scores, and shortened as much
+    as the deviation of the questions' differences is less than theirs together. One response counts as having come out
+    otherwise, so that models that agree everywhere are not called alike for certain; a little longer, since two means
+    are known from the same questions.
     """
     questions, difference = len(a), b.mean(axis=0) - a.mean(axis=0)
     (a_below, a_above), (b_below, b_above) = _distances(a), _distances(b)

@@ -59,8 +59,8 @@ class StorageError(ReportedError, RuntimeError):
 class Job:
     """A task with n responses to a question, for a model.
 
-    settings: what the responses depend on, as JSON. records: finished questions by id (generate.to_record). append: writes
-    a line of the progress file.
+    settings: what the responses depend on, as JSON. records: finished questions by id (generate.to_record). append:
+    writes a line of the progress file.
     """
 
     task: Task
@@ -141,8 +141,8 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool = False) -> None:
-    """Claim the jobs' directories until `stack` closes, and read what they hold. Results whose task has a changed scorer
-    become progress files again, to be scored as any other; force: everything is moved to superseded/ first.
+    """Claim the jobs' directories until `stack` closes, and read what they hold. Results whose task has a changed
+    scorer become progress files again, to be scored as any other; force: everything is moved to superseded/ first.
 
     Raises:
         UsageError: what is there is from other settings, or another process has it locked.
@@ -185,7 +185,8 @@ def has_another_scorer(job: Job) -> bool:
 
 
 def reopen(job: Job, aside: Path) -> None:
-    """Make the responses of the result a progress file again, in which nothing is missing; the result is kept in `aside`."""
+    """Make the responses of the result a progress file again, in which nothing is missing; the result is kept in
+    `aside`."""
     print(f"{job.task.name}, step {job.model.step}: its scorer has changed, the responses are re-scored", flush=True)
     shutil.copytree(job.directory, aside)
     lines = [{"settings": job.response_settings}, *earlier_records(job.directory)]

@@ -55,8 +55,8 @@ def summarise(correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarr
     Returns:
         questions, samples_per_question; pass@1 with value, interval (95 %, over questions: others of their kind),
         standard_error and run_interval (95 %, across runs: the same questions again; both None with one run); pass@2,
-        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer. Neither maj@k nor
-        no_answer where the classes are not known.
+        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer. Neither maj@k
+        nor no_answer where the classes are not known.
     """
     scores = {name: scored(name, values) for name, values in per_question(correct, classes).items()}
     scores["pass@1"] |= across(correct)

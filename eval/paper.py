@@ -1,4 +1,5 @@
-"""The paper's pass@1, reported by the authors and not measured here: reported.json has the numbers and where they are from."""
+"""The paper's pass@1, reported by the authors and not measured here: reported.json has the numbers and where they are
+from."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_te
 class PromptForm:
     """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
     template, after a system message if there is one. input_template: or else into this text, in place of its {}.
-    source: where it is from, for people. template_kwargs: as Protocol has them; None for none. bos: the prompt begins with
-    the tokenizer's begin token, as with --data.add_bos in training."""
+    source: where it is from, for people. template_kwargs: as Protocol has them; None for none. bos: the prompt begins
+    with the tokenizer's begin token, as with --data.add_bos in training."""
 
     template: str
     chat_template: bool = False
@@ -85,7 +85,8 @@ def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) 
     if template_kwargs and not form.chat_template:
         names = ", ".join(name for name, _ in template_kwargs)
         raise UsageError(
-            f"--template_kwargs {names}: no chat template is used ({form.source}); add --chat_template, or leave them out"
+            f"--template_kwargs {names}: no chat template is used ({form.source}); add --chat_template, or "
+            f"leave them out"
         )
     return replace(form, template_kwargs=template_kwargs or None)
 

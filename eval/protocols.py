@@ -1,6 +1,6 @@
 """Protocols: named, versioned sets of all settings that decide what a score means.
 
-default    T = 1, top-p 1, 20,480 tokens, 32 runs, the prompt that the model was trained with, the last \\boxed{} or else
+default   T = 1, top-p 1, 20,480 tokens, 32 runs, the prompt that the model was trained with, the last \\boxed{} or else
            the last "Answer:" line, math-verify
 greedy     default with T = 0 and one run
 
@@ -41,8 +41,8 @@ class Protocol:
     template: a name in prompts.TEMPLATES, text with {question} in it, or "training" for the one the model was trained
         with; chat_template: whether it goes into the tokenizer's, None for as the model was trained.
     extraction, scorer, scorer_version: how answers are read and compared, for questions without their own scorer.
-    top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
-        as the likeliest. stop: texts that end a response, left out of it.
+    top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as
+        likely as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
     """
 

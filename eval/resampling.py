@@ -1,7 +1,7 @@
 """Two models on the same questions: the difference, its interval, and a paired sign-flip test, seeded and vectorised.
 
-Not scipy.stats.permutation_test: same numbers, as fast, but the Space imports this with numpy alone, and scipy takes 1.6 s
-and 110 MB to import.
+Not scipy.stats.permutation_test: same numbers, as fast, but the Space imports this with numpy alone, and scipy takes
+1.6 s and 110 MB to import.
 """
 
 from __future__ import annotations

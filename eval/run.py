@@ -1,7 +1,7 @@
 """Measure a model, or all checkpoints of a training run, on tasks with answers that can be checked.
 
-Every question gets --n responses from vLLM, all tasks in one pass, over as many GPUs of a Ray cluster as --num_engines and
---tensor_parallel_size say (a CPU does for tiny models). Responses are saved question by question as they come.
+Every question gets --n responses from vLLM, all tasks in one pass, over as many GPUs of a Ray cluster as --num_engines
+and --tensor_parallel_size say (a CPU does for tiny models). Responses are saved question by question as they come.
 
 examples:
   openrlhf-ebpo eval --model Qwen/Qwen3-8B --template dapo --chat_template \\
@@ -232,20 +232,22 @@ def saved(todo: Sequence[Job], total: int) -> str:
 
 
 def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
-    """Notes on results that say little: hardly a response gives an answer that the protocol finds, many have no score of the
-    task's own scorer."""
+    """Notes on results that say little: hardly a response gives an answer that the protocol finds, many have no score
+    of the task's own scorer."""
     lines = []
     for each in found:
         name, task, counts = f"{each.task}, step {each.step}", each.summary["task"], each.summary.get("counts", {})
         if "asked" in task and counts.get("errors"):
             failed = "; ".join(note for note in task["notes"] if jobs.UNSCORED in note)
             lines.append(
-                f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the command: responses are "
+                f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the "
+                f"command: responses are "
                 "kept, and scored again"
             )
         elif "asked" not in task and each.metrics["no_answer"] > MAX_NO_ANSWER:
             lines.append(
-                f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A custom reward may read "
+                f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A custom "
+                f"reward may read "
                 "others; this command does not use it"
             )
     return list(dict.fromkeys(lines))

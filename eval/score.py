@@ -186,8 +186,8 @@ def grade_row(grader: Grader, row: dict, benchmark: Benchmark, named: str) -> di
 
 
 def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pair:
-    """Return what a row asks to compare. benchmark: which the golds are from, and whose rules hold. A row's own `rules` win
-    over them, but for who scores: that is `named`, what --task calls the benchmark.
+    """Return what a row asks to compare. benchmark: which the golds are from, and whose rules hold. A row's own `rules`
+    win over them, but for who scores: that is `named`, what --task calls the benchmark.
 
     Raises:
         GoldError: there is no gold answer. ValueError: another mistake in the row; in words.

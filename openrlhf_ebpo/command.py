@@ -108,7 +108,8 @@ def error_exit(extra: str = "") -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in STACK:
             sys.exit(
-                f"error: {package} is not installed; docs/gpus.md and docs/start.md have the two ways to install the stack"
+                f"error: {package} is not installed; docs/gpus.md and docs/start.md have the two ways to "
+                f"install the stack"
             )
         if not extra or package == "openrlhf_ebpo":
             raise

@@ -48,7 +48,8 @@ def load(path: str, flag: str) -> Any:
 
 def _imported(name: str, named: str) -> ModuleType:
     shared = os.environ.get(SEARCH_PATH, "").split(os.pathsep)
-    # last, so that no file there stands in for an installed package; `python -m` has the current folder, a script has not
+    # last, so that no file there stands in for an installed package; `python -m` has the current folder, a script has
+    # not
     sys.path.extend(folder for folder in (*shared, os.getcwd()) if folder and folder not in sys.path)
     try:
         return importlib.import_module(name)

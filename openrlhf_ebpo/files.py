@@ -15,7 +15,8 @@ TEMPORARY = ".tmp"  # a killed process leaves it
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`; on success it is synced and takes the name, otherwise it is removed."""
+    """Yield a temporary path in the folder of `path`; on success it is synced and takes the name, otherwise it is
+    removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
@@ -88,8 +89,8 @@ def sync(path: str | Path) -> None:
 
 
 def try_lock(file, shared: bool = False) -> bool:
-    """Acquire the lock (flock) of an open file; False if another process holds it. The kernel releases it when the file is closed
-    in every process that shares it, however they end.
+    """Acquire the lock (flock) of an open file; False if another process holds it. The kernel releases it when the file
+    is closed in every process that shares it, however they end.
 
     Raises:
         OSError: the disk has no locks, as some network disks.
@@ -112,8 +113,8 @@ def append_json_line(path: str | Path, value) -> None:
 def read_json_lines(path: str | Path) -> list[dict]:
     """All complete objects; a last line that is still being written, or was torn by a crash, is left out.
 
-    Not pyarrow.dataset(format="json"): it refuses a torn line and a column of two types, takes text like a date for one,
-    and gives every row the columns of all.
+    Not pyarrow.dataset(format="json"): it refuses a torn line and a column of two types, takes text like a date for
+    one, and gives every row the columns of all.
     """
     try:
         lines = Path(path).read_text().splitlines(keepends=True)

@@ -57,12 +57,15 @@ ADVICE = {
 }
 # A 403 that is not about rights, by a word of the Hub's own message.
 REFUSALS = {
-    "create_pr": "the repo takes only pull requests from this token, which this command does not open: ask its owner for "
+    "create_pr": "the repo takes only pull requests from this token, which "
+    "this command does not open: ask its owner for "
     "write access, or choose a repo of yours",
     "storage": "the account's storage is full: delete something there, or choose a plan with more of it",
     "quota": "the account has used up its quota: delete something there, or choose a plan with more of it",
     "too many": "the account has as many repos as it may have: delete some, or make them public",
-    "private repo": "the account may have no more private repos: delete some, make them public (--public), or choose a plan",
+    "private repo": (
+        "the account may have no more private repos: delete some, make them public (--public), or choose a plan"
+    ),
 }
 PERMANENT = {400, 401, 402, 403, 413, 422}
 GATED = "it is gated: ask for access on its page at the Hub, logged in as the token's owner"
@@ -122,8 +125,8 @@ def require_client() -> None:
 
 
 def limit_waiting(seconds: float) -> None:
-    """Limit every call of this process to `seconds` without a byte: the client sets no limit, and some of its calls turn
-    httpx's default off."""
+    """Limit every call of this process to `seconds` without a byte: the client sets no limit, and some of its calls
+    turn httpx's default off."""
     from huggingface_hub import get_session, set_client_factory
     from huggingface_hub.utils import httpx  # httpx2 in huggingface_hub 2
 
@@ -148,7 +151,8 @@ limit_waiting.seconds = None
 
 
 def refuse_compressed(response) -> None:
-    """Fail on a compressed body, which is never asked for: 808 bytes can unpack to 1 GB in memory before anything is checked.
+    """Fail on a compressed body, which is never asked for: 808 bytes can unpack to 1 GB in memory before anything is
+    checked.
 
     Raises:
         HubError: with the encoding.
@@ -202,15 +206,16 @@ def retry_after(response) -> float | None:
 
 
 def redact_record(record: logging.LogRecord) -> bool:
-    """Clean a record: the client logs upload addresses with their signatures when it retries, and what the Hub warns of."""
+    """Clean a record: the client logs upload addresses with their signatures when it retries, and what the Hub warns
+    of."""
     record.msg, record.args = printable(redacted_text(record.getMessage())), ()
     return True
 
 
 @contextmanager
 def hub_errors(doing: str) -> Iterator[None]:
-    """Turn every error of the client into a HubError. Some of them are untyped: a JSON error for a 503, a RuntimeError for
-    a refused upload, a transport error."""
+    """Turn every error of the client into a HubError. Some of them are untyped: a JSON error for a 503, a RuntimeError
+    for a refused upload, a transport error."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             yield
@@ -292,7 +297,8 @@ def _server_message(response) -> str:
 
 
 def pause_after(failures: int, error: HubError | None = None) -> float:
-    """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or as long as the Hub asks, an hour at most."""
+    """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or as long as the Hub asks, an hour at
+    most."""
     requested = (error.retry_after if error else None) or 0.0
     own = positive_number(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
     return max(min(own, MAX_BACKOFF_SECONDS), min(requested, MAX_RETRY_AFTER_SECONDS))
@@ -325,8 +331,8 @@ def retrying(
 
 
 def in_time(action: Callable[[], T], doing: str, size: float = 0) -> T:
-    """The result of `action`, which runs in a process of its own that is killed after CALLS_PER_ATTEMPT timeouts and what
-    `size` bytes take. The process ends with this one.
+    """The result of `action`, which runs in a process of its own that is killed after CALLS_PER_ATTEMPT timeouts and
+    what `size` bytes take. The process ends with this one.
 
     Raises:
         HubError: it did not end in time, or died; or what `action` raises.

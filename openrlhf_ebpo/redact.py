@@ -1,7 +1,8 @@
 """Secrets stay out of everything that is printed, written or published: the one list of what a secret looks like.
 
 A secret is told by its own form (`without_secrets`), by standing in an address (`redacted_text`), or by the name under
-which it is kept (`is_secret`). Home folders, which tell who somebody is, stay out of what is published (`without_homes`).
+which it is kept (`is_secret`). Home folders, which tell who somebody is, stay out of what is published
+(`without_homes`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def _mixed(signs: str, least: int) -> str:
 
 
 # By form, in texts of anybody: prompts, templates, other people's files. Written for Python's `re` and for RE2 alike,
-# which reads whole columns of text at once (hub/response_tables.py). A repetition with a large limit, such as {1,200}, makes RE2 a
-# hundred times slower.
+# which reads whole columns of text at once (hub/response_tables.py). A repetition with a large limit, such as {1,200},
+# makes RE2 a hundred times slower.
 CREDENTIALS = r"://(?:[^/\s\"'?#,:@]*:[^/\s\"'?#,]+|[^/\s\"'?#,:@]{12,})@"  # user and password in an address
 _LABELS = (
     r"(?:aws_)?secret_access_key|aws_session_token|x-api-key|api[_-]?key|(?:auth|access|api|refresh)[_-]?token"
@@ -62,8 +63,10 @@ TOKENS = "|".join(
         r"\b[MNO][A-Za-z0-9_\-]{23,27}\.[A-Za-z0-9_\-]{6}\.[A-Za-z0-9_\-]{27,}",  # Discord
         r"\b[0-9]{8,10}:AA[A-Za-z0-9_\-]{32,}",  # Telegram
         r"pypi-AgEI[A-Za-z0-9_\-]{16,}|npm_[A-Za-z0-9]{36}",
-        r"\bdapi[0-9a-f]{32}|\bhv[sb]\.[A-Za-z0-9_\-]{24,}|\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}",  # Databricks, Vault, SendGrid
-        r"\bdckr_[po]at_[A-Za-z0-9_\-]{20,}|\bdo[opr]_v1_[0-9a-f]{64}|\bglsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}",  # Docker, DigitalOcean, Grafana
+        # Databricks, Vault, SendGrid
+        r"\bdapi[0-9a-f]{32}|\bhv[sb]\.[A-Za-z0-9_\-]{24,}|\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}",
+        # Docker, DigitalOcean, Grafana
+        r"\bdckr_[po]at_[A-Za-z0-9_\-]{20,}|\bdo[opr]_v1_[0-9a-f]{64}|\bglsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}",
         r"eyJ[A-Za-z0-9_\-]{6,500}\.[A-Za-z0-9_\-]{6,}(?:\.[A-Za-z0-9_\-]*)?",  # JSON web tokens
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|$)",
     )
@@ -107,8 +110,8 @@ _COMMON_PASSWORDS = frozenset(
 )
 _RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
 
-# Home folders of anybody: /home/NAME, /Users/NAME, /root, C:\Users\NAME (in JSON with two backslashes). Not behind a name or
-# a sign of an address: https://host/home/x is a page, s3://home/x a bucket.
+# Home folders of anybody: /home/NAME, /Users/NAME, /root, C:\Users\NAME (in JSON with two backslashes). Not behind a
+# name or a sign of an address: https://host/home/x is a page, s3://home/x a bucket.
 HOME = re.compile(
     r"(?<![\w.~%-])(?<!:/)(?:/home/[\w.@+-]{1,64}|/Users/[\w.@+-]{1,64}|/root(?![\w.-])"
     r"|[A-Za-z]:\\{1,2}Users\\{1,2}(?:[^\\/:*?\"<>|\r\n]{1,64}(?=\\)|[^\\/\s:*?\"<>|]{1,64}))"
@@ -143,7 +146,8 @@ def holds_secret(name: str, value: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """`text` without what looks like a secret wherever it stands; everything else stays, addresses and placeholders too."""
+    """`text` without what looks like a secret wherever it stands; everything else stays, addresses and placeholders
+    too."""
     text = _CREDENTIALS.sub(lambda match: match[0] if is_placeholder(match[0]) else f"://{REDACTED}@", text)
     text = _LABELLED.sub(_after_its_label, text)
     return _TOKENS.sub(lambda match: match[0] if is_placeholder(match[0]) else REDACTED, text)
@@ -155,7 +159,8 @@ def _after_its_label(match: re.Match) -> str:
 
 
 def is_placeholder(secret: str) -> bool:
-    """True if a match only stands for a secret, in an explanation: hf_xxxx, your_key_1, postgres://user:password@host."""
+    """True if a match only stands for a secret, in an explanation: hf_xxxx, your_key_1,
+    postgres://user:password@host."""
     if secret.startswith("://"):
         user, _, password = secret[3:-1].partition(":")
         secret = password or user

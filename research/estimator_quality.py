@@ -1,14 +1,16 @@
-"""Measure how far each baseline is from the best one: mean squared error against the true success rate, over the Bayes risk.
+"""Measure how far each baseline is from the best one: mean squared error against the true success rate, over the Bayes
+risk.
 
-Success rates p of prompts are drawn from a known distribution, G responses of each succeed or fail, and an estimator gives
-its baseline V. The best possible baseline is the posterior mean of p; its error is the Bayes risk, and a table shows
-E (V − p)² divided by it: 1.000 is the best, 1.250 has a quarter more error. In the simulated tables the part of the error
-that no baseline can remove is taken as its exact mean, which leaves E (V − E[p | rewards])² to be simulated; ± is one
-standard error over seeds. Everything but the first table runs through the estimator that trains.
+Success rates p of prompts are drawn from a known distribution, G responses of each succeed or fail, and an estimator
+gives its baseline V. The best possible baseline is the posterior mean of p; its error is the Bayes risk, and a table
+shows E (V − p)² divided by it: 1.000 is the best, 1.250 has a quarter more error. In the simulated tables the part of
+the error that no baseline can remove is taken as its exact mean, which leaves E (V − E[p | rewards])² to be simulated;
+± is one standard error over seeds. Everything but the first table runs through the estimator that trains.
 
 1. In closed form: p ~ Beta(a, b), moments known exactly.
 2. Presets: the same prompts, 128 a step, moments estimated as in a run.
-3. Histories: with gaussian prior, σ² within and τ² corrected; the mean success rate stands still, or rises from 0.17 to 0.8
+3. Histories: with gaussian prior, σ² within and τ² corrected; the mean success rate stands still, or rises from 0.17 to
+0.8
    over the run. `half_life 4` is a half-life of 4 steps.
 4. Clusters: p ~ Beta around its cluster's mean; the best baseline knows every cluster's mean.
 """

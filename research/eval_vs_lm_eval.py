@@ -18,12 +18,13 @@ lm-eval is not part of this project's environment. Put it and what it imports in
 replace an installed package:
 
   pip install --no-deps --target lm_eval_0.4.13 lm-eval==0.4.13 evaluate sacrebleu rouge-score sqlitedict word2number \\
-      more-itertools nltk portalocker colorama pytablewriter DataProperty mbstrdecoder pathvalidate tabledata tcolorpy typepy
+      more-itertools nltk portalocker colorama pytablewriter DataProperty mbstrdecoder pathvalidate tabledata tcolorpy
+      typepy
   python research/eval_vs_lm_eval.py --lm_eval_path lm_eval_0.4.13
 
-The model is a tiny one that is first trained to add in steps (--steps), so that some of its answers are right. Its tokens
-cost next to nothing, so this compares the harnesses' own work, and is the hardest case. Both engines are vLLM as it
-comes, with the same kernels and the same sequences at a time.
+The model is a tiny one that is first trained to add in steps (--steps), so that some of its answers are right. Its
+tokens cost next to nothing, so this compares the harnesses' own work, and is the hardest case. Both engines are vLLM as
+it comes, with the same kernels and the same sequences at a time.
 """
 
 from __future__ import annotations

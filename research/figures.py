@@ -13,7 +13,8 @@ from openrlhf_ebpo.errors import UsageError
 from paper import baseline, dynamics, ordering, prior, real_stack
 from paper.catalogue import FULL, QUICK, Figure, Size
 
-ABOUT = """Measure what the paper's analysis figures show, on a small network, a bandit and simulated prompts, and draw it.
+ABOUT = """Measure what the paper's analysis figures show, on a small network, a bandit and simulated prompts, and
+draw it.
 
 For each figure DIR gets NAME.png, NAME.csv and NAME.md: what the paper says, what was run, what came out. What is
 measured is kept in DIR/measured.jsonl, a line a unit of work: the same command resumes where it was interrupted, and
@@ -100,7 +101,8 @@ def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> N
 
 
 def write_docs(output: Path, docs: Path) -> None:
-    """Put the figures of `output` between the two marks of docs/results/figures.md, and their files below docs/images/."""
+    """Put the figures of `output` between the two marks of docs/results/figures.md, and their files below
+    docs/images/."""
     sys.path.append(str(SCRIPTS))
     from docs_tables import with_table
 

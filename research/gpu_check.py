@@ -28,10 +28,12 @@ MACHINE = "machine"
 CPU_PATIENCE = 4  # a rehearsal takes so many times as long, on a few cores
 PAIRS = 3
 OWN_PACKAGES = ("psutil", "pyarrow", "pytest", "pytest_timeout", "reasoning_gym", "scipy", "wrapt")  # besides the stack
-ABOUT = """Check that everything runs on this machine's GPU: versions, the tests marked gpu, training, kill, resume and verify in every
+ABOUT = """Check that everything runs on this machine's GPU: versions, the tests marked gpu, training, kill, resume
+and verify in every
 mode, trainer against vLLM, EBPO's time and memory against group_norm's. Writes REPORT_DIR/report.md and report.json.
 
-Under 15 minutes on one H100-class GPU (an estimate). A repeated command keeps the parts that have passed and runs the others; after
+Under 15 minutes on one H100-class GPU (an estimate). A repeated command keeps the parts that have passed and runs
+the others; after
 a change of code, versions or machine name another REPORT_DIR. docs/gpus.md describes each part.
 
 exit status: 0 all parts passed, 1 a part failed, 2 a wrong flag"""

@@ -1,13 +1,14 @@
-"""Measure the gradient of one batch: each estimator's effective sample size and bias, on the small transformer of learning.py.
+"""Measure the gradient of one batch: each estimator's effective sample size and bias, on the small transformer of
+learning.py.
 
-At the warm start of a cell many batches are drawn, and each estimator gives a gradient g for each, from the same responses.
-With batches i and j that share nothing, g_i·g_j is ‖E g‖² plus noise of mean 0; so, over all pairs,
+At the warm start of a cell many batches are drawn, and each estimator gives a gradient g for each, from the same
+responses. With batches i and j that share nothing, g_i·g_j is ‖E g‖² plus noise of mean 0; so, over all pairs,
 
     signal = mean of g_i·g_j,  noise = mean ‖g_i‖² − signal,  effective sample size = signal / noise over Dr. GRPO's:
 
 2.0 means that one batch is worth two of Dr. GRPO's. The scale of the advantages does not matter. Bias is shown as the
-cosine of E g and Dr. GRPO's, whose gradient is the true one up to scale, from pairs of different batches too: 1 means that
-the direction is right. Both with 95 % t-intervals over seeds. A minute or two a cell on one core.
+cosine of E g and Dr. GRPO's, whose gradient is the true one up to scale, from pairs of different batches too: 1 means
+that the direction is right. Both with 95 % t-intervals over seeds. A minute or two a cell on one core.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""Measure how often the 95 % intervals of the evaluation hold the truth, with simulated models, whose success rates are known.
+"""Measure how often the 95 % intervals of the evaluation hold the truth, with simulated models, whose success rates are
+known.
 
-A question's success rate is drawn from a Beta distribution, its n responses are right that often. Held against the truth:
+A question's success rate is drawn from a Beta distribution, its n responses are right that often. Held against the
+truth:
   questions   a score's interval over questions, and the score of the population: pass@1, pass@k, maj@k
   runs        pass@1's interval across runs, and the mean success rate of the very questions that were drawn
   difference  of two models' pass@1 on the same questions, whose success rates are correlated
 
-maj@k twice: wrong answers all alike, and all different. A table of percentages, one column for each n. `!` marks what lies
-outside 93 to 97 % by more than three standard errors of the simulation. Above 97 % is not a fault (`+`) where fewer than
-five questions' worth of successes or of failures are expected: nothing between "all alike" and "not all" is seen there, and
-an interval that is always wide enough is then too wide as often. A minute or two on one core; numpy and scipy.
+maj@k twice: wrong answers all alike, and all different. A table of percentages, one column for each n. `!` marks what
+lies outside 93 to 97 % by more than three standard errors of the simulation. Above 97 % is not a fault (`+`) where
+fewer than five questions' worth of successes or of failures are expected: nothing between "all alike" and "not all" is
+seen there, and an interval that is always wide enough is then too wide as often. A minute or two on one core; numpy and
+scipy.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """The two numbers that say which baseline wins, p and κ, measured on the small transformer; and what they predict.
 
-κ = E[‖s‖² | fail] / E[‖s‖² | pass] with the true gradient s of every single response, at the warm start of each cell, next to the
-proxy that training has for nothing, Σ (1 − π)² over a response's tokens. Predicted is the effective sample size that
-gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth (lab/variance_formulas.py).
+κ = E[‖s‖² | fail] / E[‖s‖² | pass] with the true gradient s of every single response, at the warm start of each cell,
+next to the proxy that training has for nothing, Σ (1 − π)² over a response's tokens. Predicted is the effective sample
+size that gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth
+(lab/variance_formulas.py).
 
     python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
-    python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions next to the measurements
-    python research/kappa.py --model runs/smollm2/model --tasks 60 --output runs/smollm2_kappa        a language model's κ
+    python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions next to the
+    measurements
+    python research/kappa.py --model runs/smollm2/model --tasks 60 --output runs/smollm2_kappa      a language model's κ
     python research/kappa.py --model docs/results/kappa_smollm2_sums.json                   the same from saved scores
 
---model samples 8 responses to each task, saves their scores task by task, and prints κ of all that are there; repeat to resume, or
-with more --tasks. --compare reads measurements that `gradient_variance.py --export FILE` wrote (--measured FILE).
+--model samples 8 responses to each task, saves their scores task by task, and prints κ of all that are there; repeat to
+resume, or with more --tasks. --compare reads measurements that `gradient_variance.py --export FILE` wrote (--measured
+FILE).
 """
 
 from __future__ import annotations
@@ -148,8 +151,8 @@ def of_seed(cell: Cell, seed: int, weights: torch.Tensor, responses: int) -> dic
 
 
 def scores(shape, weights, prompts, rollouts: policy.Rollouts, passed: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """‖s‖² of each response, (M, G); ‖E[r s]‖² from pairs of responses to different prompts, and the mean of each prompt's own from
-    pairs of responses to the same.
+    """‖s‖² of each response, (M, G); ‖E[r s]‖² from pairs of responses to different prompts, and the mean of each
+    prompt's own from pairs of responses to the same.
 
     Every response has a copy of the weights for itself, so that one backward pass gives all their gradients apart.
     """
@@ -189,7 +192,8 @@ def ebpo_shrinkage(cell: Cell, seed: int, weights: torch.Tensor, steps: int = 10
 
 
 def of_two_numbers(name: str, p: float, kappa: float, shrinkage: float, group: int) -> float:
-    """Effective sample size over leave-one-out's, Dr. GRPO's up to scale, from p and κ alone: as if all prompts were alike."""
+    """Effective sample size over leave-one-out's, Dr. GRPO's up to scale, from p and κ alone: as if all prompts were
+    alike."""
     constants = {"score_weighted": variance_formulas.best_constant(p, kappa), "raw_reward": 0.0}
     if name in constants:
         mine = variance_formulas.with_baseline(p, kappa, constants[name])
@@ -201,7 +205,8 @@ def of_two_numbers(name: str, p: float, kappa: float, shrinkage: float, group: i
 def of_every_response(
     name: str, rates: np.ndarray, passed: np.ndarray, norms: np.ndarray, found: dict, group: int
 ) -> float:
-    """The same from each prompt's success rate and each response's norm, and with what the responses to a prompt share."""
+    """The same from each prompt's success rate and each response's norm, and with what the responses to a prompt
+    share."""
 
     def noise(shrinkage: float, target: float) -> float:
         means = ((1 - shrinkage) * rates + shrinkage * target)[:, None]
@@ -238,7 +243,8 @@ def predicted_row(each: dict) -> list[str]:
 
 
 def compare(predicted: list[dict], measured: dict[str, dict[str, list[float]]], plot: Path | None) -> None:
-    """A row for each cell and estimator: predicted, measured, and their ratio; log ratios, a number a seed, in `measured`."""
+    """A row for each cell and estimator: predicted, measured, and their ratio; log ratios, a number a seed, in
+    `measured`."""
     rows, series = [], {name: [] for name in PREDICTED}
     for each in predicted:
         for name in PREDICTED:

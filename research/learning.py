@@ -1,9 +1,9 @@
 """Advantage estimators compared by what a policy learns: many seeds of a small transformer in one process.
 
 The quickstart's task (words to spell backward, exact match) and the real command's policy loss (PPO clip 0.2, mean over
-tokens) and optimizer (Adam, betas 0.9 and 0.95, gradient norm at most 1, constant learning rate after a warm-up), without
-Ray and vLLM. All seeds are one batch. A seed has its own warm start, prompts and random numbers; all estimators of a
-seed begin with the same policy and see the same prompts. Success on held-out words, and with it pass@k, is exact:
+tokens) and optimizer (Adam, betas 0.9 and 0.95, gradient norm at most 1, constant learning rate after a warm-up),
+without Ray and vLLM. All seeds are one batch. A seed has its own warm start, prompts and random numbers; all estimators
+of a seed begin with the same policy and see the same prompts. Success on held-out words, and with it pass@k, is exact:
 the policy's probability of the one right answer.
 
     python research/learning.py --list                              cells and estimators
@@ -11,7 +11,8 @@ the policy's probability of the one right answer.
     python research/learning.py --table --output runs/bench         the tables, in Markdown, of what is there
 
 An estimator is a name of the registry, or your class (MODULE:NAME). EBPO's presets and parts follow its name
-(ebpo.corrected+weights=score); +entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other random
+(ebpo.corrected+weights=score); +entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other
+random
 numbers: two replicates of one estimator show what difference is noise.
 """
 

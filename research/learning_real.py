@@ -1,16 +1,17 @@
 """Estimators compared by what a model learns on the real stack: Ray, DeepSpeed, vLLM; synchronous and asynchronous.
 
-The quickstart's model and task, G = 2: two to three minutes a training on two cores. Every seed has its own order of prompts and
-its own sampling. All estimators of a seed begin with the same model and are given the same prompts in the same order; success is
-that on held-out tasks after the last step. EBPO's presets follow its name (ebpo.robust).
+The quickstart's model and task, G = 2: two to three minutes a training on two cores. Every seed has its own order of
+prompts and its own sampling. All estimators of a seed begin with the same model and are given the same prompts in the
+same order; success is that on held-out tasks after the last step. EBPO's presets follow its name (ebpo.robust).
 
     python research/learning_real.py --output runs/learning_real             train what is not there yet
     python research/learning_real.py --sampling queue-4 --estimators group_norm ebpo ebpo.robust --output runs/async
     python research/learning_real.py --table --output runs/async             the tables, in Markdown, of what is there
-    python research/learning_real.py --table --output docs/results/learning_real.json      the same of what --export wrote
+    python research/learning_real.py --table --output docs/results/learning_real.json    the same of what --export wrote
 
-Asynchronous tables also say how many steps older than the trainer's the weights were that finished a sample, on average: a queue of
-four batches fills only where generation is the faster part. An interrupted call resumes where it stopped.
+Asynchronous tables also say how many steps older than the trainer's the weights were that finished a sample, on
+average: a queue of four batches fills only where generation is the faster part. An interrupted call resumes where it
+stopped.
 """
 
 from __future__ import annotations

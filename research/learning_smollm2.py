@@ -1,20 +1,23 @@
-"""Estimators compared on a language model: SmolLM2-135M-Instruct learns a kind of reasoning-gym's tasks on the real stack.
+"""Estimators compared on a language model: SmolLM2-135M-Instruct learns a kind of reasoning-gym's tasks on the real
+stack.
 
-Every training of a seed begins with the same model, is given the same prompts in the same order, and samples as many responses.
-Before the first step of all and after the last of each training the held-out tasks are sampled SAMPLES times each: pass@1 in the
-table's `mean`, then pass@k. Intervals are over seeds. The model comes from PyPI (docs/start.md); without a network, put its folder
-at `model` in --output.
+Every training of a seed begins with the same model, is given the same prompts in the same order, and samples as many
+responses. Before the first step of all and after the last of each training the held-out tasks are sampled SAMPLES times
+each: pass@1 in the table's `mean`, then pass@k. Intervals are over seeds. The model comes from PyPI (docs/start.md);
+without a network, put its folder at `model` in --output.
 
-    python research/learning_smollm2.py --output runs/smollm2              two cores, hours: 20 trainings; repeat to resume
+    python research/learning_smollm2.py --output runs/smollm2           two cores, hours: 20 trainings; repeat to resume
     python research/learning_smollm2.py --minutes 120 --output runs/smollm2             as many of them as fit
     python research/learning_smollm2.py --table --export docs/results/learning_smollm2.json --output runs/smollm2
     python research/learning_smollm2.py --responses 128 --groups 2 4 --output runs/sums              for one GPU
-    python research/learning_smollm2.py --tiny --seeds 1 --output runs/tiny      does it all run? A model with random weights
+    python research/learning_smollm2.py --tiny --seeds 1 --output runs/tiny      does it all run? A model with random
+    weights
 
-MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 in front of it make a step on two cores 1.5 times as fast, and take 14 GB
-for the policy instead of 8 (docs/start.md).
+MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 in front of it make a step on two cores 1.5 times as fast, and
+take 14 GB for the policy instead of 8 (docs/start.md).
 
-An interrupted call resumes with the training that was interrupted, from its start. EBPO's presets follow its name (ebpo.robust).
+An interrupted call resumes with the training that was interrupted, from its start. EBPO's presets follow its name
+(ebpo.robust).
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ END = "<|im_end|>\n"
 
 
 class Task(NamedTuple):
-    """kind, settings: reasoning-gym's. examples: questions with answers, before the question; an answer that is marked opens
-    its line, or the reward takes all of the response for it. tokens: of a response, at most."""
+    """kind, settings: reasoning-gym's. examples: questions with answers, before the question; an answer that is marked
+    opens its line, or the reward takes all of the response for it. tokens: of a response, at most."""
 
     kind: str
     settings: dict
@@ -93,12 +96,14 @@ TASKS = {
         {"difficulty": 1.0},
         [
             (
-                "Ann has 12 pears. She gives 5 of them to Tom and buys 8 more. How many pears does Ann have? Give the result as "
+                "Ann has 12 pears. She gives 5 of them to Tom and buys 8 more. How many pears does Ann have? "
+                "Give the result as "
                 "your final answer. Do not include units.",
                 "12 - 5 = 7, 7 + 8 = 15\nAnswer: 15",
             ),
             (
-                "A box holds 6 rows of 4 cups. Each cup costs $3. How much do all the cups of a box cost? Give the result as "
+                "A box holds 6 rows of 4 cups. Each cup costs $3. How much do all the cups of a box cost? Give "
+                "the result as "
                 "your final answer. Do not include units.",
                 "6 * 4 = 24, 24 * 3 = 72\nAnswer: 72",
             ),

@@ -1,18 +1,22 @@
-"""The cost of this package per step: a training with upstream's estimator and all of ours off, against one with all of ours on.
+"""The cost of this package per step: a training with upstream's estimator and all of ours off, against one with all of
+ours on.
 
 Both arms run the same training on their own Ray, at learning rate 0 so that both generate equally much, one after the
-other, in pairs; the order within a pair alternates. Compared are medians of the seconds from one logged step to the next.
+other, in pairs; the order within a pair alternates. Compared are medians of the seconds from one logged step to the
+next.
 
-  off   --advantage_estimator group_norm (OpenRLHF's own code), no rollouts kept, --logger.no_policy_metrics. What cannot be off:
+  off   --advantage_estimator group_norm (OpenRLHF's own code), no rollouts kept, --logger.no_policy_metrics. What
+    cannot be off:
         the seams, without which OpenRLHF does not run here, the guard around rewards, and the line in metrics.jsonl
   on    --advantage_estimator ebpo, all rollouts kept, policy metrics, prior.json, and all else that is on by default
 
-The model is a tiny one, or with --large a Qwen3 of 0.5 billion random weights, for a GPU. The table has what each arm's steps
-spend where (phase/* of metrics.jsonl), so that a ratio above the goal names its cause. Below it: the share of our own code in the
-trainer's process (goal: under 1 %), the seconds from the command to the first step, the GPU's memory, and `overhead N.NNN`, the geometric
-mean of the pairs' ratios on / off with Student's interval (goal: at most 1.00).
+The model is a tiny one, or with --large a Qwen3 of 0.5 billion random weights, for a GPU. The table has what each arm's
+steps spend where (phase/* of metrics.jsonl), so that a ratio above the goal names its cause. Below it: the share of our
+own code in the trainer's process (goal: under 1 %), the seconds from the command to the first step, the GPU's memory,
+and `overhead N.NNN`, the geometric mean of the pairs' ratios on / off with Student's interval (goal: at most 1.00).
 
-overhead.json and overhead.md in --output hold the same. The same command resumes after the last finished pair; more --pairs add to them.
+overhead.json and overhead.md in --output hold the same. The same command resumes after the last finished pair; more
+--pairs add to them.
 """
 
 from __future__ import annotations
@@ -149,7 +153,8 @@ def times(rows: Sequence[dict], started: float) -> dict[str, float]:
 
 
 def summary(pairs: Sequence[dict]) -> dict:
-    """Ratios on / off as (mean, low, high), None for one pair or where nothing was measured; `own` is a share of a step."""
+    """Ratios on / off as (mean, low, high), None for one pair or where nothing was measured; `own` is a share of a
+    step."""
     own = [sum(pair["on"].get(name, 0.0) for name in OWN) / pair["on"][STEP] for pair in pairs]
     found = {"own": float(np.mean(own)), FIRST: float(np.median([pair["on"][FIRST] for pair in pairs]))}
     for name, key in (("overhead", STEP), ("memory", MEMORY)):

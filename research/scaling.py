@@ -1,8 +1,9 @@
 """The controller's cost of one step: time and memory of the advantage stage and of the run log.
 
-A row for each size, RESPONSESxTOKENS, in seconds of processor time and MiB of memory above what was there (tensors: the padded ones
-that OpenRLHF makes of the responses; stage: advantages; collect: what the run log takes from a step; log: its thread, which decodes
-and writes meanwhile; file: Parquet of random text, about twice what text takes). It takes about 60 bytes of memory a token.
+A row for each size, RESPONSESxTOKENS, in seconds of processor time and MiB of memory above what was there (tensors: the
+padded ones that OpenRLHF makes of the responses; stage: advantages; collect: what the run log takes from a step; log:
+its thread, which decodes and writes meanwhile; file: Parquet of random text, about twice what text takes). It takes
+about 60 bytes of memory a token.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measure how fast the Space is for its visitors: its start, long runs drawn in a browser, clicks over a million rollout
-rows, many visitors of one view, and memory.
+"""Measure how fast the Space is for its visitors: its start, long runs drawn in a browser, clicks over a million
+rollout rows, many visitors of one view, and memory.
 
-The data is made first (about 10 s, 250 MB in a temporary folder). Everything is asked over HTTP of an app in a process of
-its own; drawing is measured in Chromium, if it is there, from opening the address to the last visible panel: once with
-nothing in the browser's cache, and once more.
+The data is made first (about 10 s, 250 MB in a temporary folder). Everything is asked over HTTP of an app in a process
+of its own; drawing is measured in Chromium, if it is there, from opening the address to the last visible panel: once
+with nothing in the browser's cache, and once more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ CLICKS = {  # over all rows, after the first look at them
     "text in all answers": {"steps": "all", "text": "nobody wrote this"},
 }
 VISITORS = 20
-DRAWN = """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top < innerHeight);
+DRAWN = """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top <
+innerHeight);
                    return seen.length && seen.every(p => p.dataset.drawn); }"""
 
 

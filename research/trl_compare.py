@@ -1,17 +1,21 @@
-"""Estimators compared in TRL: EBPOTrainer against TRL's own GRPOTrainer, on one GPU or on a CPU, with transformers' generation.
+"""Estimators compared in TRL: EBPOTrainer against TRL's own GRPOTrainer, on one GPU or on a CPU, with transformers'
+generation.
 
-For machines that have torch, transformers, accelerate and peft alone: requirements/gpu-trl.txt names the few wheels that they lack.
-Every training of a seed begins with the same model and is given the same prompts in the same order. Before and after it the
-held-out tasks are answered 8 times each at temperature 1, and once greedily. Intervals are over seeds.
+For machines that have torch, transformers, accelerate and peft alone: requirements/gpu-trl.txt names the few wheels
+that they lack. Every training of a seed begins with the same model and is given the same prompts in the same order.
+Before and after it the held-out tasks are answered 8 times each at temperature 1, and once greedily. Intervals are over
+seeds.
 
-    python research/trl_compare.py --check --output runs/trl           minutes: versions, and both presets killed and resumed
-    python research/trl_compare.py --model MODEL --tasks tasks.jsonl --reward reward.py --output runs/trl   repeat to resume
+    python research/trl_compare.py --check --output runs/trl      minutes: versions, and both presets killed and resumed
+    python research/trl_compare.py --model MODEL --tasks tasks.jsonl --reward reward.py --output runs/trl   repeat to
+    resume
     python research/trl_compare.py --table --output runs/trl           the table of what is there
     python research/trl_compare.py --export FILE --output runs/trl     and one JSON of its records
 
-tasks.jsonl has {"prompt": ..., "label": ...} on each line; the first --heldout lines are held out. reward.py is OpenRLHF's:
-reward_func(queries, prompts, labels). `group_norm` is TRL's GRPOTrainer itself; other names are the registry's, and
-ebpo.robust is a preset. Without --model a small Qwen3 with random weights repeats a letter (--check, rehearsals).
+tasks.jsonl has {"prompt": ..., "label": ...} on each line; the first --heldout lines are held out. reward.py is
+OpenRLHF's: reward_func(queries, prompts, labels). `group_norm` is TRL's GRPOTrainer itself; other names are the
+registry's, and ebpo.robust is a preset. Without --model a small Qwen3 with random weights repeats a letter (--check,
+rehearsals).
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ def evaluated(page: Page) -> bool:
 def drawn(page: Page) -> None:
     """Until every panel in sight has its lines."""
     page.wait_for_function(
-        """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top < innerHeight);
+        """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top <
+        innerHeight);
                    return seen.length && seen.every(p => p.dataset.drawn); }"""
     )
     page.wait_for_timeout(500)  # fonts

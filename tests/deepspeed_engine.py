@@ -4,8 +4,8 @@ from pathlib import Path
 
 
 class Engine:
-    """Writes a checkpoint as DeepSpeed does: the files, then `latest` if it is asked to. Loads as it does: by the tag, or
-    else by `latest`; nothing without either."""
+    """Writes a checkpoint as DeepSpeed does: the files, then `latest` if it is asked to. Loads as it does: by the tag,
+    or else by `latest`; nothing without either."""
 
     global_steps = 7
 

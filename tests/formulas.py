@@ -1,5 +1,5 @@
-"""Mathematics as models write it. RENDERED: each holds a formula, and none of its source may be left on the page. TEXT: none
-is a formula. PARTLY: a part of it, given next to it, stays as it was written, the rest is drawn."""
+"""Mathematics as models write it. RENDERED: each holds a formula, and none of its source may be left on the page. TEXT:
+none is a formula. PARTLY: a part of it, given next to it, stays as it was written, the rest is drawn."""
 
 RENDERED = (
     # arithmetic and algebra

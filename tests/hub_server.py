@@ -36,8 +36,10 @@ class Fault:
     status, headers, body: the answer, instead of doing it. cut: the connection is dropped in the middle of the body
     (of an upload's request, of a download's answer). lost: it is done, and the connection dropped before the answer.
     hang: no answer until the client gives up or the server stops. corrupt: other bytes of the same length are sent.
-    stall: half of a body is taken (of an upload's request) or sent (of an answer), and then nothing happens, as in `hang`.
-    drip: seconds for each byte of that body; of an answer also for each byte of its head. delay: seconds before anything.
+    stall: half of a body is taken (of an upload's request) or sent (of an answer), and then nothing happens, as in
+    `hang`.
+    drip: seconds for each byte of that body; of an answer also for each byte of its head. delay: seconds before
+    anything.
     times: how often; after: how many matching requests pass untouched first.
     """
 

@@ -94,7 +94,8 @@ def dry_runs(argvs: list[list[str]]) -> list[dict]:
 
 
 def furnish(root: Path) -> Path:
-    """models/NAME as published, with one number a layer and a tiny tokenizer; data/ as `openrlhf-ebpo data` leaves it."""
+    """models/NAME as published, with one number a layer and a tiny tokenizer; data/ as `openrlhf-ebpo data` leaves
+    it."""
     for number, name in enumerate(MODELS):
         tokenizer = build_tokenizer([row["prompt"] for row in ROWS])
         if name != "llama3_1_8b":

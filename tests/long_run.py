@@ -40,7 +40,8 @@ def passages(characters: int) -> str:
 
 
 def long_run(directory: Path, characters: int = 120_000) -> Path:
-    """Group 0 of its last step: a long answer after a thought, a long one alone, a thought that was cut off, short ones."""
+    """Group 0 of its last step: a long answer after a thought, a long one alone, a thought that was cut off, short
+    ones."""
     learning_run(directory, steps=2, seed=1, name="long", prompts=4, size=6)
     path = directory / "rollouts" / "step-000002.parquet"
     table = pq.read_table(path)

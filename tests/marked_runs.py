@@ -20,7 +20,8 @@ SHORT, UNIT = "<b data-foreign>b</b>", "<i data-foreign>"
 
 
 def marked_run(directory: Path, seed: int = 1) -> Path:
-    """A learning run of two steps; afterwards every string of every file of it is MARK and a number, so that they differ."""
+    """A learning run of two steps; afterwards every string of every file of it is MARK and a number, so that they
+    differ."""
     learning_run(directory, steps=2, seed=seed, name="marked", prompts=3, size=2)
     for name in ("run.json", "prior.json"):
         rewrite(directory / name, lambda found: marked(found))
@@ -63,8 +64,8 @@ def texts(table: pa.Table) -> pa.Table:
 
 
 def attacks(run: Path) -> Iterator[str]:
-    """One field of one file after the other holds MARK, whatever its type was, and then what it held before. The files are
-    walked as they are, so fields that a later version adds are among them."""
+    """One field of one file after the other holds MARK, whatever its type was, and then what it held before. The files
+    are walked as they are, so fields that a later version adds are among them."""
     for path in sorted(path for path in run.rglob("*.*") if path.is_file()):
         before, name = path.read_bytes(), path.relative_to(run).as_posix()
         for field, attacked in _attacked(path):
@@ -173,13 +174,19 @@ BROKEN = {  # what is wrong: how a run of `marked_run` becomes so
     "lengths are strings": lambda run: columns(rollouts(run), response_length=strings(ROWS), sample=strings(ROWS)),
     "advantages beyond floats": lambda run: columns(rollouts(run), advantage=pa.array([1e308, -1e308] * (ROWS // 2))),
     "flags are strings": lambda run: columns(rollouts(run), valid=strings(ROWS), truncated=strings(ROWS)),
-    "texts are numbers": lambda run: columns(rollouts(run), prompt=pa.array(range(ROWS)), cluster=pa.array(range(ROWS))),
-    "texts are lists": lambda run: columns(rollouts(run), response=pa.array([[MARK]] * ROWS), label=pa.array([[1]] * ROWS)),
+    "texts are numbers": lambda run: columns(
+        rollouts(run), prompt=pa.array(range(ROWS)), cluster=pa.array(range(ROWS))
+    ),
+    "texts are lists": lambda run: columns(
+        rollouts(run), response=pa.array([[MARK]] * ROWS), label=pa.array([[1]] * ROWS)
+    ),
     "prompts are no UTF-8": lambda run: columns(rollouts(run), prompt=not_utf8(ROWS)),
     "clusters are no UTF-8": lambda run: columns(rollouts(run), cluster=not_utf8(ROWS), prompt_id=not_utf8(ROWS)),
     "answers are no UTF-8": lambda run: columns(rollouts(run), response=not_utf8(ROWS)),
     "columns stand there twice": lambda run: twice(rollouts(run)),
-    "samples are strings": lambda run: columns(result(run, "samples.parquet"), length=strings(SAMPLES), correct=strings(SAMPLES)),
+    "samples are strings": lambda run: columns(
+        result(run, "samples.parquet"), length=strings(SAMPLES), correct=strings(SAMPLES)
+    ),
     "samples are no UTF-8": lambda run: columns(result(run, "samples.parquet"), question=not_utf8(SAMPLES)),
     "a reward beyond floats": lambda run: setting(run, fail_reward=10**400, pass_reward=MARK),
     "a reward that is none": lambda run: setting(run, fail_reward=float("nan"), pass_reward=float("inf")),
@@ -189,15 +196,25 @@ BROKEN = {  # what is wrong: how a run of `marked_run` becomes so
     "settings of many floors": lambda run: (run / "run.json").write_text(f'{{"args": {"[" * 900}{"]" * 900}}}'),
     "a task of half a character": lambda run: rewrite(result(run), lambda s: {**s, "task": {"name": "\ud800"}}),
     "a protocol of half a character": lambda run: rewrite(result(run), lambda s: {**s, "protocol": {"name": "\ud800"}}),
-    "numbers are strings": lambda run: rewrite(result(run), lambda s: metrics(s, **{"pass@1": {**NUMBER, "value": MARK}})),
+    "numbers are strings": lambda run: rewrite(
+        result(run), lambda s: metrics(s, **{"pass@1": {**NUMBER, "value": MARK}})
+    ),
     "no questions": lambda run: rewrite(result(run), lambda s: metrics(s, questions=0, samples_per_question=-1)),
     "endless samples": lambda run: rewrite(result(run), lambda s: metrics(s, samples_per_question=float("inf"))),
-    "a k that is no number": lambda run: rewrite(result(run), lambda s: metrics(s, **{"pass@²": NUMBER, "pass@": NUMBER})),
+    "a k that is no number": lambda run: rewrite(
+        result(run), lambda s: metrics(s, **{"pass@²": NUMBER, "pass@": NUMBER})
+    ),
     "a k beyond numbers": lambda run: rewrite(result(run), lambda s: metrics(s, **{f"pass@{10**30}": NUMBER})),
     "an old result without samples": lambda run: result(run).write_text('{"samples_per_question": 0}'),
     "a step beyond numbers": lambda run: moved(result(run), "step-" + "9" * 30),
     "a step below zero": lambda run: moved(result(run), "step--5"),
-    "two results of one name": lambda run: [rewrite(path, lambda s: {**s, "task": {"name": "x"}}) for path in run.rglob("summary.json")],
-    "metrics are strings": lambda run: (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "rollout/reward_mean": MARK}) + "\n"),
-    "metrics beyond floats": lambda run: (run / "metrics.jsonl").write_text(f'{{"step": 1, "time": 1{"0" * 400}}}\n{{"step": 2, "response_length": 1e308}}\n'),
-}  # fmt: skip
+    "two results of one name": lambda run: [
+        rewrite(path, lambda s: {**s, "task": {"name": "x"}}) for path in run.rglob("summary.json")
+    ],
+    "metrics are strings": lambda run: (run / "metrics.jsonl").write_text(
+        json.dumps({"step": 1, "rollout/reward_mean": MARK}) + "\n"
+    ),
+    "metrics beyond floats": lambda run: (run / "metrics.jsonl").write_text(
+        f'{{"step": 1, "time": 1{"0" * 400}}}\n{{"step": 2, "response_length": 1e308}}\n'
+    ),
+}

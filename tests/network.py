@@ -1,4 +1,5 @@
-"""What a test says that needs a network and has none: it skips, and fails where CI is set, so that no promise rests there."""
+"""What a test says that needs a network and has none: it skips, and fails where CI is set, so that no promise rests
+there."""
 
 import os
 from typing import NoReturn

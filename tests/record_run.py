@@ -1,4 +1,5 @@
-"""Copy a run for the tests of the page: `python tests/record_run.py runs/quickstart/arms/ebpo/run tests/data/quickstart_run`.
+"""Copy a run for the tests of the page: `python tests/record_run.py runs/quickstart/arms/ebpo/run
+tests/data/quickstart_run`.
 
 As it would be published, without paths and secrets; of its rollouts the first step and every twentieth.
 """

@@ -1,5 +1,5 @@
-"""EBPO and its parts once more: slow, plain Python, from the formulas of docs/estimator.md. Nothing is updated: every step goes
-through all batches so far with the weight that each still has."""
+"""EBPO and its parts once more: slow, plain Python, from the formulas of docs/estimator.md. Nothing is updated: every
+step goes through all batches so far with the weight that each still has."""
 
 import math
 from dataclasses import dataclass, field

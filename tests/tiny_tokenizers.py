@@ -1,4 +1,5 @@
-"""Tokenizers of single characters and special tokens, in the kinds that models come with, and a configuration next to them."""
+"""Tokenizers of single characters and special tokens, in the kinds that models come with, and a configuration next to
+them."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ def save(
     """Write a tokenizer to `folder`, as Llama's and Gemma's if it `begins` every text with a token; returns the folder.
 
     Args:
-        put: what it begins texts with, if not `begin`. ends: eos_token_id of config.json. generation: generation_config.json. config: more of config.json.
+        put: what it begins texts with, if not `begin`. ends: eos_token_id of config.json. generation:
+            generation_config.json. config: more of config.json.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast

@@ -5,7 +5,8 @@ NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of 
 my_package.my_module:TASK                      a benchmark outside this package (custom_benchmarks.py); with =… as above
 file:questions.jsonl                           any .parquet or .jsonl file with a question and an answer
 
-Each benchmark is a file of this folder and its name in FILES; benchmark.py has its fields, loading.py makes a Task of it.
+Each benchmark is a file of this folder and its name in FILES; benchmark.py has its fields, loading.py makes a Task of
+it.
 """
 
 from __future__ import annotations

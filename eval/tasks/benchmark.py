@@ -56,12 +56,13 @@ class Benchmark:
     prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
     gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
     rules: (row, value of the answer column) -> how answers are compared with the gold.
-    score: (response, gold, row) -> True, or 1 and more, where the response is right; in place of `gold` and `rules`, which
-        say how math-verify compares. row has `columns`. It runs in processes with limits of time and memory; what it raises is
-        a failed response. Such a benchmark needs no answers: with answer=(), the gold is "".
+    score: (response, gold, row) -> True, or 1 and more, where the response is right; in place of `gold` and `rules`,
+        which say how math-verify compares. row has `columns`. It runs in processes with limits of time and memory; what
+        it raises is a failed response. Such a benchmark needs no answers: with answer=(), the gold is "".
     extract: of one with `score`, (response) -> its answer as text, by which responses vote; None: it gives none, and is
         wrong. Without it, the whole response.
-    seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends it.
+    seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends
+    it.
     data: rows, each a dict, that are in the file itself, in place of `copies`.
     rows: how many the copies of it have; a note says where there are others.
 

@@ -26,7 +26,8 @@ def custom_benchmark(path: str, flag: str) -> Benchmark:
     if not isinstance(found, Benchmark):
         kind = type(found)
         raise UsageError(
-            f"{flag} {path}: it has to be an {Benchmark.__module__}.Benchmark, and is a {kind.__module__}.{kind.__qualname__}"
+            f"{flag} {path}: it has to be an {Benchmark.__module__}.Benchmark, and is a "
+            f"{kind.__module__}.{kind.__qualname__}"
         )
     return found
 

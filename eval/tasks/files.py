@@ -30,8 +30,8 @@ def load_file(
     flag: str = FLAG,
     answers: tuple[str, ...] = ANSWERS,
 ) -> Task:
-    """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are used
-    where the file has them.
+    """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are
+    used where the file has them.
 
     flag: that names the file. answers: names that the column with the gold answers may have.
 

@@ -19,8 +19,8 @@ from .types import Rules, Task
 def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -> Task:
     """Return the task of a benchmark.
 
-    named: what --tasks calls it. place: a file, or OWNER/NAME[@REVISION] of one of its copies on the Hub; None: the default
-    copy.
+    named: what --tasks calls it. place: a file, or OWNER/NAME[@REVISION] of one of its copies on the Hub; None: the
+    default copy.
 
     Raises:
         UsageError: it cannot be read, or a function of the benchmark is wrong.
@@ -58,7 +58,8 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
     if repo not in known:
         raise UsageError(
             f"{FLAG} {named}={place}: neither a {'/'.join(READ_SUFFIXES)} file nor a known copy on the Hub "
-            f"({', '.join(known) or 'there is none'}). {FLAG} file:PATH evaluates on any file with questions and answers"
+            f"({', '.join(known) or 'there is none'}). {FLAG} file:PATH evaluates on any file with questions "
+            f"and answers"
         )
     return _from_hub(dataclasses.replace(known[repo], revision=revision or None), benchmark, named)
 

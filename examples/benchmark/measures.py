@@ -2,8 +2,8 @@
 
 openrlhf-ebpo eval --model Qwen/Qwen3-0.6B --template boxed --chat_template --tasks measures:TASK --output_dir results
 
-Elsewhere, put the folder on PYTHONPATH. It is scored, resumed, reported and pushed like every other task. A benchmark of
-the package is the same: a file in eval/tasks/, and its name in eval/tasks/__init__.py.
+Elsewhere, put the folder on PYTHONPATH. It is scored, resumed, reported and pushed like every other task. A benchmark
+of the package is the same: a file in eval/tasks/, and its name in eval/tasks/__init__.py.
 """
 
 from pathlib import Path
@@ -30,7 +30,8 @@ def near_enough(row: dict, answer: float) -> Rules:
 TASK = Benchmark(
     "measures",  # the name of its results: among those of the package it must not be
     about="measures: lengths, times and masses with units",
-    # Where the rows are. A data set on the Hub is HubSet("owner/name", "test"); `--tasks measures:TASK=FILE` is another file.
+    # Where the rows are. A data set on the Hub is HubSet("owner/name", "test"); `--tasks measures:TASK=FILE` is another
+    # file.
     copies=(Path(__file__).with_name("measures.jsonl"),),
     question=("question",),  # names that the columns may have; the first that is there counts
     answer=("value",),

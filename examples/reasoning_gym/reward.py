@@ -1,4 +1,5 @@
-"""reasoning-gym's own scorers as a reward, full marks or nothing; labels are make.py's. Some scorers run the answer as Python."""
+"""reasoning-gym's own scorers as a reward, full marks or nothing; labels are make.py's. Some scorers run the answer as
+Python."""
 
 import functools
 import json

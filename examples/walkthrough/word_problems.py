@@ -1,6 +1,7 @@
 """The walkthrough's word problems with their own scorer: the last number of a response is its answer.
 
-PYTHONPATH=examples/walkthrough openrlhf-ebpo eval --model MODEL --template raw --chat_template --tasks word_problems:TASK \
+PYTHONPATH=examples/walkthrough openrlhf-ebpo eval --model MODEL --template raw --chat_template --tasks
+word_problems:TASK \
     --protocol greedy --output_dir results
 """
 

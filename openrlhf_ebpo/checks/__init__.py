@@ -1,1 +1,2 @@
-"""Everything that can be known before anything starts: about flags, files, models and rewards, and about this machine."""
+"""Everything that can be known before anything starts: about flags, files, models and rewards, and about this
+machine."""

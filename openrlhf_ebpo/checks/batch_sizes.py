@@ -1,4 +1,5 @@
-"""Check batch sizes and ranks as OpenRLHF and DeepSpeed check them after Ray and the engines are up, and name numbers that fit."""
+"""Check batch sizes and ranks as OpenRLHF and DeepSpeed check them after Ray and the engines are up, and name numbers
+that fit."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def _placement_problems(values: dict, models: list[Model]) -> Iterator[str]:
     for model in models:
         if model.gpus < 1 or model.gpus % model.shared:
             yield (
-                f"--{model.name}.num_nodes {model.nodes} x --{model.name}.num_gpus_per_node {model.gpus_per_node}: give a "
+                f"--{model.name}.num_nodes {model.nodes} x --{model.name}.num_gpus_per_node "
+                f"{model.gpus_per_node}: give a "
                 f"multiple of --ds.ring_attn_size {values['ds.ring_attn_size']} x --ds.tensor_parallel_size "
                 f"{values['ds.tensor_parallel_size']} GPUs"
             )
@@ -122,7 +124,8 @@ def _step_problems(values: dict, models: list[Model]) -> Iterator[str]:
     unit = math.lcm(*(micro * model.ranks for model in fixed), *(model.ranks for model in models if model.trained))
     if wrong:
         yield (
-            f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x {wrong[0].ranks} ranks "
+            f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x "
+            f"{wrong[0].ranks} ranks "
             f"({wrong[0]}), which DeepSpeed needs: {_remedies(values, unit)}"
         )
     elif dynamic and (small := [model for model in models if model.trained and batch < model.ranks]):
@@ -135,7 +138,8 @@ def _step_problems(values: dict, models: list[Model]) -> Iterator[str]:
     ):
         yield (
             f"--train.batch_size {batch}: the {_responses(values)} responses of a rollout batch (--rollout.batch_size "
-            f"{values['rollout.batch_size']} x {values['rollout.n_samples_per_prompt']}) fill no optimizer step of complete "
+            f"{values['rollout.batch_size']} x {values['rollout.n_samples_per_prompt']}) fill no optimizer step "
+            f"of complete "
             f"groups, and none would be trained on: {_remedies(values, unit)}"
         )
 

@@ -1,6 +1,7 @@
 """Find the files of a data set in the forms that OpenRLHF's loader takes, and read the names of their columns.
 
-FILE, FOLDER (of files, or saved by `Dataset.save_to_disk`), FOLDER@SUBFOLDER, TYPE@FOLDER; OWNER/NAME[@SUBFOLDER] on the Hub.
+FILE, FOLDER (of files, or saved by `Dataset.save_to_disk`), FOLDER@SUBFOLDER, TYPE@FOLDER; OWNER/NAME[@SUBFOLDER] on
+the Hub.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def split_files(name: str, split: str, subset: str | None = None, revision: str 
     """List paths or hf:// addresses (commit included) of a split's files, as `datasets` finds them.
 
     Raises:
-        DataSetError: its folder is not there or holds other files. NoSplitError. Others: what `datasets` and the Hub's client raise.
+        DataSetError: its folder is not there or holds other files. NoSplitError. Others: what `datasets` and the Hub's
+            client raise.
     """
     place, folder = parts(name)
     if Path(place).is_file():
@@ -88,7 +90,8 @@ def _check_kinds(kind: str, files: Iterable[str]) -> None:
 
 
 def _saved_splits(folder: Path, split: str) -> dict[str, list[str]] | None:
-    """Return the files of a folder that `save_to_disk` wrote; None for another one. A set without splits is every split."""
+    """Return the files of a folder that `save_to_disk` wrote; None for another one. A set without splits is every
+    split."""
     if (folder / SAVED_SPLITS).is_file():
         names = json.loads((folder / SAVED_SPLITS).read_text())["splits"]
         return {name: _saved_files(folder / name) for name in names}

@@ -41,8 +41,8 @@ ADAM = ("actor.optim", "adam")
 class Finding:
     """One line of `doctor`.
 
-    found: what is there. remedy: what to do; None if all is well. fatal: nothing would run. blocks: a flag and its value with
-    which no training runs.
+    found: what is there. remedy: what to do; None if all is well. fatal: nothing would run. blocks: a flag and its
+    value with which no training runs.
     """
 
     found: str
@@ -56,8 +56,8 @@ class Finding:
 
 
 def gpus() -> list[dict]:
-    """List index, uuid, name, memory_mib, driver, capability and mode of each GPU that CUDA_VISIBLE_DEVICES leaves visible;
-    none without an nvidia-smi that answers."""
+    """List index, uuid, name, memory_mib, driver, capability and mode of each GPU that CUDA_VISIBLE_DEVICES leaves
+    visible; none without an nvidia-smi that answers."""
     rows = [[cell.strip() for cell in line.split(",")] for line in output_of(*NVIDIA_SMI).splitlines()]
     names = ("index", "uuid", "name", "memory_mib", "driver", "capability", "mode")
     found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
@@ -97,7 +97,8 @@ def gpu() -> Iterator[Finding]:
         yield Finding("flash-attn is not installed", remedy)
     elif cause := native.failing_import("import flash_attn"):
         remedy = (
-            "it was built for another torch. Without it PyTorch's attention is used: pip uninstall -y flash-attn. Or build it "
+            "it was built for another torch. Without it PyTorch's attention is used: pip uninstall -y "
+            "flash-attn. Or build it "
             f"for this one, after that: {FLASH_ATTN_INSTALL} --no-cache-dir"
         )
         yield Finding(f"flash-attn is installed, and cannot be imported: {cause}", remedy, fatal=True)
@@ -143,8 +144,9 @@ def compiler() -> Iterator[Finding]:
 
 
 def nvcc_finding(cuda: str) -> Finding:
-    """Compare nvcc with torch's `cuda`. DeepSpeed 0.19.6 compares nvcc with it for CPU Adam alone (op_builder/builder.py, get_cuda_compile_flag,
-    and for operators that are built beforehand); FusedAdam is compiled without a look at it."""
+    """Compare nvcc with torch's `cuda`. DeepSpeed 0.19.6 compares nvcc with it for CPU Adam alone
+    (op_builder/builder.py, get_cuda_compile_flag, and for operators that are built beforehand); FusedAdam is compiled
+    without a look at it."""
     path = nvcc_path()
     toolkit = f"install CUDA's toolkit {cuda} and set CUDA_HOME to it"
     release = nvcc_release(path) if path else None
@@ -197,7 +199,8 @@ def is_compiled() -> bool:
 
 
 def locks(folder: Path) -> Iterator[Finding]:
-    """Find stale locks (torch's FileBaton) of compilers that were killed: every later start waits for them without limit."""
+    """Find stale locks (torch's FileBaton) of compilers that were killed: every later start waits for them without
+    limit."""
     for lock in (folder / name / "lock" for name in COMPILED if (folder / name / "lock").exists()):
         try:
             written = max(path.stat().st_mtime for path in lock.parent.iterdir())

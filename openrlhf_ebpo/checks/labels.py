@@ -79,7 +79,8 @@ def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
 
 
 def label_notices(source: str, column: str, labels: Iterable) -> list[str]:
-    """Read the labels of a data set, and warn of those that the reward cannot read. source: the data set, with its flag.
+    """Read the labels of a data set, and warn of those that the reward cannot read. source: the data set, with its
+    flag.
 
     Raises:
         UsageError: it can read none, or less than half of them.
@@ -91,7 +92,8 @@ def label_notices(source: str, column: str, labels: Iterable) -> list[str]:
         return notices
     row, reason = found.first
     text = (
-        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, --data.label_key) cannot be read as "
+        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, --data.label_key) cannot "
+        f"be read as "
         f"gold answers; the first in row {row:,}: {reason}"
     )
     if 2 * found.unreadable > found.total:

@@ -1,7 +1,7 @@
 """Compare the tokenizer with the prompts as the model will read them.
 
-model_check.py refuses what cannot run. Most of what is found here runs, and trains something else than was meant: it is a
-warning. The tokenizer, the configuration and the prompts are there, as the model gets them.
+model_check.py refuses what cannot run. Most of what is found here runs, and trains something else than was meant: it is
+a warning. The tokenizer, the configuration and the prompts are there, as the model gets them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ DIFFICULTY = Flags("--add_bos", "--max_len", "--input_template")
 class Asked:
     """Describe how a model is prompted.
 
-    texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template, add_bos: whether they were put into
-    the one, and begin with the other. room: tokens that a prompt may have; a longer one loses its beginning.
+    texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template, add_bos: whether
+    they were put into the one, and begin with the other. room: tokens that a prompt may have; a longer one loses its
+    beginning.
     """
 
     texts: Sequence[str]
@@ -96,7 +97,8 @@ def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
     size = getattr(config.get_text_config(), "vocab_size", None)
     if beyond := [token for token in itertools.chain(*tokens) if size and token >= size]:
         raise UsageError(
-            f"{model}: {_describe(tokenizer, beyond[0])} of the prompts has the id {beyond[0]}, and the model {size} embeddings: "
+            f"{model}: {_describe(tokenizer, beyond[0])} of the prompts has the id {beyond[0]}, and the model "
+            f"{size} embeddings: "
             "take the tokenizer that the model was trained with, or resize the embeddings"
         )
     found = [
@@ -129,17 +131,22 @@ def _begin(tokenizer, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flag
         if put != (begin,):
             text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
             place = "of the chat template" if asked.chat_template else f"of every prompt, or of {flags.template}"
-            remedy = f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text} at the beginning {place}"
+            remedy = (
+                f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text} at the beginning "
+                f"{place}"
+            )
         them = "it" if len(put) == 1 else "them"
         lacking = f"{without} of {len(tokens)} prompts lack {them}"
         if not asked.lengths:
             lacking = f"an example of a prompt (the data set is not on this machine) lacks {them}"
         yield (
-            f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and {lacking}: the model has been trained on texts that begin so. {remedy}"
+            f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and "
+            f"{lacking}: the model has been trained on texts that begin so. {remedy}"
         )
     if asked.add_bos and tokens and begin is not None and put[:1] != (begin,):
         yield (
-            f"{flags.add_bos} puts {_describe(tokenizer, begin)} before the prompts, and its tokenizer does not do so by "
+            f"{flags.add_bos} puts {_describe(tokenizer, begin)} before the prompts, and its tokenizer does not "
+            f"do so by "
             "itself: leave the flag out, unless the model was trained with it"
         )
 
@@ -168,8 +175,10 @@ def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
         yield f"its tokenizer has no end token, and responses end {stops}. Set eos_token in tokenizer_config.json"
     elif configured and end not in configured:
         yield (
-            f"its tokenizer's end token is {_describe(tokenizer, end)}, and that of config.json or generation_config.json "
-            f"{others}: responses may continue after their end. Set eos_token in tokenizer_config.json, or eos_token_id in the "
+            f"its tokenizer's end token is {_describe(tokenizer, end)}, and that of config.json or "
+            f"generation_config.json "
+            f"{others}: responses may continue after their end. Set eos_token in tokenizer_config.json, or "
+            f"eos_token_id in the "
             "other two, to the token that the model was trained to end with"
         )
 
@@ -178,8 +187,10 @@ def cut(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterat
     """Warn of prompts that lose their beginning. of: which prompts, if they are not those of the training."""
     if longer := [length for length in lengths if length > room]:
         yield (
-            f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {room} tokens that {flags.length} leaves for them, "
-            f"and lose their beginning; the longest has {max(longer)}. Raise {flags.length} by {max(longer) - room}, or leave "
+            f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {room} tokens that {flags.length} "
+            f"leaves for them, "
+            f"and lose their beginning; the longest has {max(longer)}. Raise {flags.length} by "
+            f"{max(longer) - room}, or leave "
             "such prompts out"
         )
 
@@ -191,7 +202,8 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("prompts").add_argument(
         "--data.add_bos",
         action="store_true",
-        help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), unless it begins with it: OpenRLHF "
+        help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), unless it begins "
+        "with it: OpenRLHF "
         "tokenizes prompts without special tokens. --dry_run warns if the model needs it",
     )
 
@@ -282,7 +294,9 @@ def render_rows(rows: Iterable[dict], args, model: str, source: str = "--data.pr
     for row in named if not data.apply_chat_template else ():
         if not is_text(row["prompt"], data.input_template):
             raise UsageError(
-                f"{source}: column {data.input_key!r} (--data.input_key) holds chats, or something else that is not text: row "
-                f"{row['id']} has one of type {type(row['prompt']).__name__}. Add --data.apply_chat_template, or name a column of texts"
+                f"{source}: column {data.input_key!r} (--data.input_key) holds chats, or something else that is "
+                f"not text: row "
+                f"{row['id']} has one of type {type(row['prompt']).__name__}. Add --data.apply_chat_template, "
+                f"or name a column of texts"
             )
     return render(named, model, data.apply_chat_template, data.input_template, add_bos=data.add_bos)

@@ -1,7 +1,8 @@
-"""Check the files that the flags of `train`, `sft`, `eval` and `data difficulty` name, before anything heavy is imported.
+"""Check the files that the flags of `train`, `sft`, `eval` and `data difficulty` name, before anything heavy is
+imported.
 
-Works on the flat namespace of upstream's parser (`vars(args)["data.prompt_dataset"]`). Every problem names the flag, what was
-found and what to write instead.
+Works on the flat namespace of upstream's parser (`vars(args)["data.prompt_dataset"]`). Every problem names the flag,
+what was found and what to write instead.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in
 
 
 def absolute_paths(args: dict) -> None:
-    """Make local paths absolute and short names of rewards paths, in place: Ray's workers may have another working directory."""
+    """Make local paths absolute and short names of rewards paths, in place: Ray's workers may have another working
+    directory."""
     for flag in (flag for flag in PATH_FLAGS if args.get(flag)):
         args[flag] = str(Path(args[flag]).expanduser().absolute())
     for flag, names in BUILT_IN.items():
@@ -130,8 +132,8 @@ def dataset_problems(name: str, columns: dict[str, str | None], split: str = "tr
 
 def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
     """Check a model: in a folder, that it is complete and inert; on the Hub, only that it needs no own code, by its
-    configuration, which is downloaded with the tokenizer. `check_fetched` checks the rest before the model is loaded. A Hub that cannot be reached
-    is not a problem."""
+    configuration, which is downloaded with the tokenizer. `check_fetched` checks the rest before the model is loaded. A
+    Hub that cannot be reached is not a problem."""
     if name.startswith("openai:"):  # the rest is not shown: an address may hold a password
         return [f"{flag}: {retired.advice('openai:')}"]
     path = Path(name)

@@ -1,7 +1,7 @@
 """Check the labels and the reward of a training before anything starts.
 
-The reward is asked for responses whose reward is known (rewards/exam.py): a wrong column, prompts or labels that it does not
-read, a reward that fails, and one that pays everything all show in one line.
+The reward is asked for responses whose reward is known (rewards/exam.py): a wrong column, prompts or labels that it
+does not read, a reward that fails, and one that pays everything all show in one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ READ_ROWS = 10_000  # at a time
 
 
 def training_notices(args) -> list[str]:
-    """Read the labels of a training with `math`, and ask its reward about rows of its data set. args: upstream's, nested.
+    """Read the labels of a training with `math`, and ask its reward about rows of its data set. args: upstream's,
+    nested.
 
     Raises:
         UsageError: the reward cannot be used, or not with these labels. GraderError: its processes do not start.
@@ -108,14 +109,17 @@ def findings(exam: Exam, named: str, column: str | None) -> Iterator[str]:
         yield f"{named} gave no reward in {len(exam.failed)} of {exam.calls} calls; the first, {first_failure(exam)}"
     if 2 * sum(exam.own.values()) < len(exam.own):
         yield (
-            f"{named} pays few or none of its own labels. Does column {column!r} (--data.label_key) hold the final answers, and "
-            'does the reward read the form that the prompts ask for? Tried were a box, "Answer:", a display formula, answer '
+            f"{named} pays few or none of its own labels. Does column {column!r} (--data.label_key) hold the "
+            f"final answers, and "
+            'does the reward read the form that the prompts ask for? Tried were a box, "Answer:", a display '
+            "formula, answer "
             "tags and the answer alone, or those of them that the prompt names. (Labels that are not answers, such as "
             "tests, cannot be tried)"
         )
     if exam.without_end:
         yield (
-            f"{named} pays {exam.without_end} of these labels only without the end token {exam.end!r}, which responses have "
+            f"{named} pays {exam.without_end} of these labels only without the end token {exam.end!r}, which "
+            f"responses have "
             "in training: take it off in reward_func"
         )
     if 2 * sum(exam.wrong.values()) > len(exam.wrong):

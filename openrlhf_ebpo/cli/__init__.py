@@ -1,13 +1,16 @@
 """openrlhf-ebpo: one console command for everything.
 
-argparse, not click or jsonargparse: OpenRLHF's parser is argparse's, our flags of `train` join it, and all commands read alike.
+argparse, not click or jsonargparse: OpenRLHF's parser is argparse's, our flags of `train` join it, and all commands
+read alike.
 """
 
 from __future__ import annotations
 
 from openrlhf_ebpo.cli.dispatch import Command, dispatcher
 
-ABOUT = """EBPO, an empirical-Bayes advantage estimator, for an installed and unmodified OpenRLHF: training and its tools."""
+ABOUT = (
+    """EBPO, an empirical-Bayes advantage estimator, for an installed, unmodified OpenRLHF: training and its tools."""
+)
 COMMANDS = {
     "train": Command(
         "openrlhf_ebpo.cli.train_ppo_ray", "train a policy: OpenRLHF's train_ppo_ray with the estimator ebpo"

@@ -13,7 +13,8 @@ from openrlhf_ebpo.command import error_exit
 
 
 class Command(NamedTuple):
-    """module: where its `main(argv)` is; imported when the command is run. summary: a line of the help one level above."""
+    """module: where its `main(argv)` is; imported when the command is run. summary: a line of the help one level
+    above."""
 
     module: str
     summary: str

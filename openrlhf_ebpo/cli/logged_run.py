@@ -83,7 +83,8 @@ class LoggedRun:
         return (logged(step, read_columns(path), self.size, str(path)) for step, path in self.files.items())
 
     def build(self, name: str | None = None, given: dict[str, Any] | None = None) -> Estimator:
-        """The estimator of this name (None: that ran) and settings; what is not given is as in the run, or the preset's.
+        """The estimator of this name (None: that ran) and settings; what is not given is as in the run, or the
+        preset's.
 
         Raises:
             UsageError: the settings make no sense, only training can compute it, or its code was not named.
@@ -125,8 +126,10 @@ class LoggedRun:
             raise UsageError(f"{self.folder}/rollouts holds no step" + (" yet" if self.running else ""))
         if keeps_state(estimator) and (unknown := unknown_starts([*self.files], found)):
             raise UsageError(
-                f"{estimator.name} keeps a state from step to step, and its state before step {unknown[0]} is not known: "
-                f"{self._missing_before(unknown[0])}. An estimator without a state can be replayed (--estimator group_norm)"
+                f"{estimator.name} keeps a state from step to step, and its state before step {unknown[0]} is "
+                f"not known: "
+                f"{self._missing_before(unknown[0])}. An estimator without a state can be replayed (--estimator "
+                f"group_norm)"
             )
         return found
 
@@ -164,7 +167,10 @@ class LoggedRun:
             first = next(step for step, each in found.items() if each.unequal.any())
             rounding = total.largest < NOISE * total.scale
             raise ReportedError(
-                f"not as logged: {total.unequal.sum():,} of {len(total.was):,} responses differ, first in step {first}; {largest}"
+                (
+                    f"not as logged: {total.unequal.sum():,} of {len(total.was):,} responses differ, first in step "
+                    f"{first}; {largest}"
+                )
                 + (": rounding, of an older version or of another machine" if rounding else "")
             )
         if unlogged := ", ".join(self._unlogged()):

@@ -1,6 +1,6 @@
-"""Launch scripts of OpenRLHF up to 0.10.1 run unchanged: their flat flags become the dotted ones of 0.11.2, and so do two dotted
-flags that 0.11.2 no longer has. old_flags.txt has a line for each flag of 0.9.3 and 0.10.1, and for those that only releases
-back to 0.5.9 had.
+"""Launch scripts of OpenRLHF up to 0.10.1 run unchanged: their flat flags become the dotted ones of 0.11.2, and so do
+two dotted flags that 0.11.2 no longer has. old_flags.txt has a line for each flag of 0.9.3 and 0.10.1, and for those
+that only releases back to 0.5.9 had.
 
 Defaults. A script relied on those of its release.
 - 0.10.1: every default that it shares with 0.11.2 is the same there (held by a test): nothing is added.
@@ -11,8 +11,8 @@ Defaults. A script relied on those of its release.
 - An old script that gives no length at all may be of either: a notice says that 0.11.2's default applies.
 - Defaults older than 0.9.3 are not restored: nothing in a command tells these releases apart.
 
-As in the old parser, values may follow `=`, and the last of a repeated flag wins. Dotted flags and those of this project pass
-unchanged; two spellings of one setting are an error, since a reader could not tell which one counts.
+As in the old parser, values may follow `=`, and the last of a repeated flag wins. Dotted flags and those of this
+project pass unchanged; two spellings of one setting are an error, since a reader could not tell which one counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Row(NamedTuple):
     Attributes:
         new: the flags of 0.11.2 that it sets.
         kind: "to": `new` take its values as they are; "set": it stood alone and meant `value`; "combined": several old
-            flags decide together (code below); "dropped": leaving it out changes nothing; "gone": the command is refused.
+            flags decide together (code below); "dropped": leaving it out changes nothing; "gone": the command is
+            refused.
         value: of "set"; of "combined" and "dropped", the number of values that it takes.
         note: why it is dropped or gone, how it is combined.
     """
@@ -168,7 +169,8 @@ def _check_count(given: Given) -> None:
 
 
 def _lengths(last: dict[str | None, Given]) -> tuple[list[str], list[str]]:
-    """Translate the length flags: up to 0.9.7 prompt and response had a limit each; since then both share --data.max_len."""
+    """Translate the length flags: up to 0.9.7 prompt and response had a limit each; since then both share
+    --data.max_len."""
     response_flags = ("--max_new_tokens", "--rollout.max_new_tokens")
     if "--prompt_max_len" in last or "--generate_max_len" in last:
         response = _length(last, "--generate_max_len", *response_flags)

@@ -1,12 +1,14 @@
 """Recompute a run's advantages from its rollouts, with its estimator or another one.
 
-With the run's own estimator: check that the logged rewards give the logged advantages, bit for bit if this package computed
-them, within float32's rounding if OpenRLHF did; the exit status is 1 if they do not. With another one: show the advantages
-that it would have given for the same responses. Needs neither GPU nor torch; a run that is still training may be replayed.
+With the run's own estimator: check that the logged rewards give the logged advantages, bit for bit if this package
+computed them, within float32's rounding if OpenRLHF did; the exit status is 1 if they do not. With another one: show
+the advantages that it would have given for the same responses. Needs neither GPU nor torch; a run that is still
+training may be replayed.
 
   openrlhf-ebpo replay runs/quickstart/arms/ebpo/run                                check the run
   openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator group_norm         what GRPO would have given
-  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator ebpo.corrected     what EBPO would have given with other parts
+  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator ebpo.corrected     what EBPO would have given with
+    other parts
 
 The table compares the advantages that training used (logged) with the replayed ones:
   mean |diff|   mean of |replayed - logged|
@@ -43,7 +45,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         *("--estimator", registry.FLAG),
         type=registry.known,
         metavar="NAME",
-        help=f"default: the one that ran. Others: {', '.join([*registry.ESTIMATORS, *registry.VARIANTS])} (`openrlhf-ebpo train --help` describes "
+        help=f"default: the one that ran. Others: {', '.join([*registry.ESTIMATORS, *registry.VARIANTS])} "
+        f"(`openrlhf-ebpo train --help` describes "
         "them), or your own as MODULE:NAME",
     )
     flags.add_flags(parser)
@@ -76,7 +79,8 @@ def heading(ran: LoggedRun, estimator: Estimator) -> str:
     entry = registry.ESTIMATORS.get(estimator.name)
     preset = f", preset {estimator.config.preset}" if estimator.name == "ebpo" else ""
     return (
-        f"run       {ran.folder}: {registry.title(ran.estimator)}, {len(ran.files):,} logged steps, {ran.size} responses a "
+        f"run       {ran.folder}: {registry.title(ran.estimator)}, {len(ran.files):,} logged steps, {ran.size} "
+        f"responses a "
         f"prompt{more}\nreplayed  {f'{entry.title}{preset}: {entry.baseline}' if entry else estimator.name}"
     )
 
@@ -98,7 +102,8 @@ def _line(name: str, steps: Iterable[Difference]) -> str:
     found = Difference.over(steps)
     was, now = found.was, found.now
     return (
-        f"{name:>13} {len(was):>10,} {found.largest:>13.3g} {np.abs(now - was).mean():>12.3g} {(was * now < 0).mean():>7.1%} "
+        f"{name:>13} {len(was):>10,} {found.largest:>13.3g} {np.abs(now - was).mean():>12.3g} "
+        f"{(was * now < 0).mean():>7.1%} "
         f"{(was == 0).mean():>13.1%} {(now == 0).mean():>9.1%} {was.std():>12.3f} {now.std():>9.3f}"
     )
 

@@ -28,7 +28,8 @@ FROM_ONE = {  # number -> what to give instead
 
 
 def check_dry_run_flags(flat: argparse.Namespace) -> None:
-    """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no sense."""
+    """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no
+    sense."""
     sample, assumed, problems = flat.sample, flat.assume_cuda, []
     if sample is not None and not flat.dry_run:
         problems.append("--sample goes with --dry_run: add it, or leave --sample out to train")
@@ -78,7 +79,8 @@ def check_checkpoints(values: dict) -> None:
         found = checkpoint_to_resume(values, force=values["force"])
         if found.tag and values["train.enable_ema"]:
             raise UsageError(
-                "--train.enable_ema: OpenRLHF does not save the averaged weights, and after a resume would average from the "
+                "--train.enable_ema: OpenRLHF does not save the averaged weights, and after a resume would "
+                "average from the "
                 "model before training: leave it out"
             )
     elif not values["force"]:

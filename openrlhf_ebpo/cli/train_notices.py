@@ -35,7 +35,8 @@ def adapt(args, elsewhere: bool = False) -> list[str]:
 
 
 def adapt_to_machine(args) -> list[str]:
-    """Change, in place, what this machine cannot do as asked; returns the changes. args: upstream's, of `train` or `sft`."""
+    """Change, in place, what this machine cannot do as asked; returns the changes. args: upstream's, of `train` or
+    `sft`."""
     changes = []
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
@@ -56,7 +57,8 @@ def estimator_notices(args) -> list[str]:
         found += [f"{FLAG}.{part} does nothing under {estimator}" for part in given]
     if estimator == "ebpo" and args.algo.dynamic_filtering_enable:
         found.append(
-            "--algo.dynamic_filtering_enable removes the groups in which every response fails or passes: EBPO's prior then "
+            "--algo.dynamic_filtering_enable removes the groups in which every response fails or passes: EBPO's "
+            "prior then "
             "sees only groups with mixed rewards"
         )
     if estimator == "ebpo" and ebpo.clusters == "cluster":
@@ -70,15 +72,16 @@ def estimator_notices(args) -> list[str]:
 def stale_notices(args) -> list[str]:
     """Warn of a centred estimator that learns from samples of another policy.
 
-    In our measurements samples one step old cost EBPO nothing on the bench and 0.012 of 0.096 on the real stack: an async queue
-    of one is not warned of.
+    In our measurements samples one step old cost EBPO nothing on the bench and 0.012 of 0.096 on the real stack: an
+    async queue of one is not warned of.
     """
     causes, estimator = off_policy_causes(args), args.algo.advantage.estimator
     found = registry.offline(estimator, EstimatorConfig.from_args(args)) if causes else None
     if not causes or (found and not found.centred):
         return []
     return [
-        f"warning: {' and '.join(causes)}, and {estimator} is centred, which suffers most from stale samples (docs/estimator.md has "
+        f"warning: {' and '.join(causes)}, and {estimator} is centred, which suffers most from stale samples "
+        f"(docs/estimator.md has "
         f"measurements). Consider {mismatch.CENTRED_REMEDIES}, and watch mismatch/*"
     ]
 
@@ -108,7 +111,8 @@ def batch_notices(args) -> list[str]:
     if responses % args.train.batch_size == 0:
         return []
     found = (
-        f"warning: --train.batch_size {args.train.batch_size} does not divide the {responses} responses of a rollout batch "
+        f"warning: --train.batch_size {args.train.batch_size} does not divide the {responses} responses of a "
+        f"rollout batch "
         f"(--rollout.batch_size {args.rollout.batch_size} times {args.rollout.n_samples_per_prompt})"
     )
     if untrained := responses - prompts.trainable(responses, args):
@@ -123,7 +127,8 @@ def add_flag(group) -> None:
         nargs="?",
         const=UNKNOWN,
         metavar="GB",
-        help="with --dry_run, on a machine without a GPU such as a login node: check the command as for a machine whose GPUs "
+        help="with --dry_run, on a machine without a GPU such as a login node: check the command as for a machine "
+        "whose GPUs "
         "have GB of memory each",
     )
 

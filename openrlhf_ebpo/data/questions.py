@@ -52,15 +52,16 @@ def bare_question(prompt: str) -> str:
 
 
 def question_id(question: str) -> str:
-    """Return 16 hex digits of the SHA-256 of the question in Unicode's form NFC with every run of white space as one space.
-    Two of 1.8 million different questions share an id with probability 1e-7."""
+    """Return 16 hex digits of the SHA-256 of the question in Unicode's form NFC with every run of white space as one
+    space. Two of 1.8 million different questions share an id with probability 1e-7."""
     normalised = " ".join(unicodedata.normalize("NFC", question).split())
     return hashlib.sha256(normalised.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @functools.lru_cache(1 << 16)
 def answer_key(answer: str) -> str:
-    r"""Return the key that answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 = \frac{1}{2}.
+    r"""Return the key that answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 =
+    \frac{1}{2}.
 
     A cheap comparison of spellings, no algebra: layout and wrapping are taken off, and numbers (integers, decimals,
     fractions) become reduced fractions. \sqrt{8} and 2\sqrt{2} stay two answers.
@@ -83,10 +84,11 @@ def answer_key(answer: str) -> str:
 def format_prompt(
     messages: Sequence[Mapping], question: str, template: str, system: str | None, named: Mapping[str, str]
 ) -> str | list[Mapping]:
-    """Return the prompt: chat messages for the templates own and chat, text for others. (No str.format: mathematics is full of braces.)
+    """Return the prompt: chat messages for the templates own and chat, text for others. (No str.format: mathematics is
+    full of braces.)
 
-    messages: the prompt as its source has it, the user's last. system: a message before them. named: templates that have
-    a name.
+    messages: the prompt as its source has it, the user's last. system: a message before them. named: templates that
+    have a name.
     """
     if template not in WHOLE_CHATS:
         return named.get(template, template).replace(QUESTION, question)

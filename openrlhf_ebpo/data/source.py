@@ -142,7 +142,8 @@ def _unreachable(what: str, error: Exception) -> str:
     if is_local(what):
         return f"{message}\nThe folder should hold {', '.join(READ_SUFFIXES)} files."
     return (
-        f"{message} (and there is no folder of that name here)\nIf the Hub cannot be reached from here, download the data set's .parquet or .jsonl file elsewhere, "
+        f"{message} (and there is no folder of that name here)\nIf the Hub cannot be reached from here, "
+        f"download the data set's .parquet or .jsonl file elsewhere, "
         "copy it here and name it: --input FILE (a folder of such files will do too).\nA download that was cut off "
         "resumes when the command is repeated. HF_TOKEN opens data sets that ask for a login."
     )

@@ -1,12 +1,14 @@
 """Give every question a topic: the same rows with one more column, `cluster`.
 
-Similar questions form a topic: sentence embeddings and K-means. It takes minutes and needs no GPU. The next step uses the
-topics: `openrlhf-ebpo data order` puts questions of one topic next to each other, so that a rollout batch, and the prior
-estimated from it, is about one kind of question.
+Similar questions form a topic: sentence embeddings and K-means. It takes minutes and needs no GPU. The next step uses
+the
+topics: `openrlhf-ebpo data order` puts questions of one topic next to each other, so that a rollout batch, and the
+prior estimated from it, is about one kind of question.
 
   openrlhf-ebpo data topics --input train.parquet --output topics.parquet
 
-This is the method of the EBPO paper's later version (K = 10). Topics from elsewhere, such as a subject or an LLM's answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
+This is the method of the EBPO paper's later version (K = 10). Topics from elsewhere, such as a subject or an LLM's
+answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
 
 OUTPUT.report.json has settings, sizes and examples. A killed job leaves nothing: repeat the command.
 """
@@ -47,7 +49,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--text",
         choices=("question", "prompt"),
         default="question",
-        help="what is read: question (prompt where it is missing), or prompt, with the instruction that the data set puts "
+        help="what is read: question (prompt where it is missing), or prompt, with the instruction that the data set "
+        "puts "
         "around each question, as the authors' code does (default: %(default)s)",
     )
     add(

@@ -1,5 +1,5 @@
-"""Read tables of training data in every form that training reads (checks/data_files.py), in batches or at once, and write
-them in Parquet (.parquet) or JSON lines (.jsonl), crash-safe.
+"""Read tables of training data in every form that training reads (checks/data_files.py), in batches or at once, and
+write them in Parquet (.parquet) or JSON lines (.jsonl), crash-safe.
 
 A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`; `cluster` and `pass_rate` come later.
 """
@@ -83,8 +83,8 @@ def _file_table(path: Path, flag: str) -> pa.Table:
 def read_rows(
     path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_size: int = ROW_BATCH_SIZE
 ) -> Iterator[list[dict]]:
-    """Yield a data set as lists of at most `batch_size` rows, without ever holding more of it than that; a JSON array is
-    read at once.
+    """Yield a data set as lists of at most `batch_size` rows, without ever holding more of it than that; a JSON array
+    is read at once.
 
     columns: what to read of a Parquet file (dots lead into structs); the other kinds always give all.
 
@@ -106,8 +106,8 @@ def read_rows(
 
 
 def column_names(path: str | Path, flag: str = "--input") -> list[str]:
-    """Return the names of the columns, those inside structs too, with dots: prompt, reward_model, reward_model.ground_truth.
-    A data set is judged by its first file, and JSON lines and CSV by their first row."""
+    """Return the names of the columns, those inside structs too, with dots: prompt, reward_model,
+    reward_model.ground_truth. A data set is judged by its first file, and JSON lines and CSV by their first row."""
     file = data_files(path, flag)[0]
     if file.suffix.lower() == ".parquet":
         with _parquet(file, flag) as parquet:

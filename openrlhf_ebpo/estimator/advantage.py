@@ -26,8 +26,9 @@ class Estimate:
     """The advantages of one rollout batch of M groups of G responses. All arrays float64, `valid` bool.
 
     rewards, valid, advantages, grpo_advantages: (M, G); group_means, shrinkage: (M, 1); baselines: (M, 1) or (M, G);
-    NaN where the estimator has none. An excluded sample is not valid and has advantage 0. `grpo_advantages` is what GRPO's group normalisation would have given, with 0 for constant groups.
-    `state` is the estimator's after this batch.
+    NaN where the estimator has none. An excluded sample is not valid and has advantage 0. `grpo_advantages` is what
+    GRPO's group normalisation would have given, with 0 for constant groups. `state` is the estimator's after this
+    batch.
     """
 
     rewards: PerResponse
@@ -57,8 +58,8 @@ def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
 
 
 def observed(batch: Batch, advantages: PerResponse, fail: float, success: float, step: Step | None = None) -> Estimate:
-    """These advantages (M, G) with the group's statistics, and what GRPO would have given. Without a step (OpenRLHF's own
-    estimators) there is neither baseline nor shrinkage."""
+    """These advantages (M, G) with the group's statistics, and what GRPO would have given. Without a step (OpenRLHF's
+    own estimators) there is neither baseline nor shrinkage."""
     means = group_mean(batch.rewards, batch.valid)
     grpo = grpo_advantages(batch.rewards, batch.valid, success - fail)
     unknown = np.full_like(means, np.nan)
@@ -83,8 +84,8 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
     """Hold a step against the contract of estimators.
 
     Raises:
-        EstimatorError: the result is not a Step; an array is not of floats, or has another shape; an advantage of a valid
-            response that is not finite in float32, as which it is trained on; a metric that is not a number.
+        EstimatorError: the result is not a Step; an array is not of floats, or has another shape; an advantage of a
+            valid response that is not finite in float32, as which it is trained on; a metric that is not a number.
     """
     if not isinstance(step, Step):
         raise EstimatorError(f"{_who(estimator)}: step() gave {type(step).__name__}, it must give a Step")
@@ -98,7 +99,8 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape not in shapes:
             shape = f" of shape {tuple(value.shape)}, {value.dtype}" if hasattr(value, "shape") else ""
             raise EstimatorError(
-                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; expected a numpy array of floats of shape "
+                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; expected a numpy array of "
+                f"floats of shape "
                 f"{' or '.join(map(str, shapes))}"
             )
     with np.errstate(over="ignore"):

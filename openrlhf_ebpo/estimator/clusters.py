@@ -2,8 +2,9 @@
 
 A cluster's mean is the run's until groups of the cluster say otherwise: n_c of them have weight n_c / (n_c + κ). κ is
 estimated by one-way analysis of variance: the variance of group means inside clusters over that of the clusters' true
-means. Variances are pooled in the same way, with a κ from the variances inside groups, and τ² towards what is typical inside
-clusters. Clusters that do not differ have κ = ∞, which is one prior for the run; a new cluster (n_c = 0) has the run's.
+means. Variances are pooled in the same way, with a κ from the variances inside groups, and τ² towards what is typical
+inside clusters. Clusters that do not differ have κ = ∞, which is one prior for the run; a new cluster (n_c = 0) has the
+run's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
 
 @dataclass(frozen=True)
 class Table:
-    """moments: (3, 4, C), KEYS of each of COLUMNS of each cluster. seen: (C,), the batch in which a cluster was last seen."""
+    """moments: (3, 4, C), KEYS of each of COLUMNS of each cluster. seen: (C,), the batch in which a cluster was last
+    seen."""
 
     names: tuple[str, ...] = ()
     moments: np.ndarray = field(default_factory=lambda: np.zeros((len(KEYS), len(COLUMNS), 0)))
@@ -96,8 +98,8 @@ def clustered(history: History) -> History:
 
 
 def updated(before: Table, groups: Groups, factor: float) -> Table:
-    """Older groups count `factor` times as much; then those of this batch enter. Clusters of which next to nothing is left
-    are dropped, and those beyond MAX_CLUSTERS."""
+    """Older groups count `factor` times as much; then those of this batch enter. Clusters of which next to nothing is
+    left are dropped, and those beyond MAX_CLUSTERS."""
     names = tuple(dict.fromkeys((*before.names, *filter(None, groups.clusters))))
     new = len(names) - len(before.names)
     older = np.pad(before.moments * np.array([factor, 1, factor])[:, None, None], ((0, 0), (0, 0), (0, new)))
@@ -167,8 +169,8 @@ def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
 
 
 def pooling(values: Moments) -> float:
-    """κ, the weight of the run's prior in groups: variance inside clusters over variance between them (one-way analysis of
-    variance); infinite where clusters do not differ."""
+    """κ, the weight of the run's prior in groups: variance inside clusters over variance between them (one-way analysis
+    of variance); infinite where clusters do not differ."""
     there = values.count > 0
     counts, means = values.count[there], values.mean[there]
     total = counts.sum()

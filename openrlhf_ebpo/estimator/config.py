@@ -10,8 +10,8 @@ FLAG = "--algo.advantage.ebpo"
 
 @dataclass(frozen=True)
 class EstimatorConfig:
-    """Settings of an estimator computed here. `preset` and the parts (from `history` on; None: as the preset has it) are
-    EBPO's, which checks them (presets.py); the others hold for every estimator.
+    """Settings of an estimator computed here. `preset` and the parts (from `history` on; None: as the preset has it)
+    are EBPO's, which checks them (presets.py); the others hold for every estimator.
 
     Raises:
         ValueError: a setting of every estimator makes no sense; the message names the flag.
@@ -38,7 +38,8 @@ class EstimatorConfig:
     def __post_init__(self):
         if not (self.pass_reward > self.fail_reward and math.isfinite(self.pass_reward - self.fail_reward)):
             raise ValueError(
-                f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward ({self.fail_reward}), "
+                f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward "
+                f"({self.fail_reward}), "
                 "and both finite"
             )
         if self.reward_clip_range and not self.reward_clip_range[0] < self.reward_clip_range[1]:

@@ -31,8 +31,8 @@ class Batch:
     prompt_ids: M strings, the same for the same prompt and label in every run.
     clusters: M strings, or None for a prompt without a cluster (--data.cluster_key).
     lengths: (M, G) float64, action tokens of each response.
-    score_weights: (M, G) float64, Σ_t (1 − π_old(y_t))² over its action tokens: how far one update along its score moves
-        the policy.
+    score_weights: (M, G) float64, Σ_t (1 − π_old(y_t))² over its action tokens: how far one update along its score
+        moves the policy.
     """
 
     rewards: PerResponse
@@ -56,8 +56,8 @@ class Batch:
         lengths: ArrayLike | None = None,
         score_weights: ArrayLike | Callable[[], ArrayLike] | None = None,
     ) -> Batch:
-        """From rewards (M, G), whose invalid entries may hold anything, and valid (M, G) bool; ones for what is not given.
-        score_weights may be a function that gives them: it is called when they are first read.
+        """From rewards (M, G), whose invalid entries may hold anything, and valid (M, G) bool; ones for what is not
+        given. score_weights may be a function that gives them: it is called when they are first read.
 
         Raises:
             ValueError: the shapes differ, or nothing is valid.
@@ -110,8 +110,8 @@ class Estimator:
     `restore`.
 
     Attributes:
-        centred: the baseline is a mean of rewards, or the advantages are centred afterwards. Such an estimator pushes the
-            failures of hard prompts down, which only on-policy samples bring back: with stale ones it collapses
+        centred: the baseline is a mean of rewards, or the advantages are centred afterwards. Such an estimator pushes
+            the failures of hard prompts down, which only on-policy samples bring back: with stale ones it collapses
             (docs/estimator.md), so training warns.
 
     Args:

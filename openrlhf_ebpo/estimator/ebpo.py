@@ -1,4 +1,5 @@
-"""EBPO: one step of arXiv 2602.05165, Algorithm 1. Update the prior with this batch, then use it; each part by its choice."""
+"""EBPO: one step of arXiv 2602.05165, Algorithm 1. Update the prior with this batch, then use it; each part by its
+choice."""
 
 from __future__ import annotations
 

@@ -8,17 +8,32 @@ from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.estimator.presets import PARTS
 
 HELP = {
-    "history": "which batches the prior remembers: run = all (paper); batch = only the current one (released code); half_life "
-    "= all, with weights that halve every --algo.advantage.ebpo.half_life prompts; adaptive = a mean over half-lives, weighted "
+    "history": "which batches the prior remembers: run = all (paper); batch = only the current one (released code); "
+    "half_life "
+    "= all, with weights that halve every --algo.advantage.ebpo.half_life prompts; adaptive = a mean over "
+    "half-lives, weighted "
     "by how well each predicts the next batch (dynamic model averaging)",
-    "order": "update_then_use = add the batch to the prior, then use the prior (paper); lagged = use it, then add the batch (revision)",
+    "order": (
+        "update_then_use = add the batch to the prior, then use the prior (paper); lagged = use it, then add the "
+        "batch (revision)"
+    ),
     "within_variance": "σ²: pooled = variance of all rewards (paper); within = mean variance inside groups (revision)",
-    "between_variance": "τ²: raw = variance of group means (paper); corrected = the same minus the sampling noise of the means",
-    "prior": "gaussian (paper); beta_binomial = for rewards that are fail or pass (revision); none = no shrinkage, S = 0: the group's mean",
-    "normalise": "advantages: batch = subtract the batch's mean, divide by its standard deviation (paper); scale = divide only; none",
+    "between_variance": (
+        "τ²: raw = variance of group means (paper); corrected = the same minus the sampling noise of the means"
+    ),
+    "prior": (
+        "gaussian (paper); beta_binomial = for rewards that are fail or pass (revision); none = no shrinkage, S = "
+        "0: the group's mean"
+    ),
+    "normalise": (
+        "advantages: batch = subtract the batch's mean, divide by its standard deviation (paper); scale = divide "
+        "only; none"
+    ),
     "clusters": "run = one prior (paper); cluster = one per value of --data.cluster_key, shrunk towards the run's",
     "saturated": "groups in which every response passes: shrink = like any other (paper); zero = raw advantage 0",
-    "weights": "weights of responses in every mean: none = equal (paper); score = the squared norm of the response's score (the gradient of "
+    "weights": "weights of responses in every mean: none = equal (paper); "
+    "score = the squared norm of the response's score "
+    "(the gradient of "
     "its log-probability)",
 }
 
@@ -26,7 +41,8 @@ HELP = {
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "EBPO estimator",
-        "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo, ebpo.robust and the like, whose parts they change. fail_reward, pass_reward, "
+        "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo, ebpo.robust and the "
+        "like, whose parts they change. fail_reward, pass_reward, "
         "reset_prior and init_prior apply to all estimators of this package",
     )
     for part, choices in PARTS.items():
@@ -51,6 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         f"{FLAG}.init_prior",
         metavar="PATH",
-        help="start from this prior.json if no checkpoint is loaded (for example with --ckpt.disable_ds, which cannot resume), "
+        help="start from this prior.json if no checkpoint is loaded (for example with --ckpt.disable_ds, which "
+        "cannot resume), "
         "or the checkpoint has none",
     )

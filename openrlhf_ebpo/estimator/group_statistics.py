@@ -92,7 +92,7 @@ class Groups:
 
 
 def score_weights(batch: Batch) -> PerResponse:
-    """Σ_t (1 − π_old(y_t))² of each valid response, 0 of the others: the reward's mean under these weights is the constant
-    baseline with the least gradient variance (Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004)."""
+    """Σ_t (1 − π_old(y_t))² of each valid response, 0 of the others: the reward's mean under these weights is the
+    constant baseline with the least gradient variance (Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004)."""
     mean = batch.score_weights[batch.valid].mean()
     return np.maximum(batch.score_weights, LEAST_WEIGHT * mean) * batch.valid if mean > 0 else batch.valid.astype(float)

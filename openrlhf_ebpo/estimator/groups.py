@@ -28,13 +28,15 @@ class GroupEstimator(Estimator):
         super().__init__(config, name)
         if config.n_samples_per_prompt < 2:
             raise ValueError(
-                f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: {self.name} needs at least 2. It compares "
+                f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: {self.name} needs at least "
+                f"2. It compares "
                 "the responses to one prompt with each other."
             )
 
 
 def weighted_mean(values: PerResponse, weights: PerResponse, valid: PerResponse) -> PerGroup:
-    """Σ w·r / Σ w over the valid responses of each row, (M, 1); the plain mean where all weights are 0, 0 where none is valid."""
+    """Σ w·r / Σ w over the valid responses of each row, (M, 1); the plain mean where all weights are 0, 0 where none is
+    valid."""
     weights = np.where(valid, weights, 0.0)
     weights = np.where(weights.any(-1, keepdims=True), weights, valid)
     total = weights.sum(-1, keepdims=True)
@@ -52,14 +54,14 @@ def others_in_group(rewards: PerResponse, valid: PerResponse) -> PerResponse:
 def deviations(
     rewards: PerResponse, baselines: PerGroup | PerResponse, valid: PerResponse, reward_range: float
 ) -> PerResponse:
-    """r − b, (M, G), 0 where not valid. Up to 1e-6 of the range it counts as none: the mean of eight times 0.3 is not 0.3,
-    and what divides by a small spread would enlarge the rounding."""
+    """r − b, (M, G), 0 where not valid. Up to 1e-6 of the range it counts as none: the mean of eight times 0.3 is not
+    0.3, and what divides by a small spread would enlarge the rounding."""
     difference = np.where(valid, rewards - baselines, 0.0)
     return np.where(np.abs(difference) <= DEGENERATE * reward_range, 0.0, difference)
 
 
 def successes(batch: Batch, config: EstimatorConfig) -> PerResponse:
-    """Rewards from 0 (fail) to 1 (pass), (M, G), 0 where not valid: for what is defined for binary rewards. Length penalties
-    can take a reward out of this range; it is cut off there."""
+    """Rewards from 0 (fail) to 1 (pass), (M, G), 0 where not valid: for what is defined for binary rewards. Length
+    penalties can take a reward out of this range; it is cut off there."""
     share = (batch.rewards - config.fail_reward) / config.reward_range
     return np.where(batch.valid, np.clip(share, 0.0, 1.0), 0.0)

@@ -41,7 +41,8 @@ class Mixture:
     @property
     def members(self) -> list[Prior]:
         """One for each half-life: its own means, and variances of one that remembers four times as long. Variances are
-        harder to estimate and change more slowly; taken about each batch's own mean, they do not grow with its drift."""
+        harder to estimate and change more slowly; taken about each batch's own mean, they do not grow with its
+        drift."""
         slower = self.priors[SLOWER:] + self.priors[-1:] * SLOWER
         return [with_variances(prior, other) for prior, other in zip(self.priors, slower, strict=True)]
 
@@ -78,8 +79,8 @@ def half_life_factor(groups: Groups, config: EstimatorConfig) -> float:
 
 
 def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorConfig) -> Mixture:
-    """Dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior foretold the
-    batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
+    """Dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior
+    foretold the batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
     log_weights = FORGETTING_OF_WEIGHTS * np.array(before.log_weights)
     if not before.priors[-1].empty:
         log_weights = log_weights + log_likelihoods(before.members, groups, config)
@@ -128,8 +129,8 @@ def log_likelihoods(priors: Sequence[Prior], groups: Groups, config: EstimatorCo
 
 
 def beta_parameters(priors: Sequence[Prior], config: EstimatorConfig) -> tuple[np.ndarray, np.ndarray]:
-    """α and β of each prior by the method of moments, (H, 1). Half a success and half a failure are added, so that a history
-    without a success does not rule one out."""
+    """α and β of each prior by the method of moments, (H, 1). Half a success and half a failure are added, so that a
+    history without a success does not rule one out."""
     counts = np.array([prior.group_means.count for prior in priors])
     rates = (np.array([prior.group_means.mean for prior in priors]) - config.fail_reward) / config.reward_range
     rates = np.clip((counts * rates + 0.5) / (counts + 1), LEAST_SPREAD, 1 - LEAST_SPREAD)
@@ -164,8 +165,8 @@ class History:
     """A history: how a state adds a batch, and what is read from it.
 
     update: (state, this batch's prior, its groups, config) -> the next state. factor: what the update to this state
-    multiplied older groups with. read: the prior for these groups. mean: μ_glob of what was read. detailed: it reads the
-    moments inside groups, whatever the other parts read.
+    multiplied older groups with. read: the prior for these groups. mean: μ_glob of what was read. detailed: it reads
+    the moments inside groups, whatever the other parts read.
     """
 
     update: Callable[[Any, Prior, Groups, EstimatorConfig], Any]

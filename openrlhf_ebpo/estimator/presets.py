@@ -38,8 +38,8 @@ def gaussian(
 def beta_binomial(
     prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
 ) -> tuple[PerGroup, PerGroup | float]:
-    """V = (α + Σr) / (α + β + G), which is shrinkage (α + β) / (α + β + G) towards α / (α + β), in units where rewards are 0
-    and 1. α and β by the method of moments from the group means; α = β = 1 before any history.
+    """V = (α + Σr) / (α + β + G), which is shrinkage (α + β) / (α + β + G) towards α / (α + β), in units where rewards
+    are 0 and 1. α and β by the method of moments from the group means; α = β = 1 before any history.
 
     Raises:
         UsageError: a reward is neither the fail nor the pass value.
@@ -47,7 +47,8 @@ def beta_binomial(
     if not groups.are_binary(config):
         raise UsageError(
             f"{FLAG}.prior beta_binomial needs rewards that are {config.fail_reward} or {config.pass_reward} "
-            f"({FLAG}.fail_reward, {FLAG}.pass_reward), and this batch has others, for example by a length penalty: use "
+            f"({FLAG}.fail_reward, {FLAG}.pass_reward), and this batch has others, for example by a length "
+            f"penalty: use "
             f"{FLAG}.prior gaussian"
         )
     rate = (prior.group_means.mean - config.fail_reward) / config.reward_range
@@ -152,11 +153,13 @@ def check(parts: Mapping[str, Any]) -> None:
         )
     if half_life is not None and not 0 < half_life < float("inf"):
         raise ValueError(
-            f"{FLAG}.half_life is {half_life}: give a number of prompts above 0; what never forgets is {FLAG}.history run"
+            f"{FLAG}.half_life is {half_life}: give a number of prompts above 0; what never forgets is "
+            f"{FLAG}.history run"
         )
     if parts["weights"] == "score" and parts["prior"] == "beta_binomial":
         raise ValueError(
-            f"{FLAG}.weights score does not go with {FLAG}.prior beta_binomial, which counts successes: use {FLAG}.prior "
+            f"{FLAG}.weights score does not go with {FLAG}.prior beta_binomial, which counts successes: use "
+            f"{FLAG}.prior "
             "gaussian"
         )
 

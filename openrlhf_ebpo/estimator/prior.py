@@ -71,8 +71,8 @@ def refuse(name: str, found: ArrayLike, wrong: ArrayLike, why: str) -> None:
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean and sum of squared deviations (M2) of the values seen so far; float64. The count is the sum of weights
-    where values are weighted, or older ones discounted."""
+    """Count, mean and sum of squared deviations (M2) of the values seen so far; float64. The count is the sum of
+    weights where values are weighted, or older ones discounted."""
 
     count: float = 0
     mean: float = 0.0
@@ -130,10 +130,10 @@ class Moments:
 class Prior:
     """Moments of the groups seen so far: immutable, `merge` returns the next one.
 
-    `rewards` holds every valid reward r[m,i]: its mean is μ_glob, its variance σ², pooled. `group_means` holds every group
-    mean μ_m: its variance is τ², raw. `batches` is the number of rollout batches that entered. `within` holds the unbiased
-    variance s²_m inside every group: its mean is σ², within. `inverse_sizes` holds every 1/G_m, `spread` the unbiased
-    variance of group means in every batch. The last three stay empty under a variant that reads none.
+    `rewards` holds every valid reward r[m,i]: its mean is μ_glob, its variance σ², pooled. `group_means` holds every
+    group mean μ_m: its variance is τ², raw. `batches` is the number of rollout batches that entered. `within` holds the
+    unbiased variance s²_m inside every group: its mean is σ², within. `inverse_sizes` holds every 1/G_m, `spread` the
+    unbiased variance of group means in every batch. The last three stay empty under a variant that reads none.
     """
 
     rewards: Moments = field(default_factory=Moments)

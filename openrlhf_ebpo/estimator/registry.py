@@ -26,8 +26,8 @@ FLAG = "--advantage_estimator"
 @dataclass(frozen=True)
 class Entry:
     """title: the name in papers. baseline: what is taken from a response's reward, and what follows. code: import path
-    of the Estimator. upstream: OpenRLHF computes it in training; `code` is then what gives the same from a run's rollouts,
-    None where they do not tell (a critic's values)."""
+    of the Estimator. upstream: OpenRLHF computes it in training; `code` is then what gives the same from a run's
+    rollouts, None where they do not tell (a critic's values)."""
 
     title: str
     baseline: str
@@ -208,7 +208,8 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     if not hint and is_import_path(own := ":".join(name.rsplit(".", 1))):
         hint = f"Did you mean {own}? "
     raise argparse.ArgumentTypeError(
-        f"there is no estimator {name!r}. {hint}Choose from {', '.join(names)}, or give a class as MODULE:NAME, for example "
+        f"there is no estimator {name!r}. {hint}Choose from {', '.join(names)}, or give a class as MODULE:NAME, "
+        f"for example "
         "my_package.my_module:MyEstimator"
     )
 

@@ -25,7 +25,8 @@ class ReplayError(ReportedError, ValueError):
 
 @dataclass(frozen=True)
 class Logged:
-    """One step of a run log. baselines, advantages: (M, G), what training used, NaN for a baseline that is not known."""
+    """One step of a run log. baselines, advantages: (M, G), what training used, NaN for a baseline that is not
+    known."""
 
     step: int
     source: str
@@ -38,8 +39,8 @@ def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str)
     """From columns of a rollout file, one value per response, groups of `size` next to each other.
 
     Raises:
-        ReplayError: the rows are not complete groups in order, nothing is valid, a valid response has no finite reward or
-            advantage, or a response has no prompt_id, or a weight that is not a finite number from 0 on.
+        ReplayError: the rows are not complete groups in order, nothing is valid, a valid response has no finite reward
+            or advantage, or a response has no prompt_id, or a weight that is not a finite number from 0 on.
     """
     rows = len(columns["reward"])
     expected = np.arange(rows)
@@ -70,8 +71,8 @@ def keeps_state(estimator: Estimator) -> bool:
 
 
 def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
-    """Logged steps whose state before is not known: neither the first step of a run, nor one after another logged one, nor
-    one of `starts`."""
+    """Logged steps whose state before is not known: neither the first step of a run, nor one after another logged one,
+    nor one of `starts`."""
     pairs = itertools.pairwise([0, *steps])
     return [step for previous, step in pairs if step != previous + 1 and step not in starts]
 
@@ -79,8 +80,8 @@ def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
 def replay(
     estimator: Estimator, steps: Iterable[Logged], starts: Mapping[int, Any]
 ) -> Iterator[tuple[Logged, Estimate]]:
-    """Yield every step with its estimate, from the state after the step before; `starts`: step -> state before it, where it is
-    another one.
+    """Yield every step with its estimate, from the state after the step before; `starts`: step -> state before it,
+    where it is another one.
 
     Raises:
         ReplayError: the estimator cannot work with a step; the message names its file.
@@ -109,7 +110,8 @@ def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Esti
 class Difference:
     """Differences between the advantages of one step, or of several, over valid responses.
 
-    was, now: (N,) logged and replayed advantages. unequal: (N,) bool, the advantage or the (known) baseline has other bits.
+    was, now: (N,) logged and replayed advantages. unequal: (N,) bool, the advantage or the (known) baseline has other
+    bits.
     """
 
     was: np.ndarray

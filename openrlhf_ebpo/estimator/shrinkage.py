@@ -1,6 +1,7 @@
 """Shrinkage weights, baselines and normalisation: the formulas of EBPO, nothing else.
 
-Every function is pure; M is the number of groups in a rollout batch, G the responses of a group. Source: arXiv 2602.05165, Algorithm 1.
+Every function is pure; M is the number of groups in a rollout batch, G the responses of a group. Source: arXiv
+2602.05165, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def shrunk_baseline(mean: PerGroup, prior_mean: float, shrinkage: PerGroup | flo
 
 def standardise(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
     """(A − mean A) / (std A + ε) over the valid responses of the batch, one value per response; invalid ones
-    get 0. The standard deviation is the sample one (n − 1). All 0 where std A ≤ 1e-6 × range. Sums are exactly rounded, so
-    the result has the same bits on every machine.
+    get 0. The standard deviation is the sample one (n − 1). All 0 where std A ≤ 1e-6 × range. Sums are exactly rounded,
+    so the result has the same bits on every machine.
 
     Args:
         advantages: (M, G) raw advantages.

@@ -1,4 +1,5 @@
-"""The estimator's state as it is stored: in a checkpoint's client_states, and as prior.json; and a rehearsal of both."""
+"""The estimator's state as it is stored: in a checkpoint's client_states, and as prior.json; and a rehearsal of
+both."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ WAY_OUT = (
 
 
 FORM = (
-    "It must be a dictionary of numbers, strings, lists (no tuples) and dictionaries, whose keys are strings, with the keys "
+    "It must be a dictionary of numbers, strings, lists (no tuples) and dictionaries, whose keys are strings, "
+    "with the keys "
     "of `initial()`; or write `save` and `restore` (openrlhf_ebpo/estimator/contract.py)."
 )
 

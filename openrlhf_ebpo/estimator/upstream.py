@@ -1,12 +1,13 @@
 """OpenRLHF's own estimators on a Batch, for replay, benches and pages: in training OpenRLHF computes them.
 
-Written after openrlhf/trainer/ppo_utils/experience_maker.py, compute_advantages_and_returns, of 0.11.2, without KL in the reward
-and with its default settings: γ = 1, and the reward less its baseline is cut to ±10 or --reward.clip_range before anything else
-is done with it. It computes in float32, and differs here by the rounding. A group of equal rewards has 0 under `group_norm`
-here, where OpenRLHF's rounding can give ±0.9. Excluded responses are left out; under these estimators OpenRLHF has none.
+Written after openrlhf/trainer/ppo_utils/experience_maker.py, compute_advantages_and_returns, of 0.11.2, without KL in
+the reward and with its default settings: γ = 1, and the reward less its baseline is cut to ±10 or --reward.clip_range
+before anything else is done with it. It computes in float32, and differs here by the rounding. A group of equal rewards
+has 0 under `group_norm` here, where OpenRLHF's rounding can give ±0.9. Excluded responses are left out; under these
+estimators OpenRLHF has none.
 
-`reinforce` is REINFORCE++ (arXiv 2501.03262) as its authors, who are OpenRLHF's, have it: no baseline, then standardised over
-the tokens of the batch. `gae` needs a critic's values, and has no mirror.
+`reinforce` is REINFORCE++ (arXiv 2501.03262) as its authors, who are OpenRLHF's, have it: no baseline, then
+standardised over the tokens of the batch. `gae` needs a critic's values, and has no mirror.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Set arguments of vLLM's engines beyond upstream's flags: how much they do at a time, and which log-probabilities they give.
+"""Set arguments of vLLM's engines beyond upstream's flags: how much they do at a time, and which log-probabilities they
+give.
 
-An engine gets vLLM's default for offline work on its device. Upstream's engine is an AsyncLLM, which without a server gets
-vLLM's fallback on every device.
+An engine gets vLLM's default for offline work on its device. Upstream's engine is an AsyncLLM, which without a server
+gets vLLM's fallback on every device.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ QUIET_WORKER = "openrlhf_ebpo.generation.quiet_worker.QuietWorker"
 
 
 def offline_defaults(create_engine_config):
-    """Replace EngineArgs.create_engine_config: an engine without a server is configured as vLLM's class LLM is, which also
-    keeps no statistics; here it keeps those that its log shows."""
+    """Replace EngineArgs.create_engine_config: an engine without a server is configured as vLLM's class LLM is, which
+    also keeps no statistics; here it keeps those that its log shows."""
 
     @functools.wraps(create_engine_config)
     def configured_as_llm(self, usage_context=None, *args, **kwargs):
@@ -32,7 +33,8 @@ def offline_defaults(create_engine_config):
 
 
 class QuietRolloutActor:
-    """Mixin over RolloutRayActor: vLLM's worker gets our extension. One that is not upstream's stays, such as the CPU backend's.
+    """Mixin over RolloutRayActor: vLLM's worker gets our extension. One that is not upstream's stays, such as the CPU
+    backend's.
 
     Ray's workers import this file before upstream's, so it must not import quiet_worker.py, which imports upstream's.
     """
@@ -57,8 +59,8 @@ class MadeWith:
 
 
 def set_arguments(args) -> None:
-    """Set the engines' arguments, in the driver and before upstream makes them. Where rollouts have a temperature, their log-probabilities do too: they
-    are then computed for every token, asked for or not."""
+    """Set the engines' arguments, in the driver and before upstream makes them. Where rollouts have a temperature,
+    their log-probabilities do too: they are then computed for every token, asked for or not."""
     from openrlhf.trainer.ray import vllm_engine
 
     if args.rollout.temperature != 1:

@@ -24,7 +24,8 @@ SHUTDOWN_SECONDS = 10
 NAMESPACES = ("pid", "net", "mnt")  # of a container that shares none of them nothing can be joined
 NICENESS = "RAY_worker_niceness"  # Ray's workers, which do all the work, would be 15 levels nicer than the command
 COLOUR = re.compile(r"\x1b\[[\d;]*m")  # in Ray's messages
-# Workers of a cluster have the environment of its `ray start`; these go with the job. No secrets: the dashboard shows them.
+# Workers of a cluster have the environment of its `ray start`; these go with the job. No secrets: the dashboard shows
+# them.
 PASSED = re.compile(
     r"(OPENRLHF_EBPO|NCCL|VLLM)_\w+|PYTORCH_(CUDA_)?ALLOC_CONF|OMP_NUM_THREADS|(HF_HUB|TRANSFORMERS)_OFFLINE"
 )
@@ -44,7 +45,8 @@ class ClusterError(ReportedError, RuntimeError):
 
 
 def gpus_needed(args) -> int:
-    """Count the GPUs that upstream's placement groups ask for; on a machine without CUDA they are logical resources of Ray."""
+    """Count the GPUs that upstream's placement groups ask for; on a machine without CUDA they are logical resources of
+    Ray."""
     colocate_all = args.train.colocate_all and not args.train.async_enable
     actor = args.actor.num_nodes * args.actor.num_gpus_per_node
     total = actor
@@ -132,14 +134,16 @@ def start_node(again: bool = True, **how) -> None:
         kill(set(psutil.Process().children(recursive=True)) - before)  # Ray leaves what it could not wait for
         if not again:
             raise ClusterError(
-                "Ray did not start within 30 s, twice: this machine is overloaded. Repeat the command when it is less busy"
+                "Ray did not start within 30 s, twice: this machine is overloaded. Repeat the command when it "
+                "is less busy"
             ) from error
         print("Ray did not start within 30 s, as this machine is busy: trying once more", flush=True)
         start_node(again=False, **how)
 
 
 def address_to_join() -> str | None:
-    """Return the address to join, or None: RAY_ADDRESS decides ("local": None), else this user's `ray start` on this machine."""
+    """Return the address to join, or None: RAY_ADDRESS decides ("local": None), else this user's `ray start` on this
+    machine."""
     if address := os.environ.get("RAY_ADDRESS"):
         return None if address == "local" else "auto"
     return find_own_cluster()
@@ -148,8 +152,8 @@ def address_to_join() -> str | None:
 def find_own_cluster() -> str | None:
     """Return the address of the last `ray start` if a raylet of it is alive, else None.
 
-    Of a Ray that a program has begun for itself (`ray.init()`) Ray writes no address file, and such a Ray ends with its program.
-    The file may be stale, another user's, or mounted from outside of this container.
+    Of a Ray that a program has begun for itself (`ray.init()`) Ray writes no address file, and such a Ray ends with its
+    program. The file may be stale, another user's, or mounted from outside of this container.
     """
     from ray._private.services import find_bootstrap_address
 
@@ -214,7 +218,8 @@ def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_
         else f"add nodes, or {fewer}"
     )
     raise ClusterError(
-        f"this run needs {needed} GPUs and as many CPUs, and the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: {remedy}"
+        f"this run needs {needed} GPUs and as many CPUs, and the Ray cluster has {gpus:g} GPUs and {cpus:g} "
+        f"CPUs: {remedy}"
     )
 
 
@@ -223,7 +228,8 @@ def waits_for_others(needed: int, free: float) -> str | None:
     if free >= needed:
         return None
     return (
-        f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it waits until "
+        f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it "
+        f"waits until "
         "other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a private Ray.)"
     )
 

@@ -1,9 +1,10 @@
 """End the run with its cause when a rollout engine dies, as any other process; `--train.max_restarts` resumes it.
 
-vLLM's EngineCore is a process below the rollout actor. When it ends, requests fail with an EngineDeadError that names no
-cause, and a collective_rpc under way (of a weight sync, of joining its group) waits for ever: nobody completes its future
-(vllm/v1/engine/core_client.py, `process_outputs_socket`). So the actor ends with its EngineCore, and every call fails. The
-EngineCore ends with its actor, which the kernel sees to: a cluster that the command has joined would keep it, with its memory.
+vLLM's EngineCore is a process below the rollout actor. When it ends, requests fail with an EngineDeadError that names
+no cause, and a collective_rpc under way (of a weight sync, of joining its group) waits for ever: nobody completes its
+future (vllm/v1/engine/core_client.py, `process_outputs_socket`). So the actor ends with its EngineCore, and every call
+fails. The EngineCore ends with its actor, which the kernel sees to: a cluster that the command has joined would keep
+it, with its memory.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from openrlhf_ebpo.command import end_with_parent
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.generation.cluster import reason
 
-# Together below the 60 minutes that upstream gives a collective call (`DeepspeedStrategy.setup_distributed`): while rank 0
-# waits for the engines, the other ranks wait for rank 0 in a barrier, and NCCL's watchdog aborts them without a cause.
+# Together below the 60 minutes that upstream gives a collective call (`DeepspeedStrategy.setup_distributed`): while
+# rank 0 waits for the engines, the other ranks wait for rank 0 in a barrier, and NCCL's watchdog aborts them without a
+# cause.
 LOAD_SECONDS = 45 * 60.0
 JOIN_SECONDS = 10 * 60.0
 REPORT_SECONDS = 5.0  # from the failure of a call to the answer of who watches the engine
@@ -66,7 +68,8 @@ class FailFastRolloutActor:
             return await (await self._joining)
         except asyncio.TimeoutError:
             raise EngineError(
-                f"a rollout engine on {os.uname().nodename} did not join the weight-sync group within {JOIN_SECONDS:.0f} s: "
+                f"a rollout engine on {os.uname().nodename} did not join the weight-sync group within "
+                f"{JOIN_SECONDS:.0f} s: "
                 "do the machines reach each other?"
             ) from None
 
@@ -78,8 +81,8 @@ def end_with_actor(original):
 
 
 def run_engine_core(*args, **kwargs) -> None:
-    """Run vLLM's EngineCore in a process that is killed when the actor is gone. The rows are applied where it was forked, and
-    not where it was spawned."""
+    """Run vLLM's EngineCore in a process that is killed when the actor is gone. The rows are applied where it was
+    forked, and not where it was spawned."""
     from vllm.v1.engine.core import EngineCoreProc
 
     end_with_parent(signal.SIGKILL)
@@ -105,9 +108,9 @@ class BoundedEngineWait:
 
 
 def wait_for_engines_too(original):
-    """Replacement of RayActorGroup.async_init_model_from_pretrained: who waits for the policy's models waits for its rollout
-    engines too, until they have joined the weight-sync group, and they are watched from then on. `ray.get` of several
-    calls raises as soon as one of them has failed."""
+    """Replacement of RayActorGroup.async_init_model_from_pretrained: who waits for the policy's models waits for its
+    rollout engines too, until they have joined the weight-sync group, and they are watched from then on. `ray.get` of
+    several calls raises as soon as one of them has failed."""
 
     @functools.wraps(original)
     def async_init_model_from_pretrained(self, strategy, pretrain, *more):
@@ -123,7 +126,8 @@ def wait_for_engines_too(original):
 
 
 def syncs_in_a_group(args) -> bool:
-    """Return what ActorPPOTrainer decides: engines that share the policy's GPUs get weights through CUDA's memory handles."""
+    """Return what ActorPPOTrainer decides: engines that share the policy's GPUs get weights through CUDA's memory
+    handles."""
     return not (args.vllm.sync_backend == "nccl" and args.train.colocate_all and not args.train.async_enable)
 
 
@@ -177,7 +181,8 @@ def describe_exit(codes: list[int], error: str | None) -> str:
 
 
 def read_own_log() -> str:
-    """Return the end of what this process and its EngineCore have written to stderr, if that is a file, as under Ray."""
+    """Return the end of what this process and its EngineCore have written to stderr, if that is a file, as under
+    Ray."""
     path = Path(os.readlink("/proc/self/fd/2"))
     if not path.is_file():
         return ""

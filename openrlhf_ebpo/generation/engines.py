@@ -49,8 +49,8 @@ class EngineSettings:
     max_len: tokens of prompt and response together, as training's --data.max_len.
     reward: as --reward.remote_url, a .py file with `reward_func` or servers' addresses; agent: a .py file with
         `AgentExecutor`. With neither, responses are not scored. reward_limits: as --reward.timeout, .memory, .workers.
-    patience: seconds for the next engine to start (None: LOAD_SECONDS), and for the next prompt to be finished (None: no limit).
-        While there is a limit, a line a minute says what is waited for.
+    patience: seconds for the next engine to start (None: LOAD_SECONDS), and for the next prompt to be finished (None:
+        no limit). While there is a limit, a line a minute says what is waited for.
     """
 
     model: str
@@ -101,8 +101,8 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
 
 @dataclass(frozen=True)
 class Sampling:
-    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for. top_k -1: all tokens. stop: texts
-    after which a response ends; its tokens are those up to there, the text's own among them."""
+    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for. top_k -1: all tokens. stop:
+    texts after which a response ends; its tokens are those up to there, the text's own among them."""
 
     n: int
     temperature: float = 1.0
@@ -230,8 +230,8 @@ def generate(
 ) -> Iterator[tuple[Prompt, list[Sample]]]:
     """Yield each prompt with its n samples, in the order in which they finish.
 
-    Prompts are read as engines become free. Where a prompt's own processing fails (an agent that raises), its samples carry
-    the error.
+    Prompts are read as engines become free. Where a prompt's own processing fails (an agent that raises), its samples
+    carry the error.
 
     Raises:
         GenerationError: an engine has died, or none has finished a prompt for too long.
@@ -317,7 +317,8 @@ def _sample(response: dict) -> Sample:
 
 
 def _numbers(logs) -> dict[str, float]:
-    """Keep the numbers. Those of a reward function are checked where it is called; an agent's logs may hold anything."""
+    """Keep the numbers. Those of a reward function are checked where it is called; an agent's logs may hold
+    anything."""
     found = {}
     for name, value in logs.items() if isinstance(logs, dict) else ():
         with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):

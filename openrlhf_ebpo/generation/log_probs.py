@@ -1,6 +1,8 @@
-"""Return the log-probabilities of sampled tokens from the rollout engines, to compare with the trainer (training/mismatch.py).
+"""Return the log-probabilities of sampled tokens from the rollout engines, to compare with the trainer
+(training/mismatch.py).
 
-OpenRLHF asks vLLM for these log-probabilities only where it corrects with them. Here a few responses of every batch have them,
+OpenRLHF asks vLLM for these log-probabilities only where it corrects with them. Here a few responses of every batch
+have them,
 always: that is enough for a mean over tokens, and of the rest neither vLLM's output loop nor Ray carries any.
 """
 
@@ -20,8 +22,8 @@ PROCESSED = "processed_logprobs"  # vLLM's mode: after temperature and top_p
 class MeasuredRolloutActor:
     """Mixin over RolloutRayActor: the first responses of a batch come with the log-probabilities of their tokens.
 
-    vLLM's are those before temperature and top_p, which at temperature 1 are what the trainer computes; at another one the
-    engine has to be made for it (arguments.py).
+    vLLM's are those before temperature and top_p, which at temperature 1 are what the trainer computes; at another one
+    the engine has to be made for it (arguments.py).
     """
 
     _measuring = 0

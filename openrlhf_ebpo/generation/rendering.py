@@ -45,7 +45,8 @@ def render(
     answered = next((row["id"] for row in rows if ends_with_assistant(row["prompt"])), None)
     if answered is not None:
         raise UsageError(
-            f"row {answered}: the chat ends with the assistant's turn, and a prompt ends with the user's. Name a column of "
+            f"row {answered}: the chat ends with the assistant's turn, and a prompt ends with the user's. Name "
+            f"a column of "
             "prompts, or take the last turn off"
         )
     try:
@@ -71,11 +72,12 @@ def is_text(prompt, input_template: str | None) -> bool:
 
 
 def begin_with(tokenizer) -> Callable[[str], str]:
-    """Return the function that puts the tokenizer's begin token before a text, unless it is there: a chat template may have written it.
+    """Return the function that puts the tokenizer's begin token before a text, unless it is there: a chat template may
+    have written it.
 
-    Prompts travel as text and are read with add_special_tokens=False, so the token is text too; special tokens are known
-    again in it. A tokenizer may begin a text that stands first with a space, where it has none (Llama 2): the token then
-    takes one along, where the text is read as after the tokenizer's own only so.
+    Prompts travel as text and are read with add_special_tokens=False, so the token is text too; special tokens are
+    known again in it. A tokenizer may begin a text that stands first with a space, where it has none (Llama 2): the
+    token then takes one along, where the text is read as after the tokenizer's own only so.
 
     Raises:
         UsageError: it has none.
@@ -116,12 +118,14 @@ def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[in
 
 
 def text_tokenizer(tokenizer):
-    """Return the tokenizer of a processor: that is what `tokenizer_of`, as upstream, gives for a model that also sees."""
+    """Return the tokenizer of a processor: that is what `tokenizer_of`, as upstream, gives for a model that also
+    sees."""
     return tokenizer.tokenizer if hasattr(tokenizer, "image_processor") else tokenizer
 
 
 def announce_special_tokens(model: str) -> None:
-    """Let the rewards know those that responses end with. Nothing where the tokenizer cannot be read: what needs it says why."""
+    """Let the rewards know those that responses end with. Nothing where the tokenizer cannot be read: what needs it
+    says why."""
     os.environ.pop(special_tokens.VARIABLE, None)
     try:
         special_tokens.announce(text_tokenizer(tokenizer_of(model)))

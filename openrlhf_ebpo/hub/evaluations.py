@@ -1,5 +1,5 @@
-"""Evaluation results as one flat table, one row per metric, and what cards show of it. Rows of different protocols (name and
-fingerprint) are never put together.
+"""Evaluation results as one flat table, one row per metric, and what cards show of it. Rows of different protocols
+(name and fingerprint) are never put together.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def protocol_of(row: Mapping) -> tuple[str, str]:
 
 
 def headline(rows: Iterable[dict]) -> list[dict]:
-    """The rows that cards show, whatever they show them in: of each protocol, task and step pass@1, and the largest maj@k and
-    pass@k that there are."""
+    """The rows that cards show, whatever they show them in: of each protocol, task and step pass@1, and the largest
+    maj@k and pass@k that there are."""
     found = []
     for _, group in groupby(ordered(rows), key=lambda row: (*protocol_of(row), row["task"], row["step"])):
         by_name = {row["metric"]: row for row in group}
@@ -160,9 +160,10 @@ def _settings(row: Mapping) -> list[tuple[Markdown, Markdown]]:
 def eval_results(rows: Sequence[dict]) -> list:
     """huggingface_hub.EvalResult for the headline metrics, in percent, for `model-index`.
 
-    The Hub shows `model-index` for any task; `.eval_results/*.yaml` counts only for benchmarks that it lists, which ours are
-    not, and has no place for k, error, interval or protocol. The protocol is the data set's `config`: the card's metadata
-    puts results of one task type, data set, config, split and revision into one row, and so no row mixes two protocols.
+    The Hub shows `model-index` for any task; `.eval_results/*.yaml` counts only for benchmarks that it lists, which
+    ours are not, and has no place for k, error, interval or protocol. The protocol is the data set's `config`: the
+    card's metadata puts results of one task type, data set, config, split and revision into one row, and so no row
+    mixes two protocols.
     """
     return [_eval_result(row) for row in headline(rows)]
 

@@ -1,7 +1,9 @@
-"""The exported models of a run that belong on the Hub, and which of them are there: what is to be pushed is the difference.
+"""The exported models of a run that belong on the Hub, and which of them are there: what is to be pushed is the
+difference.
 
-Exported models are never deleted, so nothing has to be kept for a push: `checkpoints.jsonl` lists them, and the repo has a
-tag with the same file hashes for each that is pushed. hub.json and the lock are for people, and for one pusher at a time.
+Exported models are never deleted, so nothing has to be kept for a push: `checkpoints.jsonl` lists them, and the repo
+has a tag with the same file hashes for each that is pushed. hub.json and the lock are for people, and for one pusher at
+a time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def step_tag(step: int) -> str:
 
 
 def exports(run_dir: Path) -> list[Export]:
-    """List what a training with --hub.repo pushes, in the order of the steps: every --hub.every-th exported model and the final one.
+    """List what a training with --hub.repo pushes, in the order of the steps: every --hub.every-th exported model and
+    the final one.
 
     Raises:
         RunDirectoryError: checkpoints.jsonl or run.json is damaged.
@@ -112,8 +115,8 @@ def tags(api, repo: str, run_dir: Path) -> dict[str, str]:
 
 
 def is_pushed(api, repo: str, export: Export, known: Mapping[str, str]) -> bool:
-    """True if the repo has the step's tag, on a commit with every file of the model as it is here. Of a model that was deleted
-    here the tag is enough.
+    """True if the repo has the step's tag, on a commit with every file of the model as it is here. Of a model that was
+    deleted here the tag is enough.
 
     Args:
         known: tag -> commit.
@@ -138,8 +141,8 @@ def is_pushed(api, repo: str, export: Export, known: Mapping[str, str]) -> bool:
 
 
 def read_record(run_dir: str | Path) -> dict:
-    """hub.json: {"repo", "failed": failed attempts so far, "steps": {"10": {"state", "attempts", "error", "url", "commit",
-    "time"}}}; without what does not have this shape."""
+    """hub.json: {"repo", "failed": failed attempts so far, "steps": {"10": {"state", "attempts", "error", "url",
+    "commit", "time"}}}; without what does not have this shape."""
     try:
         found = json.loads((Path(run_dir) / RECORD).read_text())
     except (OSError, ValueError, RecursionError):
@@ -221,8 +224,10 @@ def _locked(file, shared: bool = False) -> bool:
     except OSError as error:  # some network disks
         file.close()
         raise UsageError(
-            f"{file.name} cannot be locked ({error.strerror}): the disk has no locks (flock), without which two processes "
-            "could push at once. Put the run directory (--logger.run_dir) on another disk, or copy it there and push the copy"
+            f"{file.name} cannot be locked ({error.strerror}): the disk has no locks (flock), without which two "
+            f"processes "
+            "could push at once. Put the run directory (--logger.run_dir) on another disk, or copy it there and "
+            "push the copy"
         ) from error
 
 

@@ -17,8 +17,8 @@ MAX_NAMES = 10  # in a message
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A regular file, as `local_file` found it. size: bytes. modified: ns. cleared: it was scanned for secrets, or the user says that it holds none. places: where something was taken out of
-    it."""
+    """A regular file, as `local_file` found it. size: bytes. modified: ns. cleared: it was scanned for secrets, or the
+    user says that it holds none. places: where something was taken out of it."""
 
     path: Path
     size: int
@@ -63,7 +63,8 @@ def local_file(path: str | Path, root: str | Path | None = None) -> LocalFile:
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(root):
         raise UsageError(
-            f"{path} leads to {real}, outside of {root}, through a link, and is not published: put the file itself there, "
+            f"{path} leads to {real}, outside of {root}, through a link, and is not published: put the file "
+            f"itself there, "
             "or take the link away"
         )
     status = real.stat()

@@ -1,5 +1,6 @@
 """Markdown of cards. Only `Markdown` is taken for Markdown: whatever else a template or a table is given is shown as
-code, so that no text of a run is interpreted, and without secrets. A forgotten escape shows too much, and does nothing."""
+code, so that no text of a run is interpreted, and without secrets. A forgotten escape shows too much, and does
+nothing."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def _refuse(model: Path, problems: Iterable[str]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _missing_weights(model: Path, files: frozenset[LocalFile]) -> list[str]:
-    """List what `files` lack of their architecture, once for the same files. A process that ends compares them: transformers and
-    torch would stay in the memory of this one, which waits next to a training."""
+    """List what `files` lack of their architecture, once for the same files. A process that ends compares them:
+    transformers and torch would stay in the memory of this one, which waits next to a training."""
     size = sum(file.size for file in files)
     return in_time(lambda: list(model_folder.missing_weights(model)), f"comparing {model} with its configuration", size)
 
@@ -141,8 +141,8 @@ def kept_secret(model: str) -> str | None:
 
 
 def secret_keys(name: str, file: LocalFile) -> list[str]:
-    """Keys of a JSON file, or of the metadata in a safetensors file, that keep a secret, at any depth and also where a key is
-    repeated. None in an index, whose keys are the weights' names.
+    """Keys of a JSON file, or of the metadata in a safetensors file, that keep a secret, at any depth and also where a
+    key is repeated. None in an index, whose keys are the weights' names.
 
     Raises:
         UsageError: the file is damaged.

@@ -1,7 +1,7 @@
 """Make texts and records fit to leave this machine: no secrets, no home folders, of local paths the last part only.
 
-run.json is written without secrets. It is filtered again before it is published: a run may be older than a flag's name, and
-a published copy cannot be taken back.
+run.json is written without secrets. It is filtered again before it is published: a run may be older than a flag's name,
+and a published copy cannot be taken back.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def public_text(text: str) -> str:
 
 
 def public_data(text: str) -> str:
-    """Clean a prompt, a response or a label. Only secrets and this user's home folder are taken out: a home folder that a
-    model made up is data."""
+    """Clean a prompt, a response or a label. Only secrets and this user's home folder are taken out: a home folder that
+    a model made up is data."""
     return without_own_homes(without_secrets(text))
 
 

@@ -1,5 +1,6 @@
-"""One push: files into a repo in one commit. "Pushed" means that the listing of the commit shows every file with the right
-size and hash; then the tag is set. A repo of somebody else is refused, and what people have written into ours stays.
+"""One push: files into a repo in one commit. "Pushed" means that the listing of the commit shows every file with the
+right size and hash; then the tag is set. A repo of somebody else is refused, and what people have written into ours
+stays.
 
 publish(api, "owner/name", {"config.json": Path("..."), "prior.json": b"{}"}, message="step 10", tag="step-000010")
 """
@@ -34,8 +35,8 @@ MAX_CARD_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Published:
-    """The result of a push. commit: holds it. sent: paths that had changed. unchanged: number of the others. kept: files that
-    people wrote there, which stay as they are."""
+    """The result of a push. commit: holds it. sent: paths that had changed. unchanged: number of the others. kept:
+    files that people wrote there, which stay as they are."""
 
     commit: str
     url: str
@@ -46,8 +47,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Planned:
-    """One file of a dry run. state: new, changed, unchanged, deleted, stays (somebody else wrote it), or unknown (the Hub cannot
-    be asked). places: where something is taken out of it before it goes."""
+    """One file of a dry run. state: new, changed, unchanged, deleted, stays (somebody else wrote it), or unknown (the
+    Hub cannot be asked). places: where something is taken out of it before it goes."""
 
     path: str
     size: int
@@ -70,9 +71,10 @@ def publish(
     """Put `files` (path in repo -> file or bytes) into a repo, which is created if it does not exist. A Path stands
     for the regular file there, which no link may lead out of its folder.
 
-    Files that the repo has already are not sent again; without a change there is no commit. What the last push recorded in
-    sha256.json and is not among `files` goes; a README.md or LICENSE that is not as the last push left it stays. The tag is
-    set last, on a commit whose listing shows every file with the right size and hash. It may be repeated after any failure.
+    Files that the repo has already are not sent again; without a change there is no commit. What the last push recorded
+    in sha256.json and is not among `files` goes; a README.md or LICENSE that is not as the last push left it stays. The
+    tag is set last, on a commit whose listing shows every file with the right size and hash. It may be repeated after
+    any failure.
 
     Args:
         private: visibility of a repo that is created; an existing one keeps its own.
@@ -168,8 +170,8 @@ def publishable(files: Mapping[str, Content | Path]) -> Publishable:
 def with_manifest(
     files: Publishable, kept: Iterable[str] = (), recorded: Mapping[str, str] | None = None
 ) -> Publishable:
-    """The files without those that stay as they are on the Hub, and with sha256.json: the hash of every file, and that of the
-    card, by which the next push knows that nobody has edited it."""
+    """The files without those that stay as they are on the Hub, and with sha256.json: the hash of every file, and that
+    of the card, by which the next push knows that nobody has edited it."""
     files = files.without(kept)
     hashes = {path: sha256(file) for path, file in sorted(files.items())}
     rows = {path: {"sha256": hashes[path], "size": size(files[path])} for path in hashes if path not in NOT_IN_MANIFEST}
@@ -343,7 +345,8 @@ def check_same_run(api, repo: str, here: dict, repo_type: str = "model") -> str 
 
 
 def difference(files: Mapping[str, Content], remote: Mapping, recorded: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Paths that the remote listing does not show as they are here, and remote ones of the last push that have to go."""
+    """Paths that the remote listing does not show as they are here, and remote ones of the last push that have to
+    go."""
     wrong = [path for path, content in files.items() if path not in remote or not matches(content, remote[path])]
     return wrong, [path for path in recorded if path in remote and path not in (*files, *PEOPLES)]
 

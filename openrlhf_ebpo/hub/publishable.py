@@ -39,8 +39,8 @@ KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 class Publishable(Mapping[str, Content]):
     """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
 
-    Scanned: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not scanned: the numbers of weights,
-    pictures (we draw them), the Space's fonts. A local file is scanned once.
+    Scanned: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not scanned: the numbers of
+    weights, pictures (we draw them), the Space's fonts. A local file is scanned once.
 
     Raises:
         UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
@@ -119,14 +119,16 @@ def _check_contents(files: Mapping[str, Content]) -> None:
         if where := found and _line(texts[path]):
             place = files[path].path if isinstance(files[path], LocalFile) else path
             raise UsageError(
-                f"{place}, {where}, holds what looks like a secret (a token, a private key, or a password in an address) or "
-                f"names your home folder, which all who can read the repo would read: take it out, and push again. {NO_SECRET}"
+                f"{place}, {where}, holds what looks like a secret (a token, a private key, or a password in an "
+                f"address) or "
+                f"names your home folder, which all who can read the repo would read: take it out, and push "
+                f"again. {NO_SECRET}"
             )
 
 
 def _text_of(path: str, content: Content) -> bytes:
-    """The text to scan, as its reader will see it: unpacked, decoded from UTF-16, JSON escapes replaced, without what has
-    been redacted already."""
+    """The text to scan, as its reader will see it: unpacked, decoded from UTF-16, JSON escapes replaced, without what
+    has been redacted already."""
     kind = _kind(path)
     if kind in (PICTURE, ".woff2"):
         return b""
@@ -145,8 +147,8 @@ def _text_of(path: str, content: Content) -> bytes:
 
 
 def without_escapes(text: bytes) -> bytes:
-    """JSON whose strings are read as their text, and JSON in these strings too. A new line becomes a carriage return, which
-    leaves the number of every line as it is."""
+    """JSON whose strings are read as their text, and JSON in these strings too. A new line becomes a carriage return,
+    which leaves the number of every line as it is."""
     for _ in range(MAX_NESTED):
         before, text = text, ESCAPE.sub(_unescape, text)
         if text == before:

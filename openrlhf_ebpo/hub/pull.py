@@ -1,9 +1,9 @@
 """openrlhf-ebpo hub pull: a model or prior from the Hub into a folder, checked file by file.
 
-Only files that cannot run code are downloaded: safetensors, JSON, text, the tokenizer's own. Every file is compared with the
-Hub's listing and with sha256.json, which was pushed with it; neither tells who pushed it, so the model must also be complete:
-every shard of its index, every file as long as its header says. A JSON file that names code (auto_map) is reported; the code
-runs only with --trust_remote_code. An interrupted pull resumes where it stopped.
+Only files that cannot run code are downloaded: safetensors, JSON, text, the tokenizer's own. Every file is compared
+with the Hub's listing and with sha256.json, which was pushed with it; neither tells who pushed it, so the model must
+also be complete: every shard of its index, every file as long as its header says. A JSON file that names code
+(auto_map) is reported; the code runs only with --trust_remote_code. An interrupted pull resumes where it stopped.
 
   openrlhf-ebpo hub pull owner/name model
   openrlhf-ebpo hub pull owner/name model --revision step-000010
@@ -90,7 +90,8 @@ def next_step(folder: Path) -> list[str]:
     if brought:
         return [
             f"warning: the model comes with custom code: {'; '.join(map(str, brought))}",
-            "That code was not pulled, read or run. If the model does not load without it, train and eval refuse the model "
+            "That code was not pulled, read or run. If the model does not load without it, train and eval "
+            "refuse the model "
             f"unless {FLAG} is given: read the code first.",
         ]
     there = (folder / "config.json").exists()
@@ -103,7 +104,8 @@ def pull(api, repo: str, folder: str | Path, revision: str | None = None, report
 
     Raises:
         UsageError: the folder holds something else.
-        HubError: no such repo or revision, the Hub stays away, a file is not what was pushed, or the model is incomplete.
+        HubError: no such repo or revision, the Hub stays away, a file is not what was pushed, or the model is
+            incomplete.
     """
     folder = Path(folder)
     check_folder(folder, repo)
@@ -168,8 +170,8 @@ def read_record(folder: Path) -> dict | None:
 
 
 def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None:
-    """Remove the files of an earlier pull of another commit before anything is downloaded: files of two models must not mix,
-    whenever a pull is killed. The folder is incomplete from the first removal on."""
+    """Remove the files of an earlier pull of another commit before anything is downloaded: files of two models must not
+    mix, whenever a pull is killed. The folder is incomplete from the first removal on."""
     before = read_record(folder)
     if not before:
         return
@@ -218,8 +220,10 @@ def check_listing(repo: str, remote: Iterable[str]) -> None:
     if MANIFEST in remote or not (weights or "config.json" in remote):
         return  # weights were there when it was pushed, and `check_manifest` names what is gone; or a prior alone
     raise HubError(
-        f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a repo are pulled (a pickle "
-        "can run code): take another revision, or convert them; a model in a subfolder is downloaded with `hf download REPO "
+        f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a "
+        f"repo are pulled (a pickle "
+        "can run code): take another revision, or convert them; a model in a subfolder is downloaded with `hf "
+        "download REPO "
         "--include 'FOLDER/*'`. Nothing was downloaded",
         permanent=True,
     )
@@ -237,7 +241,8 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
         listed: path -> RepoFile.
 
     Raises:
-        HubError: one cannot be downloaded, or was damaged twice; a damaged file does not stay. The others stay, complete.
+        HubError: one cannot be downloaded, or was damaged twice; a damaged file does not stay. The others stay,
+            complete.
     """
     if not listed:
         return
@@ -259,7 +264,10 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
         if not (wrong := retrying(lambda: in_time(attempt, f"pulling {repo}", total), report=report)):
             return
     raise HubError(
-        f"{', '.join(wrong[:5])} of {repo} arrived damaged twice, with another hash than the Hub lists, and was removed",
+        (
+            f"{', '.join(wrong[:5])} of {repo} arrived damaged twice, with another hash than the Hub lists, and was "
+            f"removed"
+        ),
         permanent=True,
     )
 
@@ -299,16 +307,18 @@ def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, 
         (folder / path).unlink(missing_ok=True)
     if wrong or missing:
         raise HubError(
-            f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {MANIFEST} or are missing. "
-            f"Somebody has changed the repo since; a tag holds what was pushed: --revision {step_tag(10)}. What differs "
+            f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {MANIFEST} or are "
+            f"missing. "
+            f"Somebody has changed the repo since; a tag holds what was pushed: --revision {step_tag(10)}. What "
+            f"differs "
             "was removed here.",
             permanent=True,
         )
 
 
 def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
-    """Check that a pulled model is complete and inert: files that are as they were pushed may not be. Code that it names
-    was not pulled; `next_step` reports it.
+    """Check that a pulled model is complete and inert: files that are as they were pushed may not be. Code that it
+    names was not pulled; `next_step` reports it.
 
     Raises:
         HubError: it is not. The files stay for inspection; the next pull compares them with the Hub again.
@@ -317,7 +327,8 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
         return  # a prior, say
     if found := [*problems(folder, code=False), *missing_files(folder)] or list(missing_weights(folder)):
         raise HubError(
-            f"{repo} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed like that: take "
+            f"{repo} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed "
+            f"like that: take "
             "another revision, or ask who has pushed it",
             permanent=True,
         )

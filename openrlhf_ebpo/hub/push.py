@@ -1,15 +1,17 @@
-"""openrlhf-ebpo hub push: a run's exported models to the Hugging Face Hub, verified file by file, each step under a tag.
+"""openrlhf-ebpo hub push: a run's exported models to the Hugging Face Hub, verified file by file, each step under a
+tag.
 
-Without --repo and --step it pushes every exported model that --hub.repo lacks, oldest first, also after a kill or a broken
-connection: files that have arrived are not sent again. With --repo it pushes one saved model of any run. RUN_DIR/hub.json
-records the results.
+Without --repo and --step it pushes every exported model that --hub.repo lacks, oldest first, also after a kill or a
+broken
+connection: files that have arrived are not sent again. With --repo it pushes one saved model of any run.
+RUN_DIR/hub.json records the results.
 
   openrlhf-ebpo hub push RUN_DIR                                      all that the run's --hub.repo lacks
-  openrlhf-ebpo hub push RUN_DIR --watch                              the same until the training has ended, as it does itself
+  openrlhf-ebpo hub push RUN_DIR --watch                        the same until the training has ended, as it does itself
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --dry_run          list what would go
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --step 20          one saved step; the last one without --step
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
-  openrlhf-ebpo hub push RUN_DIR --repo owner/name --folder DIR       the files that would go, into a folder; nothing is sent
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --folder DIR  the files that would go, into a folder; nothing is sent
 
 Only the files of a model are sent; others are named. A file with a secret in it (a token in tokenizer_config.json)
 stops the push, and so does an incomplete model: --dry_run says both, and what is taken out of records.
@@ -205,8 +207,8 @@ def chosen_export(run_dir: Path, step: int | None) -> Export:
 class Push:
     """Hold what is pushed, where to, and how far it is.
 
-    wanted: the exports of --repo or --step, which are pushed even if they are there, for their cards; None for all that the
-    repo lacks. done: step -> state of the folder when it was found on the Hub. missing: what the last round left.
+    wanted: the exports of --repo or --step, which are pushed even if they are there, for their cards; None for all that
+    the repo lacks. done: step -> state of the folder when it was found on the Hub. missing: what the last round left.
     """
 
     run_dir: Path
@@ -221,8 +223,8 @@ class Push:
     attempts: dict[int, int] = field(default_factory=dict)
 
     def round(self) -> HubError | None:
-        """Push what is missing, oldest first; returns the last error. One that may pass ends the round, which keeps the order
-        of the steps. A permanent one, of a step alone, lets the later steps go first."""
+        """Push what is missing, oldest first; returns the last error. One that may pass ends the round, which keeps the
+        order of the steps. A permanent one, of a step alone, lets the later steps go first."""
         every = exports(self.run_dir) if self.wanted is None else self.wanted
         self.missing = [each for each in every if self.done.get(each.step) != each.state()]
         last = None
@@ -267,7 +269,8 @@ class Push:
         """Commit a step with its card and tag it, in a process that is ended after a time limit.
 
         Args:
-            is_late: the repo has a newer step, so this one goes to a branch `checkpoint-000010`: main never moves backwards.
+            is_late: the repo has a newer step, so this one goes to a branch `checkpoint-000010`: main never moves
+                backwards.
 
         Raises:
             HubError: the Hub refuses it, cannot be reached, or holds another run.
@@ -312,7 +315,8 @@ class Push:
 
 
 def newest_step(tags: Mapping[str, str], run_dir: Path) -> int:
-    """The highest step that the repo has a tag of, or -1. Tags of steps that a resumed run has rolled back do not count."""
+    """The highest step that the repo has a tag of, or -1. Tags of steps that a resumed run has rolled back do not
+    count."""
     try:
         last = max((row["step"] for row in read_metrics(run_dir)), default=float("inf"))
     except (ValueError, KeyError, OSError):
@@ -444,7 +448,8 @@ def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
         Path(part, "files").replace(folder)
     total = megabytes(sum(size(file) for file in files.values()))
     print(
-        f"step {export.step}: {len(files)} files, {total}, are in {folder} as they would stand in {args.repo}; nothing was "
+        f"step {export.step}: {len(files)} files, {total}, are in {folder} as they would stand in {args.repo}; "
+        f"nothing was "
         "sent"
     )
 

@@ -1,5 +1,5 @@
-"""Tables of responses as they are published: columns that are known, without secrets. Tests compare the names of these columns
-with the writers'."""
+"""Tables of responses as they are published: columns that are known, without secrets. Tests compare the names of these
+columns with the writers'."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def _copy(file: pq.ParquetFile, target: Path) -> tuple[str, ...]:
 
 
 def public_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Its texts without secrets, and errors without local paths. Prompts and responses are the data: they keep addresses
-    with their query strings, and paths."""
+    """Its texts without secrets, and errors without local paths. Prompts and responses are the data: they keep
+    addresses with their query strings, and paths."""
     texts = {
         name: _public_column(_plain(column), public_text if name == "error" else public_data, name == "error")
         for name, column in zip(batch.schema.names, batch.columns, strict=True)

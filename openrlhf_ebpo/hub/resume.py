@@ -36,7 +36,8 @@ def resolve_resume(values: dict) -> list[str]:
     notices = _pull_once(repo, revision, folder, wanted, resumes)
     if (folder / "adapter_config.json").is_file():
         raise UsageError(
-            f"--hub.resume_from {wanted} is a LoRA adapter: merge {folder} into its base model and name the result with "
+            f"--hub.resume_from {wanted} is a LoRA adapter: merge {folder} into its base model and name the "
+            f"result with "
             "--actor.model_name_or_path"
         )
     values["actor.model_name_or_path"] = str(folder)

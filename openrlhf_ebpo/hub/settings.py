@@ -1,5 +1,5 @@
-"""The Hub's flags of a training, and the repos that users name: parsed, and checked before anything starts or is made for
-them."""
+"""The Hub's flags of a training, and the repos that users name: parsed, and checked before anything starts or is made
+for them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "Hugging Face Hub",
         "Every saved model is pushed in the background, tagged step-000010. The token comes from HF_TOKEN or `hf auth "
-        "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for `openrlhf-ebpo hub "
+        "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for "
+        "`openrlhf-ebpo hub "
         "push RUN_DIR`.",
     )
     group.add_argument("--hub.repo", metavar="OWNER/NAME", help="push to this model repo, also given by its address")
@@ -129,7 +130,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hub.resume_from",
         metavar="OWNER/NAME[@STEP]",
-        help="start from weights and prior of a pushed step (a number, a tag, a branch; the newest if not given), which are "
+        help="start from weights and prior of a pushed step (a number, a tag, a branch; the newest if not given), "
+        "which are "
         "pulled into <ckpt.path>/hub, by a dry run too; takes the place of --actor.model_name_or_path. With "
         "--algo.kl.init_coef they are also the reference policy",
     )
@@ -142,7 +144,8 @@ def _boolean(text: str) -> bool:
 
 
 def check_flags(values: dict) -> None:
-    """Check the --hub.* flags by themselves; `values` is the flat namespace, in which repos become owner/name[@revision].
+    """Check the --hub.* flags by themselves; `values` is the flat namespace, in which repos become
+    owner/name[@revision].
 
     Raises:
         UsageError: all that is wrong with them.
@@ -204,8 +207,8 @@ def _without_nulls(value):
 
 
 def _lacks_rights(account: dict, repo: str) -> str | None:
-    """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for a
-    new repo."""
+    """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for
+    a new repo."""
     owner = repo.partition("/")[0]
     account = _without_nulls(account)
     token = account.get("auth", {}).get("accessToken", {})

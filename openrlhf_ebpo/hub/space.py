@@ -1,9 +1,10 @@
 """Put the app that shows runs on the Hub, as a Space.
 
-Four files are sent: app.py, README.md, requirements.txt, and package.zip with this package as it is installed, which app.py
-unpacks (a Space installs requirements.txt before it has its own files, so a wheel could not be named there). The runs are data
-set repos made by `openrlhf-ebpo hub push-run`; the Space reads their names from its variable EBPO_SPACE_RUNS. For private
-ones give the Space, on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may only read.
+Four files are sent: app.py, README.md, requirements.txt, and package.zip with this package as it is installed, which
+app.py unpacks (a Space installs requirements.txt before it has its own files, so a wheel could not be named there). The
+runs are data set repos made by `openrlhf-ebpo hub push-run`; the Space reads their names from its variable
+EBPO_SPACE_RUNS. For private ones give the Space, on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may
+only read.
 
   openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --dry_run
   openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --public
@@ -81,7 +82,8 @@ def run(args: argparse.Namespace) -> None:
     deploy(api, args.repo, files, args.runs, args.public)
     if private:
         print(
-            f"{', '.join(private)}: private. Give the Space a secret {TOKEN}, a token that may only read, in its settings"
+            f"{', '.join(private)}: private. Give the Space a secret {TOKEN}, a token that may only read, in "
+            f"its settings"
         )
 
 
@@ -118,7 +120,8 @@ def is_private(api, name: str) -> bool:
         if error.status != 404:
             raise
         raise UsageError(
-            f"--runs {name}: no such data set repo; publish the run first: openrlhf-ebpo hub push-run RUN_DIR --repo {name}"
+            f"--runs {name}: no such data set repo; publish the run first: openrlhf-ebpo hub push-run RUN_DIR "
+            f"--repo {name}"
         ) from error
 
 
@@ -151,8 +154,10 @@ def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], publi
 def no_plan(repo: str, runs: Sequence[str]) -> str:
     owner = repo.partition("/")[0]
     return (
-        f"the Hub did not make the Space {repo}: it asks for a paid plan (402). Free accounts cannot make Gradio Spaces "
-        f"any more.\nEither give {owner} a plan (https://huggingface.co/pricing), or choose an organisation that has one; "
+        f"the Hub did not make the Space {repo}: it asks for a paid plan (402). Free accounts cannot make "
+        f"Gradio Spaces "
+        f"any more.\nEither give {owner} a plan (https://huggingface.co/pricing), or choose an organisation "
+        f"that has one; "
         "a Space that exists already can be updated by this command.\nOr look at the runs without a Space: "
         f"openrlhf-ebpo space --runs {' '.join(runs)}"
     )

@@ -1,13 +1,14 @@
 """openrlhf-ebpo hub status: what of a run is on the Hub and what is missing, by the files of both.
 
-It compares the run's exported models with the repo's tags and file hashes, as a push does, and changes nothing; a private
-repo needs a token that may read it. It reads every exported model, about a second for each GB.
+It compares the run's exported models with the repo's tags and file hashes, as a push does, and changes nothing; a
+private repo needs a token that may read it. It reads every exported model, about a second for each GB.
 
   openrlhf-ebpo hub status RUN_DIR
   openrlhf-ebpo hub status RUN_DIR --repo owner/name
 
-Exit status: 0, all that was saved is pushed. 3, something is missing, and a process pushes it. 1, it needs you: something is
-missing and no process pushes it, the last attempt failed, or the Hub cannot be asked. Also if RUN_DIR is not a run.
+Exit status: 0, all that was saved is pushed. 3, something is missing, and a process pushes it. 1, it needs you:
+something is missing and no process pushes it, the last attempt failed, or the Hub cannot be asked. Also if RUN_DIR is
+not a run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The Hub in a training: a detached `hub push RUN_DIR --watch` pushes what is saved. Nothing here asks the Hub, reads weights or
-may stop a training."""
+"""The Hub in a training: a detached `hub push RUN_DIR --watch` pushes what is saved. Nothing here asks the Hub, reads
+weights or may stop a training."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def never_stops_training() -> Iterator[None]:
 
 
 def start_watch(args) -> None:
-    """Start the process that pushes, in a session of its own; it gets the lock as its standard input, so that it counts as
-    alive at once. Its output goes to <run_dir>/hub/push.log, its environment is the caller's, which has the token."""
+    """Start the process that pushes, in a session of its own; it gets the lock as its standard input, so that it counts
+    as alive at once. Its output goes to <run_dir>/hub/push.log, its environment is the caller's, which has the
+    token."""
     if not args.hub.repo:
         return
     with never_stops_training():
@@ -110,7 +111,8 @@ def news(run_dir: Path, seen: dict) -> list[str]:
 
 
 def finish(args) -> None:
-    """Wait until the process that pushes has ended, --hub.wait seconds at most, and print a summary. The run is complete
+    """Wait until the process that pushes has ended, --hub.wait seconds at most, and print a summary. The run is
+    complete
     already: neither the Hub nor Ctrl-C changes its exit status."""
     if not args.hub.repo:
         return

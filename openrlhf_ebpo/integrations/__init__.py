@@ -1,1 +1,2 @@
-"""The estimators in other trainers: one file a trainer, which alone imports it. docs/integrations.md shows what to change."""
+"""The estimators in other trainers: one file a trainer, which alone imports it. docs/integrations.md shows what to
+change."""

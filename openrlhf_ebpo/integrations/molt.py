@@ -2,8 +2,8 @@
 
     python -m openrlhf_ebpo.integrations.molt --algo.advantage.estimator ebpo.robust ...
 
-in place of `python -m molt.cli.train_rl_ray`, with its flags and those of EBPO. The state is in every checkpoint's client states and comes
-back on resume. Names that Molt has itself (grpo, rloo, gae ...) stay Molt's.
+in place of `python -m molt.cli.train_rl_ray`, with its flags and those of EBPO. The state is in every checkpoint's
+client states and comes back on resume. Names that Molt has itself (grpo, rloo, gae ...) stay Molt's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def running_estimator(args) -> RunningEstimator:
 
 
 class PriorExperienceMaker(rl_trainer.RemoteExperienceMaker):
-    """Registers the run's estimator in this process; Molt's own code calls it and spreads its advantages over tokens."""
+    """Registers the run's estimator in this process; Molt's own code calls it and spreads its advantages over
+    tokens."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -59,7 +60,8 @@ class PriorExperienceMaker(rl_trainer.RemoteExperienceMaker):
         return experiences
 
     def _advantages(self, rewards, groups, ctx):
-        """Molt's contract: rewards (R,) of the rollouts and their rows by prompt; advantages and returns, a (B, L) per experience."""
+        """Molt's contract: rewards (R,) of the rollouts and their rows by prompt; advantages and returns, a (B, L) per
+        experience."""
         masks = ctx.action_masks
         of_row = {row: number for number, group in enumerate(groups) for row in group}
 
@@ -117,7 +119,8 @@ class PriorTraining:
 
 @error_exit()
 def main() -> None:
-    """Run Molt's command with the registry's names among its choices; refuse an estimator before Molt starts anything."""
+    """Run Molt's command with the registry's names among its choices; refuse an estimator before Molt starts
+    anything."""
     add_argument, hierarchize = argparse.ArgumentParser.add_argument, config.hierarchize
 
     def add(parser, *names, **options):

@@ -70,7 +70,8 @@ class RunningEstimator:
 
         Args:
             rewards: (M·G,), the responses of a prompt one after the other; NaN: excluded, with advantage 0.
-            lengths: (M·G,) tokens. score_weights: gives (M·G,), Σ_t (1 − π(y_t))²; called where the estimator reads them.
+            lengths: (M·G,) tokens. score_weights: gives (M·G,), Σ_t (1 − π(y_t))²; called where the estimator reads
+                them.
 
         Raises:
             ValueError: no whole groups, or no reward at all. EstimatorError: the estimator broke its contract.
@@ -137,12 +138,14 @@ class RunningEstimator:
 
     def _refuse_weights(self) -> ArrayLike:
         raise UsageError(
-            f"estimator {self.estimator.name!r} weighs responses by their log-probabilities, which this trainer does not hand "
+            f"estimator {self.estimator.name!r} weighs responses by their log-probabilities, which this trainer "
+            f"does not hand "
             "over; choose one that does not (ebpo.corrected, raw_reward)"
         )
 
     def save(self, folder: str | Path, before: bool = False) -> None:
-        """Write prior.json. before: the state before the latest batch, for a checkpoint after which the trainer draws it again."""
+        """Write prior.json. before: the state before the latest batch, for a checkpoint after which the trainer draws
+        it again."""
         write_json(Path(folder, PRIOR), self.pack(before))
 
     def pack(self, before: bool = False) -> dict:

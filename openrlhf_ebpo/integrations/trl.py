@@ -5,8 +5,8 @@
     EBPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(num_generations=2, ...), train_dataset=...,
                 estimator="ebpo.robust")
 
-A subclass of GRPOTrainer takes EBPOMixin first. `scale_rewards` has no effect: the estimator scales. The state is prior.json in
-every checkpoint and in the output directory; `train(resume_from_checkpoint=...)` brings it back.
+A subclass of GRPOTrainer takes EBPOMixin first. `scale_rewards` has no effect: the estimator scales. The state is
+prior.json in every checkpoint and in the output directory; `train(resume_from_checkpoint=...)` brings it back.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class EBPOMixin:
             self.running.rehearse_without_log_probabilities()
         except UsageError:
             raise UsageError(
-                f"estimator {self.running.estimator.name!r} with these settings weighs responses by their log-probabilities, "
+                f"estimator {self.running.estimator.name!r} with these settings weighs responses by their "
+                f"log-probabilities, "
                 "which TRL's tools do not allow: leave tools out, or choose another estimator (ebpo.corrected)"
             ) from None
 
@@ -118,14 +119,15 @@ class EBPOMixin:
         return position // (self.args.steps_per_generation * self.num_iterations)
 
     def _write_prior(self, folder: Path) -> None:
-        """Within a generation cycle a resumed run draws the cycle's prompts again: it gets the state from before them. No
-        prompt enters the prior twice, and none that was trained on is left out.
+        """Within a generation cycle a resumed run draws the cycle's prompts again: it gets the state from before them.
+        No prompt enters the prior twice, and none that was trained on is left out.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.running.save(folder, before=self._cycle_of() == self._drawn)
 
     def _save_checkpoint(self, model, trial):
-        """Write the prior first: TRL pushes the checkpoint at the end, and FSDP does not call `_save` for sharded weights."""
+        """Write the prior first: TRL pushes the checkpoint at the end, and FSDP does not call `_save` for sharded
+        weights."""
         if self.args.should_save:
             self._write_prior(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"))
         super()._save_checkpoint(model, trial)

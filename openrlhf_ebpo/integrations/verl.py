@@ -4,9 +4,9 @@
     trainer.checkpoint_callback_class=openrlhf_ebpo.integrations.verl.PriorCheckpoint
     +algorithm.ebpo.normalise=scale         # optional: settings of EstimatorConfig
 
-verl finds this module by the entry point `verl.plugins`. The callback makes the estimator, saves prior.json in every checkpoint and reads that
-of the checkpoint which verl resumes from; without it the estimator is refused, so that no run loses its prior. Names that verl has already
-(rloo, opo, gae ...) stay verl's.
+verl finds this module by the entry point `verl.plugins`. The callback makes the estimator, saves prior.json in every
+checkpoint and reads that of the checkpoint which verl resumes from; without it the estimator is refused, so that no run
+loses its prior. Names that verl has already (rloo, opo, gae ...) stay verl's.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class PriorCheckpoint(CheckpointCallback):
         config: verl's whole configuration.
 
     Raises:
-        UsageError: the estimator, or a setting that hides rewards from it. PriorMismatch: the checkpoint to resume from has no
-            prior.json (verl was killed before this callback was called), or another estimator's; +algorithm.ebpo.reset_prior=true starts afresh.
+        UsageError: the estimator, or a setting that hides rewards from it. PriorMismatch: the checkpoint to resume from
+            has no prior.json (verl was killed before this callback was called), or another estimator's;
+            +algorithm.ebpo.reset_prior=true starts afresh.
     """
 
     def __init__(self, config=None):

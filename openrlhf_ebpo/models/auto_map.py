@@ -1,9 +1,9 @@
 """Find the code that a model brings along, from its configuration files; nothing of it is imported.
 
 `auto_map` in a file gives, for a class of transformers such as AutoConfig, a class in a module of the model's folder
-("module.Class") or of another repository ("owner/name--module.Class"). If transformers has the class that the files name
-anyway (`model_type`, `architectures`, `tokenizer_class`), the model loads without that code. What is not found here, such as
-the code of a processor, does not run either: seams/remote_code.py refuses it when it is loaded.
+("module.Class") or of another repository ("owner/name--module.Class"). If transformers has the class that the files
+name anyway (`model_type`, `architectures`, `tokenizer_class`), the model loads without that code. What is not found
+here, such as the code of a processor, does not run either: seams/remote_code.py refuses it when it is loaded.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _entries(file: str, auto_map: object) -> Iterator[CustomCode]:
 
 
 def needed_code(folder: Path) -> list[CustomCode]:
-    """List the code without which the model or its tokenizer does not load as what its files say; all code that they name if
-    transformers is not installed.
+    """List the code without which the model or its tokenizer does not load as what its files say; all code that they
+    name if transformers is not installed.
 
     Raises:
         ModelFileError: a file is damaged.
@@ -96,7 +96,8 @@ def needed_code(folder: Path) -> list[CustomCode]:
 def refusal(code: CustomCode) -> str:
     return (
         f"the model brings its own code, which would run on this machine ({code}; transformers itself has no such "
-        f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a model that "
+        f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a "
+        f"model that "
         "needs none"
     )
 

@@ -42,8 +42,8 @@ def download_model(name: str) -> Path | None:
 
 
 def download(name: str, patterns: tuple[str, ...]) -> Path | None:
-    """The folder in the cache with the files of a model that fit the patterns, downloaded if they are not there; None if
-    this machine does not have them and the Hub cannot be reached.
+    """The folder in the cache with the files of a model that fit the patterns, downloaded if they are not there; None
+    if this machine does not have them and the Hub cannot be reached.
 
     Raises:
         NoModel: the Hub refuses, or has no such model, or this machine's disk is full.

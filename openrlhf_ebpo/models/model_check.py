@@ -47,8 +47,10 @@ def _file_problems(folder: Path, config: dict, args: dict) -> Iterator[str]:
     has_template = "chat_template" in settings or any((folder / name).exists() for name in TEMPLATES)
     if args.get("data.apply_chat_template") and settings and not has_template:
         yield (
-            "--data.apply_chat_template is given, and its tokenizer has no chat template: a base model takes the prompt as it "
-            "is, leave the flag out (CHAT_TEMPLATE=0 for the launch scripts); or put a chat_template.jinja into the folder"
+            "--data.apply_chat_template is given, and its tokenizer has no chat template: a base model takes "
+            "the prompt as it "
+            "is, leave the flag out (CHAT_TEMPLATE=0 for the launch scripts); or put a chat_template.jinja into "
+            "the folder"
         )
 
 
@@ -85,10 +87,14 @@ def _split_problems(config: dict, args: dict) -> Iterator[str]:
     if heads % engine:
         yield f"--vllm.tensor_parallel_size is {engine}: it must divide the model's {heads} attention heads"
     elif max(groups, engine) % min(groups, engine):
-        yield f"--vllm.tensor_parallel_size is {engine}: it must divide the model's {groups} key-value heads, or they it"
+        yield (
+            f"--vllm.tensor_parallel_size is {engine}: it must divide the model's {groups} key-value heads, or they it"
+        )
     if trainer > groups:
         yield f"--ds.tensor_parallel_size is {trainer}: the model has {groups} key-value heads, and each rank needs one"
     if ring > 1 and groups % stride:
         yield f"--ds.ring_attn_head_stride is {stride}: it must divide the model's {groups} key-value heads"
     if gpus % (ring * trainer):
-        yield f"--ds.ring_attn_size {ring} times --ds.tensor_parallel_size {trainer} must divide the policy's {gpus} GPUs"
+        yield (
+            f"--ds.ring_attn_size {ring} times --ds.tensor_parallel_size {trainer} must divide the policy's {gpus} GPUs"
+        )

@@ -1,10 +1,12 @@
 """Check that the model in a folder is complete and inert: the one check before a model is loaded, published or pulled.
 
-Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers), every
-shard of the index is there with its tensors, configuration and tokenizer can be read, and the weights are those of the
+Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers),
+every shard of the index is there with its tensors, configuration and tokenizer can be read, and the weights are those
+of the
 configuration: every layer with its tensors, and embeddings of its size. Inert: nothing of it runs code when it
-is loaded (weights only as pickles, or a model that needs its own code, unless --trust_remote_code is given), and no link
-leads out of the folder. Never loaded, so not checked: .py files, pickles next to the same weights in safetensors, subfolders.
+is loaded (weights only as pickles, or a model that needs its own code, unless --trust_remote_code is given), and no
+link leads out of the folder. Never loaded, so not checked: .py files, pickles next to the same weights in safetensors,
+subfolders.
 """
 
 from __future__ import annotations
@@ -72,7 +74,10 @@ def _link_problems(path: Path) -> Iterator[str]:
     if root.parent.name == "snapshots":  # of huggingface_hub: links to the blobs of the same model
         root = root.parents[1]
     if not target.is_relative_to(root):
-        yield f"{printable(path.name)} leads to {printable(target)}, out of the folder, through a link: put the file itself there"
+        yield (
+            f"{printable(path.name)} leads to {printable(target)}, out of the folder, through a link: put the file "
+            f"itself there"
+        )
     elif not target.exists():
         yield f"{printable(path.name)} is a link to nowhere"
 
@@ -101,7 +106,8 @@ def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
         except (SafetensorError, OSError) as error:
             tensors[name] = None
             yield (
-                f"{printable(name)} is damaged or cut off, a Git LFS pointer, or not a safetensors file: {printable(error)}; "
+                f"{printable(name)} is damaged or cut off, a Git LFS pointer, or not a safetensors file: "
+                f"{printable(error)}; "
                 "fetch it again"
             )
     indexes = [name for name in names if name.endswith(INDEX)]
@@ -129,7 +135,8 @@ def _index_problems(path: Path, tensors: dict[str, set[str] | None]) -> Iterator
 
 
 def _pickle_problems(names: list[str]) -> Iterator[str]:
-    """Loaders take a pickle only if the same weights are not there in safetensors, under the name that they look for."""
+    """Loaders take a pickle only if the same weights are not there in safetensors, under the name that they look
+    for."""
     inert = [name for name in names if name.endswith((".safetensors", ".gguf"))]
     pickles = [name for name in names if name.endswith(PICKLES)]
     if not inert and not pickles:
@@ -138,7 +145,8 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
     taken = [name for name in taken if not any(_replaces(each, name) for each in inert)]
     if taken and not trusted():
         yield (
-            f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert them to safetensors, "
+            f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert "
+            f"them to safetensors, "
             f"or add {FLAG} if you trust whoever made it"
         )
     if inert and not taken and not any(LOADED.fullmatch(name) or name.endswith(".gguf") for name in inert):
@@ -162,8 +170,8 @@ def missing_files(folder: str | Path) -> Iterator[str]:
 
 
 def _architecture_problems(folder: Path, names: list[str]) -> Iterator[str]:
-    """Compare the configuration with the tensors: the shape of the embeddings, and their names by layer. Without torch, so not by
-    the architecture itself: what is not a plain stack of layers is compared as far as that is sure."""
+    """Compare the configuration with the tensors: the shape of the embeddings, and their names by layer. Without torch,
+    so not by the architecture itself: what is not a plain stack of layers is compared as far as that is sure."""
     config, shapes = auto_map.read_json(folder / "config.json"), _shapes(folder, names)
     if shapes is None:
         return

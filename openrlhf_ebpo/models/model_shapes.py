@@ -1,5 +1,5 @@
-"""Compare a model's weights with its configuration: by the names and shapes of transformers' own class, built without memory,
-and where transformers is not installed by their number."""
+"""Compare a model's weights with its configuration: by the names and shapes of transformers' own class, built without
+memory, and where transformers is not installed by their number."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def missing_weights(config: dict, shapes: Shapes) -> Iterator[str]:
 
 
 def too_few(config: dict, shapes: Shapes) -> Iterator[str]:
-    """Compare the number of weights with the least that a decoder of these sizes has, where its settings are the usual ones."""
+    """Compare the number of weights with the least that a decoder of these sizes has, where its settings are the usual
+    ones."""
     sizes = [config.get(name) for name in SIZES]
     if not all(type(size) is int and size > 0 for size in sizes):
         return
@@ -51,8 +52,8 @@ def too_few(config: dict, shapes: Shapes) -> Iterator[str]:
 
 
 def expected_shapes(config: dict) -> dict[str, list[int]]:
-    """Name -> shape of every weight that transformers' class of the configuration loads; {} if there is no such class here, or
-    its files have other names than it."""
+    """Name -> shape of every weight that transformers' class of the configuration loads; {} if there is no such class
+    here, or its files have other names than it."""
     classes = config.get("architectures")
     if not config.get("model_type") or not classes or config.get("quantization_config") or is_huge(config):
         return {}

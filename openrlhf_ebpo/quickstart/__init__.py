@@ -1,1 +1,2 @@
-"""The quickstart: a tiny model learns to spell words backward, first by example, then with EBPO, through all of the stack."""
+"""The quickstart: a tiny model learns to spell words backward, first by example, then with EBPO, through all of the
+stack."""

@@ -23,7 +23,8 @@ from openrlhf_ebpo.quickstart.launch import StageFailed
 from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages
 from openrlhf_ebpo.run.run_log import move_aside
 
-ABOUT = """Train a tiny model with EBPO and with GRPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine, and compare.
+ABOUT = """Train a tiny model with EBPO and with GRPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine, and
+compare.
 
 On a finished run: print its table. On an interrupted one: resume."""
 

@@ -127,6 +127,7 @@ def differences(result: dict) -> list[str]:
     return [
         *lines,
         f"The interval is of the tasks ({measured}), not of training: other seeds are in {RESULTS}.",
-        f"All began with the same model and were given {same}: {result['steps']} steps of {result['prompts_per_step']} x "
+        f"All began with the same model and were given {same}: {result['steps']} steps of "
+        f"{result['prompts_per_step']} x "
         f"{result['n_samples_per_prompt']} responses.",
     ]

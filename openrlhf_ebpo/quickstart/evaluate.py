@@ -135,8 +135,8 @@ def rows(tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray, 
 
 
 def paired_difference(before: np.ndarray, after: np.ndarray) -> tuple[float, float, float]:
-    """Return the mean difference of two evaluations (questions, samples) on the same questions, and its 95 % interval over
-    questions."""
+    """Return the mean difference of two evaluations (questions, samples) on the same questions, and its 95 % interval
+    over questions."""
     difference = np.mean(after, axis=1) - np.mean(before, axis=1)
     margin = NormalDist().inv_cdf(0.975) * difference.std(ddof=1) / len(difference) ** 0.5
     return float(difference.mean()), float(difference.mean() - margin), float(difference.mean() + margin)

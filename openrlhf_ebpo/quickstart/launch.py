@@ -76,7 +76,8 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def show_progress(bar: tqdm, run_dir: Path) -> None:
-    """Move the bar; if it is disabled, since nobody sees it, print a line every tenth step. Both say how long is left."""
+    """Move the bar; if it is disabled, since nobody sees it, print a line every tenth step. Both say how long is
+    left."""
     metrics = read_metrics(run_dir)
     if not metrics or metrics[-1]["step"] <= bar.n:
         return

@@ -145,7 +145,8 @@ class Training:
     Attributes:
         arm: its folder, below `directory`.
         seed: of sampling.
-        prompts: the file in `directory`/data with its tasks. They are taken in the file's order, so that all arms get the
+        prompts: the file in `directory`/data with its tasks. They are taken in the file's order, so that all arms get
+            the
             same: OpenRLHF's own shuffling of prompts does not follow --train.seed.
     """
 

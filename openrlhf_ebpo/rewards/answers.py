@@ -47,7 +47,8 @@ class SameAnswer:
 
 
 def is_hostile(answer: str) -> bool:
-    """Return True for an answer that is too long or too nested, or leaves work to sympy: it is compared with its gold alone."""
+    """Return True for an answer that is too long or too nested, or leaves work to sympy: it is compared with its gold
+    alone."""
     return is_hopeless(answer, 0) or UNFINISHED.search(answer) is not None
 
 

@@ -40,8 +40,8 @@ def digits(expression) -> float:
 
 
 def is_unfinished(expression, gold) -> bool:
-    """Return True if an answer leaves a sum, product, limit or integral to be worked out, and the gold answer does not: a
-    policy could otherwise restate the problem and be paid for sympy's work."""
+    """Return True if an answer leaves a sum, product, limit or integral to be worked out, and the gold answer does not:
+    a policy could otherwise restate the problem and be paid for sympy's work."""
     from sympy import Basic, Derivative, Integral, Limit, Product, Sum
 
     open_work = (Derivative, Integral, Limit, Product, Sum)

@@ -1,4 +1,5 @@
-"""Ask a reward for responses whose reward is known: labels as their own answers, labels of other rows, and an empty response."""
+"""Ask a reward for responses whose reward is known: labels as their own answers, labels of other rows, and an empty
+response."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ Ask = Callable[[str, str, object], Awaitable[float]]  # query, prompt, label -> 
 
 @dataclass(frozen=True)
 class Row:
-    """place: its data set, if there are several, and its number there. answer: the label as a response gives it; None if
-    it is not an answer."""
+    """place: its data set, if there are several, and its number there. answer: the label as a response gives it; None
+    if it is not an answer."""
 
     place: str
     prompt: str
@@ -46,10 +47,11 @@ class Row:
 class Exam:
     """Asks a reward, and keeps what it pays; if `run` is cancelled, the results so far.
 
-    passes: a response has passed from this reward on. end: the end token of responses. frugal: ask at most SERVER_CALLS times.
-    own, wrong: index of a row -> True where its label, or another one, passes. without_end: labels that pass only without
-        the end token. empty: reward of an empty response, None if there is none. calls: that came back. failed: index and cause
-        of those without a reward.
+    passes: a response has passed from this reward on. end: the end token of responses. frugal: ask at most SERVER_CALLS
+    times.
+    own, wrong: index of a row -> True where its label, or another one, passes. without_end: labels that pass only
+        without the end token. empty: reward of an empty response, None if there is none. calls: that came back. failed:
+        index and cause of those without a reward.
     """
 
     rows: Sequence[Row]
@@ -129,7 +131,8 @@ def different(row: Row, others: Iterable[Row]) -> str | None:
 
 
 def answer_of(label: object) -> str | None:
-    """Return what a response gives as its answer; None for an empty label, and for an object, which is not an answer."""
+    """Return what a response gives as its answer; None for an empty label, and for an object, which is not an
+    answer."""
     try:
         text = gold_text(label)
     except MissingGold:
@@ -144,7 +147,8 @@ def answer_of(label: object) -> str | None:
 
 @contextlib.asynccontextmanager
 async def opened(reward: Sequence[str], limits: Limits) -> AsyncIterator[Ask]:
-    """Yield the function that asks a reward: a packaged one, a file in processes that can be killed, or servers, without retries.
+    """Yield the function that asks a reward: a packaged one, a file in processes that can be killed, or servers,
+    without retries.
 
     Raises:
         RewardError: the reward file cannot be imported, or its reward_func cannot be called.

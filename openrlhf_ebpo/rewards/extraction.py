@@ -2,8 +2,8 @@
 
 Of what follows the last `</think>` the first of these counts, and of several the last one: the content of a
 `\\boxed{...}`, what follows "Answer:" at the start of a line, the content of `<answer>...</answer>`, a last line
-`#### 7`. A number anywhere else does not count. Markup around the answer (`$$`, `\\[`, a code fence, a bullet, `>`, bold)
-is taken off. All functions take time linear in the length of the response.
+`#### 7`. A number anywhere else does not count. Markup around the answer (`$$`, `\\[`, a code fence, a bullet, `>`,
+bold) is taken off. All functions take time linear in the length of the response.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def without_thoughts(response: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """Return the content of the box that closes last. One that never closes does not count: the response was cut off there."""
+    """Return the content of the box that closes last. One that never closes does not count: the response was cut off
+    there."""
     content, opened = None, []  # of each open brace: where its box's content starts, None for a brace of no box
     for token in TOKEN.finditer(text):
         if token["open"]:
@@ -70,7 +71,8 @@ def last_box(text: str) -> str | None:
 
 
 def _after_label(text: str) -> str | None:
-    """Return what follows the last "Answer:" at the start of a line: the first block of text that is not markup alone."""
+    """Return what follows the last "Answer:" at the start of a line: the first block of text that is not markup
+    alone."""
     end = len(text)
     while end >= 0:
         start = text.rfind("\n", 0, end) + 1

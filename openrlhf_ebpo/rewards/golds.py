@@ -16,8 +16,8 @@ class MissingGold(GoldError):
 
 
 def gold_text(value) -> str:
-    r"""Return a gold answer in one spelling: "25" for 25, 25.0, ["25"], "$25$", "\boxed{25}" and "… #### 25"; a number in
-    full, "0.00001" for 1e-05; a list of several with commas.
+    r"""Return a gold answer in one spelling: "25" for 25, 25.0, ["25"], "$25$", "\boxed{25}" and "… #### 25"; a number
+    in full, "0.00001" for 1e-05; a list of several with commas.
 
     Raises:
         MissingGold: there is none. GoldError: it is neither text nor number; in words.
@@ -29,7 +29,8 @@ def gold_text(value) -> str:
 
 
 def label_answer(label) -> str:
-    """Return a label as people read it: the answer of a task that examples/reasoning_gym has made, any other label as it is."""
+    """Return a label as people read it: the answer of a task that examples/reasoning_gym has made, any other label as
+    it is."""
     try:
         return str(json.loads(label)["entry"]["answer"])
     except (ValueError, KeyError, TypeError, RecursionError):

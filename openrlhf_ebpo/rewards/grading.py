@@ -1,8 +1,9 @@
 """Compare the answer of a response with the gold answer.
 
-Numbers are compared exactly, formulas by math-verify. A reading counts only if it holds every number and letter of the text
-(reading.py); otherwise the text is split at its top level and compared piece by piece, and what still cannot be read is
-compared as text. `grade` is unbounded in time and memory, as sympy is: pool.py runs it in processes that can be killed.
+Numbers are compared exactly, formulas by math-verify. A reading counts only if it holds every number and letter of the
+text (reading.py); otherwise the text is split at its top level and compared piece by piece, and what still cannot be
+read is compared as text. `grade` is unbounded in time and memory, as sympy is: pool.py runs it in processes that can be
+killed.
 """
 
 from __future__ import annotations
@@ -241,7 +242,8 @@ def _in_any_order(golds: Sequence[str], answers: Sequence[str]) -> bool:
 
 
 def matches(golds: Sequence[str], answers: Sequence[str], same: Callable[[str, str], bool]) -> bool:
-    """Return whether every gold has its own answer: with a tolerance, one answer may fit two golds (Kuhn's matching)."""
+    """Return whether every gold has its own answer: with a tolerance, one answer may fit two golds (Kuhn's
+    matching)."""
     fits = functools.cache(lambda i, j: same(golds[i], answers[j]))
     owner: dict[int, int] = {}
 
@@ -296,7 +298,8 @@ def _verify(gold, answer) -> bool:
 
 @functools.cache
 def _math_verify():
-    """Return math-verify's comparison, which rounds neither decimals nor what is near 0: 10^{-30} is not 2 * 10^{-30}."""
+    """Return math-verify's comparison, which rounds neither decimals nor what is near 0: 10^{-30} is not 2 *
+    10^{-30}."""
     from math_verify import grader, verify
     from sympy import Expr
 

@@ -144,7 +144,8 @@ class GuardedTurns:
 
 
 async def _turn(name: str, otherwise: dict, turn: Callable[..., Awaitable], *args, **kwargs) -> dict:
-    """Return what the agent's coroutine function returns; `otherwise` after a failure, and what took too long is cancelled."""
+    """Return what the agent's coroutine function returns; `otherwise` after a failure, and what took too long is
+    cancelled."""
     seconds = _turn_seconds.get()
     with _outstanding():
         task = asyncio.ensure_future(_settle(turn, args, kwargs))
@@ -182,8 +183,8 @@ class LimitedRolloutActor:
             await prepare()
 
     def rewards_under_way(self) -> tuple[int, float | None]:
-        """Return how many rewards (of agents: turns) have not come back, and the seconds since the oldest was asked for. An
-        actor whose event loop is blocked does not answer: ask with a limit."""
+        """Return how many rewards (of agents: turns) have not come back, and the seconds since the oldest was asked
+        for. An actor whose event loop is blocked does not answer: ask with a limit."""
         oldest = min(list(_asked_at.values()), default=None)
         return len(_asked_at), None if oldest is None else time.monotonic() - oldest
 
@@ -193,7 +194,8 @@ def limits_of(reward) -> Limits:
 
 
 class GuardedSamplesGenerator:
-    """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into an error otherwise."""
+    """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into
+    an error otherwise."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -218,7 +220,8 @@ class GuardedSamplesGenerator:
             return super()._process_response_into_experience(response, **kwargs)
         if error is not None:
             logger.warning("a reward failed, its response is left out: %s", error)
-            # without a score the dynamic filter lets the whole group pass: its other samples count, and so does this error
+            # without a score the dynamic filter lets the whole group pass: its other samples count, and so does this
+            # error
             response = {**response, "reward": math.nan, "scores": None}
         experience = super()._process_response_into_experience(response, **kwargs)
         experience.info[INFO_KEY] = [error or ""]

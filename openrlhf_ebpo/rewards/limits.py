@@ -17,8 +17,8 @@ PREFIX = "reward."  # of training's flags
 
 @dataclass(frozen=True)
 class Limits:
-    """timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0: no
-    limit. workers: such processes, at most; None: `default_calls`.
+    """timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0:
+    no limit. workers: such processes, at most; None: `default_calls`.
     """
 
     timeout: float = TIMEOUT
@@ -32,22 +32,26 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
         f"--{prefix}timeout",
         type=float,
         metavar="SECONDS",
-        help="limit for one call of reward_func, of an agent's reset or step, or of a reward server with all its tries; a "
-        f"longer one is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged rewards limit themselves",
+        help="limit for one call of reward_func, of an agent's reset or step, or of a reward server with all its "
+        "tries; a "
+        f"longer one is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged "
+        f"rewards limit themselves",
     )
     add(
         f"--{prefix}memory",
         type=int,
         default=MEMORY_MB,
         metavar="MB",
-        help="memory that each process of a reward_func may take beyond its imports; a call that needs more is a failed reward; "
+        help="memory that each process of a reward_func may take beyond its imports; a call that needs more is a "
+        "failed reward; "
         "0: no limit",
     )
     add(
         f"--{prefix}workers",
         type=int,
         metavar="N",
-        help="most processes in which each engine calls reward_func, one call at a time in each. Each imports the file and has its "
+        help="most processes in which each engine calls reward_func, one call at a time in each. Each imports the "
+        "file and has its "
         "own module state. Default: cores + 4, at most 32; 1 for files that load a model onto a GPU",
     )
 
@@ -58,7 +62,8 @@ def default_workers() -> int:
 
 
 def default_calls() -> int:
-    """Return how many calls of a reward function run at a time: as many as in asyncio.to_thread, through which upstream calls."""
+    """Return how many calls of a reward function run at a time: as many as in asyncio.to_thread, through which upstream
+    calls."""
     return min(32, len(os.sched_getaffinity(0)) + 4)
 
 

@@ -20,7 +20,10 @@ from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
-REMEDY = "Use prompts in characters that the tokenizer has, or an agent (--train.agent_func_path), which has the response's tokens"
+REMEDY = (
+    "Use prompts in characters that the tokenizer has, or an agent (--train.agent_func_path), which has the "
+    "response's tokens"
+)
 OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there to know it again
 
 
@@ -53,10 +56,10 @@ def extra_logs(verdict: Verdict) -> dict[str, float]:
 
 
 def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
-    """Return what follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and
-    \\boxed must not be taken for the response's, so there is no guessing: it is found as it is, but for a beginning-of-text
-    token, for spaces and Unicode forms that a tokenizer changes, or without its beginning, which upstream cuts off where a
-    prompt is too long.
+    """Return what follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own
+    "Answer:" and \\boxed must not be taken for the response's, so there is no guessing: it is found as it is, but for a
+    beginning-of-text token, for spaces and Unicode forms that a tokenizer changes, or without its beginning, which
+    upstream cuts off where a prompt is too long.
 
     Raises:
         RewardError: it is not found in any of these ways.

@@ -127,7 +127,8 @@ def residue(text: str) -> tuple[str, str] | None:
 
 
 def solutions(text: str, formula: Callable):
-    """Return the set that inequalities joined by "or" and "and", or intervals, describe; None if they cannot be read."""
+    """Return the set that inequalities joined by "or" and "and", or intervals, describe; None if they cannot be
+    read."""
     from sympy import Intersection, Set, Union
     from sympy.core.relational import Relational
     from sympy.logic.boolalg import And

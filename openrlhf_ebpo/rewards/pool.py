@@ -1,4 +1,5 @@
-"""Grading in processes that can be killed (processes.py): what sympy makes of a hostile answer may take hours, or all memory.
+"""Grading in processes that can be killed (processes.py): what sympy makes of a hostile answer may take hours, or all
+memory.
 
 OPENRLHF_EBPO_MATH_WORKERS      processes for each rollout actor (default: an eighth of the cores, 2 to 8)
 OPENRLHF_EBPO_MATH_SECONDS      processor time for one answer (default 2; 20 times that of wall time also ends it)
@@ -28,7 +29,8 @@ WALL_PER_CPU = 20  # processor time is limited, so that a busy machine costs no 
 
 @dataclass(frozen=True)
 class Verdict:
-    """correct: the reward. outcome: "right", "wrong", "no_answer", "timeout" or "crash" (the answer ended its process)."""
+    """correct: the reward. outcome: "right", "wrong", "no_answer", "timeout" or "crash" (the answer ended its
+    process)."""
 
     correct: bool
     outcome: str
@@ -92,8 +94,8 @@ class Pool:
         """Return what the grader's `grade` returns, without the cache. rest: its further arguments.
 
         Raises:
-            GoldError, GraderError: as `grade`; also if the gold answer alone ends its process. Died: the answer took all
-                its time or memory, or crashed.
+            GoldError, GraderError: as `grade`; also if the gold answer alone ends its process. Died: the answer took
+                all its time or memory, or crashed.
         """
         try:
             return self._ask(gold, answer, *rest)
@@ -127,7 +129,8 @@ class Pool:
             reply = self._processes.call(call, self.seconds * WALL_PER_CPU)
         except StartError as error:
             raise GraderError(
-                f"a grading process did not start: {self.grader} {error} (its own message is in this process's log). Is what it "
+                f"a grading process did not start: {self.grader} {error} (its own message is in this process's "
+                f"log). Is what it "
                 "needs installed? For mathematics: pip install 'openrlhf_ebpo[math]'"
             ) from None
         except Lost as lost:

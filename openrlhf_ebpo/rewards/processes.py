@@ -1,8 +1,8 @@
 """A pool of processes that can be killed, for graders (pool.py) and for users' reward files (sources.py).
 
 Python cannot end a thread, and a crash, `os._exit`, C code that keeps Python's lock or a request for all memory ends or
-stops a whole process. So each call has a process to itself, for as long as it takes; worker.py is the other side. Processes
-are reused, and one that had to be killed is replaced when it is needed.
+stops a whole process. So each call has a process to itself, for as long as it takes; worker.py is the other side.
+Processes are reused, and one that had to be killed is replaced when it is needed.
 
 No library does this: concurrent.futures breaks the whole pool with one killed process, Pebble leaves the children of a
 process behind, and multiprocessing's start methods import Ray's worker script again or fork CUDA.
@@ -94,7 +94,8 @@ class Processes:
         self._release(self._acquire(), reuse=True)
 
     def call(self, arguments: tuple, seconds: float) -> dict:
-        """Return the reply to one call. Waiting for a process does not count. If its process was killed, the call is repeated.
+        """Return the reply to one call. Waiting for a process does not count. If its process was killed, the call is
+        repeated.
 
         Raises:
             StartError, Lost.

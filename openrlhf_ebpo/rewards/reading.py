@@ -1,8 +1,8 @@
 """Read an answer: one spelling of a text, exact numbers, and formulas as math-verify's parser reads them.
 
 A formula counts only if it holds every number and letter of its text. math-verify takes words at the end for units and
-forgets them; here nothing is cut off before the parser (latex2sympy2_extended) reads the text, and what the parser is known
-to leave out is not read as a formula at all.
+forgets them; here nothing is cut off before the parser (latex2sympy2_extended) reads the text, and what the parser is
+known to leave out is not read as a formula at all.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def normal(text: str) -> str:
 
 
 def spelled(text: str) -> str:
-    """Return the text that is compared where nothing else can be: without styles, needless spaces and braces; words in lower
-    case."""
+    """Return the text that is compared where nothing else can be: without styles, needless spaces and braces; words in
+    lower case."""
     text = re.sub(rf"\\{STYLE} *\{{([^{{}}]*)\}}", r"\1", text)
     text = re.sub(r"([_^])\{([^{}\\])\}", r"\1\2", text)
     text = re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", text).strip()
@@ -137,8 +137,8 @@ def spelled(text: str) -> str:
 
 
 def number(text: str) -> tuple[Fraction, bool] | None:
-    """Read a rational number, and whether it is in percent: decimal, repeating decimal, fraction, mixed number, `3.5e4`,
-    `6.63\\times10^{-34}`."""
+    """Read a rational number, and whether it is in percent: decimal, repeating decimal, fraction, mixed number,
+    `3.5e4`, `6.63\\times10^{-34}`."""
     match = NUMBER.match(text) if len(text) <= MAX_NUMBER else None
     rest = text[match.end() :] if match else ""
     if match is None or (rest and not PERCENT.fullmatch(rest)):

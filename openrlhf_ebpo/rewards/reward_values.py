@@ -1,5 +1,5 @@
-"""Checks of what a reward function or server returned for one response, and descriptions of failures. Without torch: the
-processes of reward functions import this, and a function that needs no torch should not wait for it."""
+"""Checks of what a reward function or server returned for one response, and descriptions of failures. Without torch:
+the processes of reward functions import this, and a function that needs no torch should not wait for it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def check_reward(returned) -> dict:
 
 
 def _logged(name: str, value) -> bool | int | float | None:
-    """Return the number of a log, the first of a tensor, as OpenRLHF takes it. None, and a warning, if it holds no number."""
+    """Return the number of a log, the first of a tensor, as OpenRLHF takes it. None, and a warning, if it holds no
+    number."""
     if _is_tensor(value):
         value = value.flatten()[0].item() if value.numel() else None
     first = next(np.asarray(value, dtype=object).flat, None)

@@ -1,4 +1,5 @@
-"""Reward servers (http addresses), asked with one response a request as by OpenRLHF, within one time limit for all tries."""
+"""Reward servers (http addresses), asked with one response a request as by OpenRLHF, within one time limit for all
+tries."""
 
 from __future__ import annotations
 
@@ -83,8 +84,8 @@ class RewardServers(RewardSource):
             )
 
     async def _reply(self, queries: list, prompts: list, labels: list) -> dict:
-        """Ask one server after another, then all again after growing random pauses. Each try gets an equal share of the time
-        that is left for this round, so that a server that hangs leaves enough for the next.
+        """Ask one server after another, then all again after growing random pauses. Each try gets an equal share of the
+        time that is left for this round, so that a server that hangs leaves enough for the next.
         """
         body, failed = {"query": queries, "prompts": prompts, "labels": labels}, []
         until, servers = time.monotonic() + self._seconds, self._in_turn()
@@ -100,7 +101,8 @@ class RewardServers(RewardSource):
                 pause = random.uniform(0, min(MAX_PAUSE_SECONDS, 2.0 ** len(failed) / 2))
                 await asyncio.sleep(min(pause, max(until - time.monotonic(), 0)))
         raise NoReplyError(
-            f"the reward server took longer than {self._seconds:g} s (--reward.timeout), in {len(failed)} tries; the last: "
+            f"the reward server took longer than {self._seconds:g} s (--reward.timeout), in {len(failed)} "
+            f"tries; the last: "
             f"{failed[-1]}"
         )
 

@@ -1,8 +1,8 @@
-"""Sources of rewards that are not packaged: a user's reward file, called in processes that can be killed (processes.py), and
-reward servers (servers.py).
+"""Sources of rewards that are not packaged: a user's reward file, called in processes that can be killed
+(processes.py), and reward servers (servers.py).
 
-OpenRLHF logs what fails at INFO and continues without a reward. Here the cause reaches the sample. A source that gives no
-reward for long enough ends the run, instead of letting every sample wait for it.
+OpenRLHF logs what fails at INFO and continues without a reward. Here the cause reaches the sample. A source that gives
+no reward for long enough ends the run, instead of letting every sample wait for it.
 """
 
 from __future__ import annotations
@@ -149,8 +149,9 @@ def check_callable(function: object) -> None:
 
 
 def load(path: str, hook: str, sys_path: list[str]) -> Callable[..., dict]:
-    """Return the file's reward_func, loaded as by OpenRLHF, with a checked return that JSON holds; called in a process of the pool.
-    `hook`, which Ray calls first in each worker, takes seconds: it is called when what it changes is imported."""
+    """Return the file's reward_func, loaded as by OpenRLHF, with a checked return that JSON holds; called in a process
+    of the pool. `hook`, which Ray calls first in each worker, takes seconds: it is called when what it changes is
+    imported."""
     sys.path[:] = sys_path
     module, _, name = hook.rpartition(".")
     for package in ("openrlhf", "transformers"):

@@ -1,5 +1,5 @@
-"""Leave out the tokenizer's own special tokens at the end of a response: OpenRLHF gives them to rewards, evaluation reads
-responses without them. A user's reward gets them; those of this package leave them out here.
+"""Leave out the tokenizer's own special tokens at the end of a response: OpenRLHF gives them to rewards, evaluation
+reads responses without them. A user's reward gets them; those of this package leave them out here.
 
 Which they are travels to the processes of the rewards in the environment: a reward function sees texts alone.
 """

@@ -1,4 +1,5 @@
-"""Read the unit behind a value: `5 km`, `5\\text{ kilometers}`, `24\\text{ cm}^2`, `60^\\circ`, `12 米`, `12 people`."""
+"""Read the unit behind a value: `5 km`, `5\\text{ kilometers}`, `24\\text{ cm}^2`, `60^\\circ`, `12 米`, `12
+people`."""
 
 from __future__ import annotations
 

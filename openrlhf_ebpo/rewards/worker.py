@@ -1,7 +1,8 @@
 """Run the other side of processes.py: `main`, with the parent's process and the connection's descriptor as arguments.
 
-Two processes. The *keeper* runs no foreign code: it waits for the other, then kills everything that it left behind and exits
-with its code; the same when the parent is gone. The *server* loads a function and answers calls, one at a time, in its main thread.
+Two processes. The *keeper* runs no foreign code: it waits for the other, then kills everything that it left behind and
+exits with its code; the same when the parent is gone. The *server* loads a function and answers calls, one at a time,
+in its main thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Settings that differ from those that the run was started with last, and which of the two applies once it is resumed.
 
-DeepSpeed restores the optimizer's groups with their numbers, in every ZeRO stage: learning rate, betas, epsilon, weight decay,
-momentum. The shape of the schedule (kind, warm-up, minimum, length) is not part of its state and comes from the command line;
-it continues at the checkpoint's step, from the checkpoint's learning rate.
+DeepSpeed restores the optimizer's groups with their numbers, in every ZeRO stage: learning rate, betas, epsilon, weight
+decay, momentum. The shape of the schedule (kind, warm-up, minimum, length) is not part of its state and comes from the
+command line; it continues at the checkpoint's step, from the checkpoint's learning rate.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Change(NamedTuple):
 
 
 def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[dict, list[str]]:
-    """Compare a resumed command with the run. Where the checkpoint's setting applies it is set in `args`, in place: run.json
-    and the next manifest say what is trained with.
+    """Compare a resumed command with the run. Where the checkpoint's setting applies it is set in `args`, in place:
+    run.json and the next manifest say what is trained with.
 
     Args:
         found: the checkpoint; None if the command begins a run.
@@ -71,7 +71,8 @@ def check_seed(differ: Iterable[Change], args: SimpleNamespace) -> None:
     seed = next((each for each in differ if each.setting == "train.seed"), None)
     if seed and args.data.prompt_probs:
         raise CheckpointError(
-            f"--train.seed was {seed.was} and is now {seed.now}: with --data.prompt_probs the seed draws the prompts, and "
+            f"--train.seed was {seed.was} and is now {seed.now}: with --data.prompt_probs the seed draws the "
+            f"prompts, and "
             f"the run would continue in other ones. Resume with --train.seed {seed.was}"
         )
 

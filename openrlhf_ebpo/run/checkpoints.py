@@ -1,6 +1,7 @@
 """checkpoints.jsonl: what a run has saved. The one place that reads it.
 
-A line is written after a save, and stays when the checkpoint makes room. A death between save and line leaves a checkpoint without
+A line is written after a save, and stays when the checkpoint makes room. A death between save and line leaves a
+checkpoint without
 one: `find_unlisted` finds it, at every resume and for `openrlhf-ebpo verify`.
 """
 
@@ -22,8 +23,8 @@ KINDS = ("checkpoint", "model")
 
 
 class Saved(NamedTuple):
-    """A line. recorded: the model's path as the line has it; model, checkpoint: where they are or would be, None where none
-    was saved."""
+    """A line. recorded: the model's path as the line has it; model, checkpoint: where they are or would be, None where
+    none was saved."""
 
     step: int
     tag: str
@@ -102,7 +103,8 @@ def check_none_lost(run_dir: Path, folder: Path) -> None:
         return
     listed = f" and checkpoints, the last {tags[-1]}" if tags else ""
     raise CheckpointError(
-        f"{run_dir} records {steps} steps{listed}, and no checkpoint is in {folder}: training would begin at step 0 again. "
+        f"{run_dir} records {steps} steps{listed}, and no checkpoint is in {folder}: training would begin at "
+        f"step 0 again. "
         "Put the checkpoints back, or begin again with --force, which moves this run aside"
     )
 

@@ -1,7 +1,7 @@
 """Describe the metrics that a run's own code logs: --logger.metrics at the start, then `metrics` in run.json.
 
-run.json may come from anywhere. So an entry counts only if all of it is short, printable text, and never for a name that the
-catalogue knows. The page escapes it too.
+run.json may come from anywhere. So an entry counts only if all of it is short, printable text, and never for a name
+that the catalogue knows. The page escapes it too.
 """
 
 from __future__ import annotations

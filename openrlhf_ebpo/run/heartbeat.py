@@ -1,11 +1,11 @@
 """The two files by which the trainer and its supervisor know of each other, both in the run directory.
 
-heartbeat.json: what a training is doing, and since when. The driver writes it until the trainer is there, then the process
-that trains. A heartbeat never stops a training: where it cannot be written, nothing is.
+heartbeat.json: what a training is doing, and since when. The driver writes it until the trainer is there, then the
+process that trains. A heartbeat never stops a training: where it cannot be written, nothing is.
 
-end_after_step: asks a training to save after its current step and to end. The supervisor writes it when a scheduler's signal
-comes; anybody who can write to the run directory may (`touch`), as with `ray job submit`, where no signal arrives. The
-process that trains looks for it after every step.
+end_after_step: asks a training to save after its current step and to end. The supervisor writes it when a scheduler's
+signal comes; anybody who can write to the run directory may (`touch`), as with `ray job submit`, where no signal
+arrives. The process that trains looks for it after every step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ GENERATING, REWARDS = "generating", "rewards"
 
 
 class Beat(NamedTuple):
-    """step: the last one that is finished. detail: how far the phase is. since: when the phase began; time: of this beat.
+    """step: the last one that is finished. detail: how far the phase is. since: when the phase began; time: of this
+    beat.
     steps: how many there will be, 0 if that is not known."""
 
     step: int
@@ -90,8 +91,8 @@ class Heart:
             self.beat(before)
 
     def spent(self) -> dict[str, float]:
-        """Seconds of each phase since the call before, which add up to the time since then; those of a phase within another count
-        for the inner one alone."""
+        """Seconds of each phase since the call before, which add up to the time since then; those of a phase within
+        another count for the inner one alone."""
         with self._lock:
             self._count(time.time())
             seconds, self._seconds = self._seconds, Counter()
@@ -108,7 +109,8 @@ class Heart:
             time.sleep(REST_SECONDS)
 
     def write(self) -> None:
-        """Without fsync: it may be lost with the machine. Not `files.replacing`, which makes a folder that is missing."""
+        """Without fsync: it may be lost with the machine. Not `files.replacing`, which makes a folder that is
+        missing."""
         temporary = self._folder / f".{FILE}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(self._beat._asdict()))

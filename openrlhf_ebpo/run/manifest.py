@@ -1,12 +1,12 @@
 """Write and check the manifest of a checkpoint, which is written last and lists every file with its size and checksum.
 
-A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is saved or deleted, manifest.json
-says "complete": false; when all files are on disk, it lists them. A folder without a manifest does not count: nothing says that
-its saving had ended.
+A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is saved or deleted,
+manifest.json says "complete": false; when all files are on disk, it lists them. A folder without a manifest does not
+count: nothing says that its saving had ended.
 
-The checksum is CRC-32. It has to find what disks and copies damage, not what somebody forges, who would write the manifest
-too. One core reads 2.7 GB/s with it, 1.4 GB/s with SHA-256 where the processor has instructions for that, and under 0.5 GB/s
-where it has not; next to the fsync that saving waits for it costs almost nothing.
+The checksum is CRC-32. It has to find what disks and copies damage, not what somebody forges, who would write the
+manifest too. One core reads 2.7 GB/s with it, 1.4 GB/s with SHA-256 where the processor has instructions for that, and
+under 0.5 GB/s where it has not; next to the fsync that saving waits for it costs almost nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Saved(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """problem: why it cannot be used. attempt: which start of the command saved the checkpoint; None by train_sft. prior:
-    `state_hash` of the estimator's state. settings: of the optimizer, by the flags' names."""
+    """problem: why it cannot be used. attempt: which start of the command saved the checkpoint; None by train_sft.
+    prior: `state_hash` of the estimator's state. settings: of the optimizer, by the flags' names."""
 
     complete: bool = False
     files: Mapping[str, Saved] = {}
@@ -172,7 +172,8 @@ def is_unfinished(checkpoint: Path) -> bool:
 
 
 def damage(checkpoint: Path, contents: bool = False) -> str | None:
-    """Return why a checkpoint cannot be loaded; None if sizes and, with `contents`, checksums are those that were saved."""
+    """Return why a checkpoint cannot be loaded; None if sizes and, with `contents`, checksums are those that were
+    saved."""
     if not checkpoint.is_dir():
         return "the folder is missing"
     if is_unfinished(checkpoint):

@@ -1,7 +1,8 @@
-"""Evaluation results on disk: <protocol>/<task>/step-000000/ with summary.json and samples.parquet, one row per response.
+"""Evaluation results on disk: <protocol>/<task>/step-000000/ with summary.json and samples.parquet, one row per
+response.
 
-`save_result` writes them, `find_results` and `read_samples` read them. summary.json is written last: it says that its result is
-complete. They are a part of the run directory, which evaluation, Hub and Space share.
+`save_result` writes them, `find_results` and `read_samples` read them. summary.json is written last: it says that its
+result is complete. They are a part of the run directory, which evaluation, Hub and Space share.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Samples:
-    """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i. classes:
-    None if the reward of a training does not tell what the answers are."""
+    """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i.
+    classes: None if the reward of a training does not tell what the answers are."""
 
     question_ids: np.ndarray
     correct: np.ndarray
@@ -106,7 +107,8 @@ def step_directory(results_dir: str | Path, protocol: str, task: str, step: int)
 
 
 def sample_rows(question_id: str, question: str, gold: str, rules: str, columns: Mapping[str, Sequence]) -> list[dict]:
-    """Rows of SAMPLES for the responses to one question. columns: the columns that differ between them, in order of samples."""
+    """Rows of SAMPLES for the responses to one question. columns: the columns that differ between them, in order of
+    samples."""
     common = {"question_id": question_id, "question": question, "gold": gold, "rules": rules}
     return [
         {**common, "sample": sample, **dict(zip(columns, values, strict=True))}
@@ -119,8 +121,8 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
 
     Args:
         summary: model, step, task (name, source, questions, fingerprint), protocol (every setting, name and
-            fingerprint), metrics (metrics.summarise), versions, seeds, counts (excluded_golds, errors); and, if it is known,
-            prompt, the template and chat template that questions were asked in, as a dict.
+            fingerprint), metrics (metrics.summarise), versions, seeds, counts (excluded_golds, errors); and, if it is
+            known, prompt, the template and chat template that questions were asked in, as a dict.
         rows: one per response, with the columns of SAMPLES.
     """
     directory = Path(directory)

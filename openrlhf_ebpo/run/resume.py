@@ -1,9 +1,9 @@
-"""Choose the checkpoint that a run resumes from: the newest that is complete, with all its files. Needs neither torch nor
-DeepSpeed.
+"""Choose the checkpoint that a run resumes from: the newest that is complete, with all its files. Needs neither torch
+nor DeepSpeed.
 
-manifest.py checks one folder. Policy and critic save into a folder each, and resume from the same save only. Whatever is later
-than the step from which a run resumes is moved to superseded/, so that no tag is saved over another and all that lies there is
-of one history.
+manifest.py checks one folder. Policy and critic save into a folder each, and resume from the same save only. Whatever
+is later than the step from which a run resumes is moved to superseded/, so that no tag is saved over another and all
+that lies there is of one history.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def damage_of(folders: Sequence[Path], tag: str, contents: bool = False) -> str 
 
 
 class Search(NamedTuple):
-    """tag: the newest complete checkpoint, None if there is none. skipped: newer ones, and what each lacks. lost: none is
-    complete, but one was. wanted: the step that was asked for."""
+    """tag: the newest complete checkpoint, None if there is none. skipped: newer ones, and what each lacks. lost: none
+    is complete, but one was. wanted: the step that was asked for."""
 
     folders: tuple[Path, ...]
     tag: str | None
@@ -71,8 +71,8 @@ class Search(NamedTuple):
         """Check that there is a complete checkpoint, or never was one.
 
         Raises:
-            CheckpointError: the run would begin at step 0 next to what is left of checkpoints; or there is none of the step
-                that was asked for.
+            CheckpointError: the run would begin at step 0 next to what is left of checkpoints; or there is none of the
+                step that was asked for.
         """
         if self.wanted is not None and self.tag is None:
             steps = sorted({step_of(tag) for tag in tags_of(self.folders) if not damage_of(self.folders, tag)})
@@ -103,8 +103,8 @@ def newest_complete(
     contents: bool = False,
     problem: Problem = lambda checkpoint: None,
 ) -> Search:
-    """Search `folders` for the newest tag that is complete in all of them; of one step, first for the one that `latest` names: it
-    was saved last, and has the evaluation that made it the best.
+    """Search `folders` for the newest tag that is complete in all of them; of one step, first for the one that `latest`
+    names: it was saved last, and has the evaluation that made it the best.
 
     Args:
         step: only a checkpoint of this step.
@@ -133,8 +133,8 @@ def named_by_latest(folder: Path) -> str:
 
 
 def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
-    """Check, for a run that begins at step 0, that no other run's checkpoints are there: a resume could not tell the two
-    runs apart.
+    """Check, for a run that begins at step 0, that no other run's checkpoints are there: a resume could not tell the
+    two runs apart.
 
     Raises:
         CheckpointError: there are some.
@@ -143,7 +143,8 @@ def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
     found = newest_complete(folders)
     if newest := found.tag or (next(iter(found.skipped)) if found.lost else None):
         raise CheckpointError(
-            f"{folders[0]} holds checkpoints of another run, the newest {newest}. Resume it with --ckpt.load_enable, name "
+            f"{folders[0]} holds checkpoints of another run, the newest {newest}. Resume it with "
+            f"--ckpt.load_enable, name "
             "another --ckpt.path, or move the checkpoints aside with --force"
         )
 
@@ -152,7 +153,8 @@ def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
 
 
 def begin_checkpoint(checkpoint: Path) -> Path | None:
-    """Before a checkpoint is saved. A complete one that is there under its tag is moved aside; returns where to, else None."""
+    """Before a checkpoint is saved. A complete one that is there under its tag is moved aside; returns where to, else
+    None."""
     folder, aside = checkpoint.parent, None
     if checkpoint.is_dir():
         if is_unfinished(checkpoint):
@@ -164,9 +166,9 @@ def begin_checkpoint(checkpoint: Path) -> Path | None:
 
 
 def set_later_aside(ckpt_path: Path, step: int) -> Path | None:
-    """Move checkpoints and exported models of later steps to superseded/<time>-after-step-<N>/, with a `latest` that names
-    one; interrupted saves and deletions are cleaned up. The run takes another way from `step` on: neither a crash before its next save nor a
-    `best_*` checkpoint must lead back to the old one.
+    """Move checkpoints and exported models of later steps to superseded/<time>-after-step-<N>/, with a `latest` that
+    names one; interrupted saves and deletions are cleaned up. The run takes another way from `step` on: neither a crash
+    before its next save nor a `best_*` checkpoint must lead back to the old one.
 
     Returns:
         Where to; None if nothing was moved.

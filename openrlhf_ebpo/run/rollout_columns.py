@@ -1,6 +1,7 @@
 """Read the columns of rollouts/ that an estimator was given and gave; never prompts and responses.
 
-Files may come from anywhere: one that is damaged, has other columns, or would not fit in memory is an error that names it.
+Files may come from anywhere: one that is damaged, has other columns, or would not fit in memory is an error that names
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def logged_steps(run_dir: Path) -> dict[int, Path]:
 
 
 def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[str, np.ndarray]:
-    """name -> one value per response, of COLUMNS: float64 with NaN for null; int64; bool; text as objects, None for null.
+    """name -> one value per response, of COLUMNS: float64 with NaN for null; int64; bool; text as objects, None for
+    null.
 
     Args:
         named: what errors call the file, if not by its path.
@@ -62,7 +64,8 @@ def _read(path: Path, named: str, max_rows: int) -> dict[str, np.ndarray]:
     size = sum(group.column(i).total_uncompressed_size for group in groups for i in columns)
     if metadata.num_rows > max_rows or size > MAX_BYTES:
         raise RunDirectoryError(
-            f"{named} says that it has {metadata.num_rows:,} rows, {size:,} bytes without the texts; at most {max_rows:,} "
+            f"{named} says that it has {metadata.num_rows:,} rows, {size:,} bytes without the texts; at most "
+            f"{max_rows:,} "
             f"rows and {MAX_BYTES:,} bytes are read"
         )
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=[*TEXTS]) as file:

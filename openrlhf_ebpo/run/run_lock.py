@@ -1,8 +1,8 @@
 """One training at a time in a run directory, and in a folder of checkpoints.
 
-The supervisor and its driver hold `training.lock` in each. The kernel releases it when both have ended, however they end; on a
-network disk it keeps other hosts out as far as that disk passes locks on. The supervisor also touches the run directory's, so
-that a reader elsewhere, such as the Space, sees that it lives.
+The supervisor and its driver hold `training.lock` in each. The kernel releases it when both have ended, however they
+end; on a network disk it keeps other hosts out as far as that disk passes locks on. The supervisor also touches the run
+directory's, so that a reader elsewhere, such as the Space, sees that it lives.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def hold(folder: Path) -> IO | None:
-    """Acquire the lock of `folder` (created if missing); None, with a warning, where it cannot be written or its disk has no locks.
+    """Acquire the lock of `folder` (created if missing); None, with a warning, where it cannot be written or its disk
+    has no locks.
 
     Raises:
         RunDirectoryError: another process holds it; names host, process and since when.
@@ -112,7 +113,8 @@ def check_free(folder: Path) -> None:
 
 
 def _try_lock(lock: IO, shared: bool = False) -> bool:
-    """`try_lock`. A driver whose supervisor was killed ends a moment later, and holds the lock until then: wait for that."""
+    """`try_lock`. A driver whose supervisor was killed ends a moment later, and holds the lock until then: wait for
+    that."""
     until = time.monotonic() + ENDING_SECONDS
     is_announced = False
     while not (is_free := try_lock(lock, shared)) and _is_killed(read_holder(lock)) and time.monotonic() < until:
@@ -170,6 +172,7 @@ def read_holder(lock: IO) -> dict:
 def _in_use(folder: Path, holder: dict) -> RunDirectoryError:
     host, pid, since = (ascii(holder.get(name, "unknown")).strip("'")[:80] for name in ("host", "pid", "since"))
     return RunDirectoryError(
-        f"{folder} is in use by a training on host {host} (process {pid}, since {since}). Wait until it has ended, or end it. To "
+        f"{folder} is in use by a training on host {host} (process {pid}, since {since}). Wait until it has "
+        f"ended, or end it. To "
         "train at the same time, choose another --logger.run_dir and another --ckpt.path."
     )

@@ -64,8 +64,8 @@ def open_run(
     Args:
         args: the resolved arguments, nested, already redacted.
         resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
-        metrics: entries for metrics of the run's own code (see custom_metrics), already redacted; a resumed run without any
-            keeps those it has.
+        metrics: entries for metrics of the run's own code (see custom_metrics), already redacted; a resumed run without
+            any keeps those it has.
         seams: what is replaced in OpenRLHF while it runs.
         resumed: the checkpoint that it resumes from, and the settings that have changed, already redacted.
 
@@ -137,7 +137,8 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
     same = found.get("argv") == argv or _comparable(settings) == _comparable(args)
     if found.get("status") == "complete" and same and not dig(args, "ckpt", "load_step"):
         raise RunDirectoryError(
-            f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to continue, {ways}."
+            f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to "
+            f"continue, {ways}."
         )
     for flag in ("ckpt.path", "actor.model_name_or_path", "algo.advantage.estimator"):
         was, now = dig(settings, *flag.split(".")), dig(args, *flag.split("."))
@@ -204,8 +205,8 @@ def read_known_run(run_dir: str | Path, flag: str = "") -> dict:
 
 
 def dig(values: Any, *path: str) -> Any:
-    """A nested value of run.json, which may come from anywhere; None if a dictionary on the way lacks it, or is something
-    else."""
+    """A nested value of run.json, which may come from anywhere; None if a dictionary on the way lacks it, or is
+    something else."""
     for name in path:
         values = values.get(name) if isinstance(values, dict) else None
     return values

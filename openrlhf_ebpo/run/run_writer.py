@@ -1,4 +1,5 @@
-"""Write the run directory from the training process: metrics, rollouts, prior, checkpoints; and roll it back at a resume."""
+"""Write the run directory from the training process: metrics, rollouts, prior, checkpoints; and roll it back at a
+resume."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class RunLog:
             if os.path.samestat(self.run_dir.stat(), self._folder):
                 return
         raise RunDirectoryError(
-            f"the run directory {self.run_dir} was moved or deleted while the training ran. Move it back, and resume with "
+            f"the run directory {self.run_dir} was moved or deleted while the training ran. Move it back, and "
+            f"resume with "
             "--ckpt.load_enable"
         )
 

@@ -1,7 +1,7 @@
 """Format scores, for the report, cards and the Space: percent with one digit, and the order of metrics.
 
-A metric is a mapping with value, interval (over questions) and, if they are known, standard_error and run_interval (across
-runs); all of them are fractions.
+A metric is a mapping with value, interval (over questions) and, if they are known, standard_error and run_interval
+(across runs); all of them are fractions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Score several answers to one question: pass@k, and maj@k with its classes of equal answers.
 
-Correctness comes as (Q, n) bool, a row per question; classes as (Q, n) int, where two samples of a question have the same
-class when their answers are equivalent, and -1 says that there is no answer.
+Correctness comes as (Q, n) bool, a row per question; classes as (Q, n) int, where two samples of a question have the
+same class when their answers are equivalent, and -1 says that there is no answer.
 """
 
 from __future__ import annotations

@@ -14,9 +14,12 @@ from openrlhf_ebpo.seams.replacements import Seam
 
 ABOUT = """List every row of what is replaced in OpenRLHF, with its reason, and hold it against the installed packages.
 
-ok: the source is one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only that it is
-there is checked. CHANGED: with the fingerprint to add to seams/releases.py once the row fits both. GONE. The exit status is 1
-if there is a CHANGED or GONE. Nothing is imported; PYTHONPATH=DIR holds the rows against wheels that are unpacked in DIR
+ok: the source is one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only that
+it is
+there is checked. CHANGED: with the fingerprint to add to seams/releases.py once the row fits both. GONE. The exit
+status is 1
+if there is a CHANGED or GONE. Nothing is imported; PYTHONPATH=DIR holds the rows against wheels that are unpacked in
+DIR
 (docs/develop.md)."""
 INDENT = " " * 9  # under the name in a row's line
 

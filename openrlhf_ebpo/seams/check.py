@@ -1,4 +1,5 @@
-"""Check that the installed OpenRLHF is one that the rows are written for: by the source of every target, not by version."""
+"""Check that the installed OpenRLHF is one that the rows are written for: by the source of every target, not by
+version."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def check_unchanged(seams: tuple[Seam, ...]) -> None:
     changes = [change for seam in seams if (change := changed(seam))]
     if changes:
         raise SeamError(
-            f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: {', '.join(TESTED)}. "
+            f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: "
+            f"{', '.join(TESTED)}. "
             f"pip install 'openrlhf=={RECOMMENDED}', or adapt the rows (docs/develop.md):\n" + "\n".join(changes)
         )
 
@@ -53,7 +55,8 @@ def installed_release() -> str:
         return importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError:
         raise SeamError(
-            "OpenRLHF is not installed. Without a GPU, bash scripts/quickstart.sh sets everything up (requirements/cpu.txt). "
+            "OpenRLHF is not installed. Without a GPU, bash scripts/quickstart.sh sets everything up "
+            "(requirements/cpu.txt). "
             f"With one (docs/gpus.md):\n{GPU_INSTALL}"
         ) from None
 
@@ -69,7 +72,8 @@ def check_same_as_drivers() -> None:
     for name, (variable, here) in own.items():
         if (drivers := os.environ.get(variable, here)) != here:
             raise SeamError(
-                f"node {socket.gethostname()} has {name} {here}, and the driver's node {drivers}: install the same on every node"
+                f"node {socket.gethostname()} has {name} {here}, and the driver's node {drivers}: install the "
+                f"same on every node"
             )
 
 
@@ -79,7 +83,8 @@ def untested() -> str | None:
     if release in TESTED:
         return None
     return (
-        f"OpenRLHF {release} is installed, which this version of openrlhf_ebpo was not tested with. All that is replaced in "
+        f"OpenRLHF {release} is installed, which this version of openrlhf_ebpo was not tested with. All that is "
+        f"replaced in "
         f"it is unchanged, so it is used; tested: {', '.join(TESTED)} (docs/develop.md)"
     )
 

@@ -39,7 +39,8 @@ def adapt_args(args) -> list[str]:
         return []
     if args.ds.ring_attn_size > 1:
         raise UsageError(
-            f"--ds.ring_attn_size {args.ds.ring_attn_size}: ring attention needs flash-attn, which is not installed; leave it at 1"
+            f"--ds.ring_attn_size {args.ds.ring_attn_size}: ring attention needs flash-attn, which is not "
+            f"installed; leave it at 1"
         )
     if args.ds.attn_implementation != "flash_attention_2":
         return []

@@ -56,7 +56,8 @@ install.done = False
 
 
 def vllm_without_flashinfer() -> None:
-    """vLLM takes it for installed in one place alone, its sampler; this is vLLM's own way to do without. What is set stays."""
+    """vLLM takes it for installed in one place alone, its sampler; this is vLLM's own way to do without. What is set
+    stays."""
     if importlib.util.find_spec("flashinfer") is None:
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 

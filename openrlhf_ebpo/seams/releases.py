@@ -1,7 +1,7 @@
 """The releases of OpenRLHF that this project was tested with, and the sources that its rows are written for.
 
-A release is accepted by its sources, not by its number. One whose sources are all below is added by its number in TESTED;
-where a source differs and the row fits it all the same, its fingerprint is added too (docs/develop.md).
+A release is accepted by its sources, not by its number. One whose sources are all below is added by its number in
+TESTED; where a source differs and the row fits it all the same, its fingerprint is added too (docs/develop.md).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 TESTED = ("0.11.2",)  # by tests/contract/test_releases.py
 RECOMMENDED = "0.11.2"  # what our pins install, and all other tests run with
 
-# With a GPU. vLLM brings torch, for which flash-attn is then compiled: it has no wheel for this torch, and its build imports torch
-# and wheel. docs/gpus.md#install says the rest, and a test holds the two against each other.
+# With a GPU. vLLM brings torch, for which flash-attn is then compiled: it has no wheel for this torch, and its build
+# imports torch and wheel. docs/gpus.md#install says the rest, and a test holds the two against each other.
 FLASH_ATTN_INSTALL = "MAX_JOBS=8 pip install --no-build-isolation flash-attn==2.8.3"
 GPU_INSTALL = f"""  pip install vllm==0.29.0 wheel
   {FLASH_ATTN_INSTALL}

@@ -1,7 +1,8 @@
 """Code that a model brings along (`auto_map` in its files names it) runs with --trust_remote_code alone.
 
-OpenRLHF has transformers and vLLM run it always. Here nothing of it runs, whatever a caller asks for, until this process
-has been told to: a command by its flag, a Ray worker by the name of its hook. No variable of the environment can do it.
+OpenRLHF has transformers and vLLM run it always. Here nothing of it runs, whatever a caller asks for, until this
+process has been told to: a command by its flag, a Ray worker by the name of its hook. No variable of the environment
+can do it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import functools
 FLAG = "--trust_remote_code"
 HELP = (
     "run Python code that a model comes with (auto_map in its config.json or tokenizer_config.json), also from other "
-    "repositories that it names, and load weights that exist only as pickles; without this flag such a model is refused. "
+    "repositories that it names, and load weights that exist only as pickles; without this flag such a model is "
+    "refused. "
     "Read that code first"
 )
 
@@ -51,7 +53,8 @@ def install_and_trust() -> None:
 
 
 def decided_by_the_flag(original):
-    """transformers' own rule, told what the flag says: a model whose classes transformers has loads without its code."""
+    """transformers' own rule, told what the flag says: a model whose classes transformers has loads without its
+    code."""
 
     @functools.wraps(original)
     def resolve_trust_remote_code(trust_remote_code, model_name, has_local_code, has_remote_code, *args, **kwargs):
@@ -80,7 +83,8 @@ def _refusal(what: object) -> str:
 
 
 class EngineTrustsAsAsked:
-    """Mixin over RolloutRayActor: vLLM's core may be a process that no hook of ours reaches, so its argument says it."""
+    """Mixin over RolloutRayActor: vLLM's core may be a process that no hook of ours reaches, so its argument says
+    it."""
 
     async def __init__(self, *args, **kwargs):
         await super().__init__(*args, **{**kwargs, "trust_remote_code": trusted()})

@@ -19,8 +19,8 @@ def module_path(module: str) -> Path:
 
 @functools.cache
 def torch_version() -> dict[str, str | None]:
-    """torch's version file: the same in every process of a machine, whatever devices that process may see, and torch need not
-    be imported.
+    """torch's version file: the same in every process of a machine, whatever devices that process may see, and torch
+    need not be imported.
 
     Raises:
         SeamError: torch is not installed.

@@ -1,4 +1,5 @@
-"""The driver's side: it forks off the command's process, which becomes the supervisor, and tells it what it holds and how it ends."""
+"""The driver's side: it forks off the command's process, which becomes the supervisor, and tells it what it holds and
+how it ends."""
 
 from __future__ import annotations
 
@@ -119,7 +120,8 @@ class Supervisor:
         self.cause = error
         with contextlib.suppress(OSError):
             self.channel.send({"end": {"status": status, "error": error, "final": final}})
-        # the supervisor sends nothing, so there is something to read when it is gone; its SIGTERM may come a moment before
+        # the supervisor sends nothing, so there is something to read when it is gone; its SIGTERM may come a moment
+        # before
         if error and self.channel.poll(GONE_SECONDS if status == "interrupted" else 0):
             error = f"the supervisor is gone; {error}"
         if self.run_dir:

@@ -1,6 +1,7 @@
 """The end of a training: the cause of its driver's death, and the processes that it leaves.
 
-The driver begins a session, in which all stay that it starts, also those whose parents have died: Ray, its workers, vLLM.
+The driver begins a session, in which all stay that it starts, also those whose parents have died: Ray, its workers,
+vLLM.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def describe_death(status: int, killed_for_memory: int) -> str:
     """
     if status >= 0:
         return (
-            f"the driver ended with status {status} and gave no reason (Ray ends a driver whose cluster is gone); see the "
+            f"the driver ended with status {status} and gave no reason (Ray ends a driver whose cluster is "
+            f"gone); see the "
             "output above"
         )
     try:

@@ -22,8 +22,8 @@ FIRST_PAUSE, MAX_PAUSE = 10.0, 600.0
 
 
 class Start(NamedTuple):
-    """tag: the checkpoint that a driver begins with, None for step 0. saved_by: which driver of this command has saved it,
-    None for none: with --ckpt.load_step a tag may be saved again."""
+    """tag: the checkpoint that a driver begins with, None for step 0. saved_by: which driver of this command has saved
+    it, None for none: with --ckpt.load_step a tag may be saved again."""
 
     tag: str | None
     saved_by: str | None = None
@@ -117,8 +117,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="after a failure, resume from the newest complete checkpoint, with growing pauses, at most N times in a row without "
-        "a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that is not finite, or a signal",
+        help="after a failure, resume from the newest complete checkpoint, with growing pauses, at most N times in a "
+        "row without "
+        "a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that is not finite, or "
+        "a signal",
     )
 
 

@@ -46,8 +46,8 @@ def main(channel: int, driver: int, again: Sequence[str]) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line, whatever a progress bar has left of the one before. Nobody may be there to read it, and a closed stderr
-    is None: then it goes to stdout."""
+    """Print a line, whatever a progress bar has left of the one before. Nobody may be there to read it, and a closed
+    stderr is None: then it goes to stdout."""
     with contextlib.suppress(OSError):
         begin = "\r\x1b[K" if sys.stderr and sys.stderr.isatty() else "\n"
         print(f"{begin}{line}", file=sys.stderr, flush=True)
@@ -57,12 +57,13 @@ class Watch:
     """One command: a driver, and those that are started again after it.
 
     Attributes:
-        run_dir: the run that a driver has claimed, None before. attempts: what the checkpoints of its drivers are marked with.
+        run_dir: the run that a driver has claimed, None before. attempts: what the checkpoints of its drivers are
+            marked with.
         stalls: None until this driver has claimed its run.
-        end: how the driver said that it ended. stop: why it was killed. lost_ray: which process of Ray died before it, and when
-            that was seen.
-        requested: the signal that asked for the command's end at once; polite: the one before, which let the training save
-            first, and polite_at: when it came.
+        end: how the driver said that it ended. stop: why it was killed. lost_ray: which process of Ray died before it,
+            and when that was seen.
+        requested: the signal that asked for the command's end at once; polite: the one before, which let the training
+            save first, and polite_at: when it came.
     """
 
     def __init__(self, channel: Connection, driver: int, again: Sequence[str]):
@@ -233,7 +234,8 @@ class Watch:
                 (self.run_dir / heartbeat.END_FILE).write_text(name)
                 phase = describe_phase(beat)
                 print_line(
-                    f"{name}: saving after the current step, then ending; {phase}. Ctrl-C or another SIGTERM ends it at once"
+                    f"{name}: saving after the current step, then ending; {phase}. Ctrl-C or another SIGTERM "
+                    f"ends it at once"
                 )
                 return
         self.interrupt(self.polite)

@@ -1,11 +1,12 @@
 """Every micro-batch of an optimizer step counts, under dynamic batches and every ZeRO stage, and no other.
 
-Under --train.dynamic_batch_enable the number of micro-batches changes from step to step, so OpenRLHF 0.11.2 tells DeepSpeed of
-one for each optimizer step. DeepSpeed (0.19.6) then takes every backward pass for the last one: ZeRO 1 and 2 keep the gradient
-of the last micro-batch alone, without a word. Upstream does know which one is the last, so DeepSpeed is told.
+Under --train.dynamic_batch_enable the number of micro-batches changes from step to step, so OpenRLHF 0.11.2 tells
+DeepSpeed of one for each optimizer step. DeepSpeed (0.19.6) then takes every backward pass for the last one: ZeRO 1 and
+2 keep the gradient of the last micro-batch alone, without a word. Upstream does know which one is the last, so
+DeepSpeed is told.
 
-In the steps of --critic.freezing_steps upstream gives the policy its batches without training on them: they would be part of
-the first step after.
+In the steps of --critic.freezing_steps upstream gives the policy its batches without training on them: they would be
+part of the first step after.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ METRIC = "metric.json"  # upstream's, in a checkpoint: metric_key, metric_value
 class BestCheckpoint:
     """Mixin over BasePPOTrainer. Of equals the first stays the best, as upstream has it.
 
-    Upstream takes metric and best value from the checkpoint that is loaded. So another metric on the command line has no
-    effect, and a best checkpoint that was saved after that one is forgotten, and gives way to a worse. Here the command's
-    metric counts, and the best value is that of the best checkpoint that is there.
+    Upstream takes metric and best value from the checkpoint that is loaded. So another metric on the command line has
+    no effect, and a best checkpoint that was saved after that one is forgotten, and gives way to a worse. Here the
+    command's metric counts, and the best value is that of the best checkpoint that is there.
     """
 
     def restore_best_checkpoint_state(self, checkpoint_states) -> None:
@@ -55,7 +55,8 @@ class BestCheckpoint:
 
 
 def best_so_far(ckpt_path: Path, run_dir: Path, key: str, step: int) -> float | None:
-    """The value of the best checkpoint of `step` or before; None if there is none, or neither it nor metrics.jsonl has one."""
+    """The value of the best checkpoint of `step` or before; None if there is none, or neither it nor metrics.jsonl has
+    one."""
     folder = ckpt_path / "_actor"
     tags = [tag for tag in resume.tags_of([folder]) if tag.startswith(resume.BEST) and step_of(tag) <= step]
     tag = max((tag for tag in tags if not damage(folder / tag)), key=step_of, default=None)

@@ -52,8 +52,8 @@ def starting_state(states: dict, estimator: Estimator, ckpt_path: str) -> Any:
 
 
 class PolicyWithPrior:
-    """Mixin over PolicyModelActor: prior.json in every exported model. Into a DeepSpeed checkpoint `save_then_rotate` writes it,
-    before the checkpoint counts."""
+    """Mixin over PolicyModelActor: prior.json in every exported model. Into a DeepSpeed checkpoint `save_then_rotate`
+    writes it, before the checkpoint counts."""
 
     _prior: dict | None = None
 
@@ -82,8 +82,8 @@ class PolicyWithPrior:
 
 
 def save_then_rotate(original):
-    """Replacement of DeepspeedStrategy.save_ckpt: the new checkpoint is complete, and `latest` names it, before an old one
-    is deleted. It needs disk space for one checkpoint more than upstream's."""
+    """Replacement of DeepspeedStrategy.save_ckpt: the new checkpoint is complete, and `latest` names it, before an old
+    one is deleted. It needs disk space for one checkpoint more than upstream's."""
 
     @functools.wraps(original)
     def save_ckpt(
@@ -145,8 +145,8 @@ def written_by(model) -> Iterator[list[Path]]:
 
 
 def synced(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.Saved]:
-    """Sizes and checksums of these files, once all of the folder is on disk. Every rank does it: fsync reaches the writes of
-    its own node only. Checksums are computed while the disk writes."""
+    """Sizes and checksums of these files, once all of the folder is on disk. Every rank does it: fsync reaches the
+    writes of its own node only. Checksums are computed while the disk writes."""
     with ThreadPoolExecutor(1) as thread:
         on_disk = thread.submit(sync_folder, directory)
         files = manifest.list_files(directory, paths)
@@ -200,8 +200,10 @@ def load_newest_complete(original):
                 return original(self, model, load_dir, tag, *args, **kwargs)
         except Exception as error:
             raise resume.CheckpointError(
-                f"the checkpoint {load_dir}/{tag} cannot be loaded ({type(error).__name__}: {error}). Either it was saved "
-                "with other settings (number of GPUs, ZeRO stage, model): repeat the command with those. Or it is damaged: "
+                f"the checkpoint {load_dir}/{tag} cannot be loaded ({type(error).__name__}: {error}). Either it "
+                f"was saved "
+                "with other settings (number of GPUs, ZeRO stage, model): repeat the command with those. Or it "
+                "is damaged: "
                 "move it away, and the same command resumes from the one before, if there is one."
             ) from error
 
@@ -209,8 +211,8 @@ def load_newest_complete(original):
 
 
 def checkpoint_to_load(strategy, folder: Path) -> resume.Search:
-    """The driver's choice, whose checksums it has compared; another one if this node's disk does not have it, or its client
-    state cannot be read."""
+    """The driver's choice, whose checksums it has compared; another one if this node's disk does not have it, or its
+    client state cannot be read."""
     folders = groups_of(strategy, folder)
     if verified := ckpt_setting(strategy.args, "verified"):
         if not (resume.damage_of(folders, verified) or unreadable_state(folders[0] / verified)):
@@ -221,7 +223,8 @@ def checkpoint_to_load(strategy, folder: Path) -> resume.Search:
 
 
 def unreadable_state(checkpoint: Path) -> str | None:
-    """Return why upstream's trainer cannot resume from the client state in this checkpoint of a policy. Weights stay on the disk."""
+    """Return why upstream's trainer cannot resume from the client state in this checkpoint of a policy. Weights stay on
+    the disk."""
     import torch
 
     path = min(checkpoint.glob("*model_states.pt"), default=None)
@@ -246,8 +249,8 @@ def broadcast_from_rank_0(strategy, decide: Callable[[], resume.Search]) -> resu
 
 
 def stored_prior(found: resume.Search) -> dict | None:
-    """prior.json of the checkpoint that resuming would load, for an early check; None if it cannot be read, as the copy in
-    the client states counts."""
+    """prior.json of the checkpoint that resuming would load, for an early check; None if it cannot be read, as the copy
+    in the client states counts."""
     try:
         return json.loads((found.folders[0] / found.tag / PRIOR).read_text()) if found.tag else None
     except (OSError, ValueError):

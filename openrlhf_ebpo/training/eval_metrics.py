@@ -70,7 +70,8 @@ def _metric(name: str) -> EvalMetric:
 
 
 def check_flags(values: dict) -> None:
-    """Check that these metrics can be computed with the other flags, and that the best checkpoint can be chosen as asked.
+    """Check that these metrics can be computed with the other flags, and that the best checkpoint can be chosen as
+    asked.
 
     Raises:
         UsageError: all that is wrong, one problem per line.
@@ -99,7 +100,8 @@ def _metric_problems(asked: Iterable[EvalMetric], values: dict) -> list[str]:
     ]
     if not reads and (votes := [str(each) for each in asked if each.kind == "maj"]):
         problems.append(
-            f"{FLAG} {','.join(votes)}: a vote needs answers, and of this reward nobody knows what it takes for the answer of a "
+            f"{FLAG} {','.join(votes)}: a vote needs answers, and of this reward nobody knows what it takes for "
+            f"the answer of a "
             f"response: use {' or '.join(READINGS)} as --reward.remote_url, or pass@K"
         )
     return problems

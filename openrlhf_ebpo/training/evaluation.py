@@ -35,8 +35,8 @@ VOTE_SECONDS = 120.0  # for comparing all wrong answers of an evaluation: traini
 class Answered:
     """A prompt with its n responses; lists have one entry a response.
 
-    rewards: as upstream's metrics take them. passed: whether they are those of a response that passes. answers: None where
-    there is none. classes: of equal answers; None where nobody knows what the reward takes for the answer.
+    rewards: as upstream's metrics take them. passed: whether they are those of a response that passes. answers: None
+    where there is none. classes: of equal answers; None where nobody knows what the reward takes for the answer.
     """
 
     source: str
@@ -100,7 +100,8 @@ def answered(data, samples: Sequence, n: int, args) -> list[Answered]:
         found = list(threads.map(of_group, groups, texts))
     if time.monotonic() > until:
         logger.warning(
-            "evaluation: wrong answers were compared for %g s; of the others only integers and equal texts count as the same "
+            "evaluation: wrong answers were compared for %g s; of the others only integers and equal texts "
+            "count as the same "
             "answer in maj@k",
             VOTE_SECONDS,
         )

@@ -72,8 +72,8 @@ class EBPOExperienceMaker:
         complete_info(rollout_samples)
 
     def split_rollout_samples(self, rollout_samples):
-        """Cut a batch into micro-batches of one size, as many for every rank: upstream's own cut gives ranks unequal numbers
-        of responses, and they wait for each other forever."""
+        """Cut a batch into micro-batches of one size, as many for every rank: upstream's own cut gives ranks unequal
+        numbers of responses, and they wait for each other forever."""
         rollout, ranks = self.args.rollout, self._ranks()
         size = micro_batch_size(len(rollout_samples), ranks, rollout.micro_batch_size)
         if ranks == 1 or self.args.train.dynamic_batch_enable or size is None:
@@ -85,7 +85,8 @@ class EBPOExperienceMaker:
             rollout.micro_batch_size = asked
 
     def _ranks(self) -> int:
-        """Return how many parts a batch is cut into: the least number that the data-parallel ranks of every model divide."""
+        """Return how many parts a batch is cut into: the least number that the data-parallel ranks of every model
+        divide."""
         from openrlhf.trainer.ray.launcher import RayActorGroup
 
         models = (self.critic_model_group, self.reward_model_group, self.initial_model_group)
@@ -181,7 +182,8 @@ class EBPOExperienceMaker:
         experience.advantages = experience.returns.clone()
 
     def _observe(self, experiences, rollouts: Rollouts) -> Estimate:
-        """Return the result of OpenRLHF's estimator in the same form: a response's advantage is the mean over its tokens."""
+        """Return the result of OpenRLHF's estimator in the same form: a response's advantage is the mean over its
+        tokens."""
 
         def in_order(values):
             values = torch.cat([v.reshape(-1).double() for v in values])[rollouts.order]
@@ -196,7 +198,8 @@ class EBPOExperienceMaker:
 
 
 def micro_batch_size(responses: int, ranks: int, limit: int) -> int | None:
-    """Return the largest size up to `limit` that divides the responses of a rank; None if they do not divide among ranks."""
+    """Return the largest size up to `limit` that divides the responses of a rank; None if they do not divide among
+    ranks."""
     share, rest = divmod(responses, ranks)
     if rest or not share:
         return None
@@ -212,8 +215,8 @@ def group_std(result: Estimate) -> np.ndarray:
 
 def complete_info(samples) -> None:
     """Give every sample the same info keys, as upstream's batching needs. A failed sample lacks what its reward
-    function would have logged, and a log without a number is left out: it gets the mean of the others, which leaves the logged
-    means as they were."""
+    function would have logged, and a log without a number is left out: it gets the mean of the others, which leaves the
+    logged means as they were."""
     keys = dict.fromkeys(itertools.chain.from_iterable(sample.info for sample in samples))
     for key in keys:
         there = [sample.info[key].reshape(-1) for sample in samples if key in sample.info]

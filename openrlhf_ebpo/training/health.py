@@ -1,9 +1,10 @@
-"""A training step whose loss, gradient or weights are not finite ends the run, before its weights reach the engines or a
-checkpoint.
+"""A training step whose loss, gradient or weights are not finite ends the run, before its weights reach the engines or
+a checkpoint.
 
 Left alone, upstream and DeepSpeed train on or stand still without a word: with ZeRO 1 and 2 every optimizer step with a
 NaN in its gradient is left out, in bf16 too, and the norm that is logged is the one before; with ZeRO 3 the step is
-taken, weights become NaN, and the logged norm is an ordinary number (made of -1, which stands for one that is not finite).
+taken, weights become NaN, and the logged norm is an ordinary number (made of -1, which stands for one that is not
+finite).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class HealthyUpdates:
     """Mixin over upstream's trainers of policy and critic.
 
     Raises:
-        HealthError: in every rank alike, by the constructor where the loaded weights are not finite, by `ppo_train` where
-            losses, gradients or weights were not. Its `report` is what each such rank has found.
+        HealthError: in every rank alike, by the constructor where the loaded weights are not finite, by `ppo_train`
+            where losses, gradients or weights were not. Its `report` is what each such rank has found.
     """
 
     role: str  # "policy" or "critic"
@@ -90,7 +91,8 @@ class HealthyUpdates:
         }
 
     def _raise_if_any(self, what: str, weights: list[str]) -> None:
-        """Every rank's findings; the ranks agree by one number, and tell each other more only where there is a fault."""
+        """Every rank's findings; the ranks agree by one number, and tell each other more only where there is a
+        fault."""
         if not self.strategy.all_reduce(float(bool(weights or self._first_fault)), op="max"):
             return
         own = {"role": self.role, "weights": weights, **(self._first_fault or {})}
@@ -133,15 +135,16 @@ class HealthyWarmStart:
             own = {"rank": self.strategy.get_rank(), "role": "model", "problems": problems, "weights": weights}
             found = described([own] if problems or weights else []) or "another rank says what is wrong"
             raise HealthError(
-                f"optimizer step {global_step} is not healthy: {found}. Nothing of it was saved; the checkpoints before are "
+                f"optimizer step {global_step} is not healthy: {found}. Nothing of it was saved; the "
+                f"checkpoints before are "
                 "as they were. What mostly helps: a lower --adam.lr, a smaller --max_norm, bf16 in place of fp16"
             )
         super().save_logs_and_checkpoints(args, global_step, step_bar, logs_dict, client_states)
 
 
 def measured(result: dict, kl_is_loss: bool) -> dict[str, float]:
-    """Losses and gradient norms of one micro-batch, as policy and critic give them. Where the KL is not in the loss, it may be NaN:
-    a response without a token has none."""
+    """Losses and gradient norms of one micro-batch, as policy and critic give them. Where the KL is not in the loss, it
+    may be NaN: a response without a token has none."""
     metrics = result.get("metrics", result)
     names = {name for name in metrics if name in LOSSES or name.endswith("grad_norm")} - (
         set() if kl_is_loss else {"kl"}
@@ -182,7 +185,8 @@ def damaged_weights(module: torch.nn.Module) -> list[str]:
 
 
 def described(report: list[dict]) -> str:
-    """Describe the findings of the ranks; those with a loss that is not finite first, for the others got theirs from it."""
+    """Describe the findings of the ranks; those with a loss that is not finite first, for the others got theirs from
+    it."""
     ordered = sorted(report, key=lambda finding: not losses_of(finding))
     more = [f"and {len(report) - NAMED} more ranks"] if len(report) > NAMED else []
     return "; ".join([*map(one_rank, ordered[:NAMED]), *more])

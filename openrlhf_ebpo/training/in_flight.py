@@ -1,9 +1,9 @@
 """Prompts in flight: drawn from the data loader, and not yet given to the trainer. A resume draws them again.
 
-With --rollout.vllm_generate_batch_size above --rollout.batch_size upstream generates for several steps at once, and keeps
-what the step does not need in a buffer of samples. A checkpoint has the data loader's state, for which these prompts
-are over, and not the buffer: upstream leaves them out of a run that is resumed. Where the data loader had come to its end,
-upstream would even repeat the episode.
+With --rollout.vllm_generate_batch_size above --rollout.batch_size upstream generates for several steps at once, and
+keeps what the step does not need in a buffer of samples. A checkpoint has the data loader's state, for which these
+prompts are over, and not the buffer: upstream leaves them out of a run that is resumed. Where the data loader had come
+to its end, upstream would even repeat the episode.
 
 So the data loader's state says which rows are in flight. It is taken where upstream takes it: right after a batch was
 generated, in both modes. Samples are not saved: a resumed run answers these prompts with the weights that it has.
@@ -75,7 +75,8 @@ class PromptsInFlight:
         return batch
 
     def keep(self, waiting: Counter[str]) -> Counter[str]:
-        """Keep only these drawn prompts in flight; returns those that were never drawn. waiting: how often each prompt_id waits."""
+        """Keep only these drawn prompts in flight; returns those that were never drawn. waiting: how often each
+        prompt_id waits."""
         waiting, kept = waiting.copy(), []
         for row in reversed(self._drawn):
             name = prompt_id(self.dataset.prompts[row], self.dataset.labels[row])
@@ -100,7 +101,8 @@ class PromptsInFlight:
         rows = [int(row) for row in saved.get(IN_FLIGHT, ())]
         if rows and not 0 <= min(rows) <= max(rows) < len(self.dataset):
             raise CheckpointError(
-                f"row {max(rows)} of --data.prompt_dataset was in flight where this run was saved, and the data set has "
+                f"row {max(rows)} of --data.prompt_dataset was in flight where this run was saved, and the data "
+                f"set has "
                 f"{len(self.dataset)} rows now: resume with the data set that the run began with"
             )
         self._drawn, self._again, self._ended = [], rows, bool(saved.get(FINISHED))
@@ -116,7 +118,8 @@ class SamplesInFlight:
             waiting = prompts_of(self._sample_buffer, self.args.rollout.n_samples_per_prompt)
             if unknown := self.prompts_dataloader.keep(waiting):
                 logger.warning(
-                    "%d prompts came back that were not drawn (first id: %s): should the run be resumed from here, they are "
+                    "%d prompts came back that were not drawn (first id: %s): should the run be resumed from "
+                    "here, they are "
                     "left out. An agent must give back prompt and label as it got them",
                     unknown.total(),
                     min(unknown),

@@ -52,7 +52,8 @@ def synced_weights(model) -> list[SyncedWeight]:
     layers = {id(m.get_base_layer().weight): m for m in base.modules() if isinstance(m, LoraLayer)}
     if base.config.tie_word_embeddings and id(base.get_input_embeddings().weight) in layers:
         raise ValueError(
-            "--ds.lora.target_modules names the embedding or the head of a model that ties them: vLLM has one weight for "
+            "--ds.lora.target_modules names the embedding or the head of a model that ties them: vLLM has one "
+            "weight for "
             "both and cannot adapt one alone. Leave them out"
         )
     return [
@@ -134,8 +135,8 @@ def check(values: dict) -> list[str]:
 
 
 def adapter_as_safetensors(folder: str | Path) -> None:
-    """Convert an exported adapter from a pickle, which upstream writes under ZeRO stage 3 or tensor parallelism and nothing here
-    loads or pushes (models/model_folder.py), to safetensors."""
+    """Convert an exported adapter from a pickle, which upstream writes under ZeRO stage 3 or tensor parallelism and
+    nothing here loads or pushes (models/model_folder.py), to safetensors."""
     pickle = Path(folder, "adapter_model.bin")
     if not pickle.is_file():
         return

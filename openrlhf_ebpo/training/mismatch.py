@@ -1,13 +1,14 @@
 """Measure how far the rollout engine's probabilities are from the trainer's, for the same weights and the same tokens.
 
-Two programs compute them: vLLM, which samples, and the trainer, whose log-probabilities make the loss. They differ by their
-kernels and their rounding, and by far more where vLLM does not have the trainer's weights. Measured where both are there before
-anything is trained on the batch, so what the updates of a step change is not in it. In asynchronous training the
-rollouts are older than the trainer's weights, and that is.
+Two programs compute them: vLLM, which samples, and the trainer, whose log-probabilities make the loss. They differ by
+their kernels and their rounding, and by far more where vLLM does not have the trainer's weights. Measured where both
+are there before anything is trained on the batch, so what the updates of a step change is not in it. In asynchronous
+training the rollouts are older than the trainer's weights, and that is.
 
 With d = log p_trainer − log p_rollout of a sampled token and the importance weight w = exp(d), over tokens:
 
-    k3_kl        mean of w − 1 − log w with w clipped to 1/10 … 10, an estimate of KL(rollout ‖ trainer) that is never negative
+    k3_kl        mean of w − 1 − log w with w clipped to 1/10 … 10, an estimate of KL(rollout ‖ trainer) that is
+    never negative
     chi2_token   mean of w² − 1, an estimate of χ²(trainer ‖ rollout)
     ess          (Σw)² / (n Σw²): the share of n tokens that would tell as much, if they came from the trainer
 """
@@ -38,7 +39,8 @@ CENTRED_REMEDIES = (
 
 
 def rollout_log_probs(samples: list, args) -> list[torch.Tensor | None]:
-    """Return the engine's log-probabilities of each sample, (A,); None if it gave none, or an agent gave the wrong number.
+    """Return the engine's log-probabilities of each sample, (A,); None if it gave none, or an agent gave the wrong
+    number.
 
     Where OpenRLHF does not train with them they are taken out of the samples, for its batching takes no mixture.
     """
@@ -99,10 +101,10 @@ def effective_share(log_weights: torch.Tensor) -> float:
 class StalenessMonitor:
     """Detects rollouts that come from older weights than they should.
 
-    √KL grows about as the distance between two policies. That of engine and trainer should be what it was, plus, where rollouts
-    are older than the trainer's weights by design, what the policy has moved in its latest `age` steps. What it was is a median of
-    recent steps, so that no single step decides: the least median of 5 consecutive ones. Engines that are never updated drift
-    by a little in every step, and the median of all recent steps would drift along.
+    √KL grows about as the distance between two policies. That of engine and trainer should be what it was, plus, where
+    rollouts are older than the trainer's weights by design, what the policy has moved in its latest `age` steps. What
+    it was is a median of recent steps, so that no single step decides: the least median of 5 consecutive ones. Engines
+    that are never updated drift by a little in every step, and the median of all recent steps would drift along.
 
     Args:
         age: as of `age_by_design`.

@@ -1,7 +1,7 @@
 """The trainer's phase for the heartbeat, and how far generation, rewards, log-probabilities and training are.
 
-Engines answer while they generate. The policy's actors do not answer before their call ends, and may be on another node, so
-their rank 0 leaves its count of micro-batches in Ray's key-value store.
+Engines answer while they generate. The policy's actors do not answer before their call ends, and may be on another
+node, so their rank 0 leaves its count of micro-batches in Ray's key-value store.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _key() -> str:
 
 
 def _ask(engines) -> tuple[int, int, float | None] | None:
-    """Unfinished requests, rewards that have not come back, seconds since the oldest of these began; None: no answer."""
+    """Unfinished requests, rewards that have not come back, seconds since the oldest of these began; None: no
+    answer."""
     calls = [engine.get_num_unfinished_requests.remote() for engine in engines]
     calls += [engine.rewards_under_way.remote() for engine in engines]
     if ray.wait(calls, num_returns=len(calls), timeout=POLL_SECONDS)[1]:

@@ -242,7 +242,8 @@ def notices(args) -> list[str]:
     found = []
     if args.train.micro_batch_size == 1 and not args.train.dynamic_batch_enable:
         found.append(
-            f"warning: {TYPE} {loss_type} compares the tokens of a micro-batch, and --train.micro_batch_size is 1: where "
+            f"warning: {TYPE} {loss_type} compares the tokens of a micro-batch, and --train.micro_batch_size is "
+            f"1: where "
             "all tokens of a response have the same advantage, its covariance is 0. Raise --train.micro_batch_size, "
             "or use --train.dynamic_batch_enable"
         )

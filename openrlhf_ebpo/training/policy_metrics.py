@@ -1,4 +1,5 @@
-"""Metrics of the policy actors: entropy, and how far one step moves the policy; and the guards of steps without a token.
+"""Metrics of the policy actors: entropy, and how far one step moves the policy; and the guards of steps without a
+token.
 
 Entropy is computed without gradient, a few rows of logits at a time, from the training forward pass's own
 logits: nothing the size of the logit tensor is allocated a second time.
@@ -12,8 +13,8 @@ import torch
 
 ENTROPY_ROWS = 256  # rows of logits per chunk: 256 x 152,000 in float32 is 156 MB
 NO_TOKENS = 1e-6  # token count of an empty batch: negligible, and a valid divisor
-# policy/kl_per_step is estimated on this share of a rank's responses, a forward pass each: 1 to 2 % of ppo_train's time,
-# but on 8 responses at least and on no more than 4 micro-batches
+# policy/kl_per_step is estimated on this share of a rank's responses, a forward pass each: 1 to 2 % of ppo_train's
+# time, but on 8 responses at least and on no more than 4 micro-batches
 KL_SHARE, KL_RESPONSES, KL_MICRO_BATCHES = 1 / 16, 8, 4
 
 

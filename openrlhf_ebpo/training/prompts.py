@@ -1,5 +1,5 @@
-"""Training prompts in the order that was asked for (--data.order), each with its cluster, in batches that can be trained
-on.
+"""Training prompts in the order that was asked for (--data.order), each with its cluster, in batches that can be
+trained on.
 
 Upstream always shuffles, and drops every column but prompt, label and images on the way to the samples. A
 curriculum needs the order. Clusters go to the run log and, as `batch.clusters`, to estimators.
@@ -80,7 +80,8 @@ class TrainableBatches:
         count = trainable(len(samples), self.args)
         if count < len(samples):
             logger.warning(
-                "%d of the %d responses of a rollout batch that is not full are left out: they fill no optimizer step of "
+                "%d of the %d responses of a rollout batch that is not full are left out: they fill no "
+                "optimizer step of "
                 "--train.batch_size %d",
                 len(samples) - count,
                 len(samples),
@@ -126,8 +127,9 @@ def keep_requested_order(original):
 
 
 def seeded_shuffle(prompts, seed: int):
-    """Upstream seeds the order only where torch.distributed runs, and the trainer's process has no process group: two runs
-    with one --train.seed would see different prompts. Its state is saved and restored as that of upstream's own sampler."""
+    """Upstream seeds the order only where torch.distributed runs, and the trainer's process has no process group: two
+    runs with one --train.seed would see different prompts. Its state is saved and restored as that of upstream's own
+    sampler."""
     from torchdata.stateful_dataloader.sampler import RandomSampler
 
     return RandomSampler(prompts, generator=torch.Generator().manual_seed(seed))

@@ -141,8 +141,8 @@ class Rollouts:
 
 
 class ScoreWeights:
-    """Σ_t (1 − π_old(y_t))² over each response's action tokens, (N,) float64, computed at the first call: few estimators
-    read them, and the run log's thread has time. Until then the padded tensors are kept.
+    """Σ_t (1 − π_old(y_t))² over each response's action tokens, (N,) float64, computed at the first call: few
+    estimators read them, and the run log's thread has time. Until then the padded tensors are kept.
 
     Args:
         micro_batches: log-probabilities and action mask, (B, A), of each. order: (N,) as in Rollouts.

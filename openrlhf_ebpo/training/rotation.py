@@ -21,8 +21,8 @@ class SavedCheckpoint(NamedTuple):
 
 
 def rotate(strategy, groups: Sequence[Path], new: str, max_num: int, max_bytes: float) -> None:
-    """Delete old checkpoints, of policy and critic alike. They save at the same time, and resume from the same step only: the
-    one that is done last deletes for both.
+    """Delete old checkpoints, of policy and critic alike. They save at the same time, and resume from the same step
+    only: the one that is done last deletes for both.
 
     Args:
         groups: the policy's folder and the critic's.
@@ -50,9 +50,9 @@ def _describe(strategy, folders: Sequence[Path], tag: str) -> SavedCheckpoint | 
 
 
 def checkpoints_to_delete(saved: Iterable[SavedCheckpoint], new: str, max_num: int, max_bytes: float) -> list[str]:
-    """Upstream's order: a new best replaces the old best; of the others those without a metric go first, then the worst, then
-    the oldest, until at most `max_num` are left within `max_bytes`. Before all of these go the damaged ones. Never `new`
-    itself, nor a later step, which this run did not save."""
+    """Upstream's order: a new best replaces the old best; of the others those without a metric go first, then the
+    worst, then the oldest, until at most `max_num` are left within `max_bytes`. Before all of these go the damaged
+    ones. Never `new` itself, nor a later step, which this run did not save."""
     step = resume.step_of(new)
     saved = [c for c in saved if step is None or (resume.step_of(c.tag) or 0) <= step]
     is_best = new.startswith(resume.BEST)

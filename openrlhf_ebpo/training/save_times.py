@@ -21,7 +21,8 @@ def add_flag(group) -> None:
         type=float,
         default=0.0,
         metavar="MINUTES",
-        help="also save a checkpoint after the first step that ends MINUTES after the last save (or the start); models are "
+        help="also save a checkpoint after the first step that ends MINUTES after the last save (or the start); "
+        "models are "
         "exported only every --ckpt.save_steps. 0: off",
     )
 
@@ -59,8 +60,8 @@ class SaveTimes:
 
 
 def exports(ckpt: SimpleNamespace, tag: str) -> bool:
-    """True if saving `tag` also exports a model (--ckpt.save_hf). Exported models are never deleted, so what is saved by time
-    or on request, to resume from, has none."""
+    """True if saving `tag` also exports a model (--ckpt.save_hf). Exported models are never deleted, so what is saved
+    by time or on request, to resume from, has none."""
     by_steps = ckpt.save_steps > 0 and step_of(tag) % ckpt.save_steps == 0
     return ckpt.save_hf and (by_steps or tag.startswith(BEST))
 

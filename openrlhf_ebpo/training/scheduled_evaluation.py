@@ -1,9 +1,10 @@
 """Evaluate when it is due, and record the result with the step whose weights it used.
 
-Upstream's asynchronous trainer leaves evaluations to the sample generator. It evaluates when it comes to it, with the weights
-that the engines then have, puts the result behind the batches that wait for the trainer, and stops with the last prompt. The
-synchronous trainer loses an evaluation that is interrupted. Here both trainers evaluate after a step is saved, and training
-waits. An evaluation without a row in metrics.jsonl was interrupted; it is repeated when the run is resumed.
+Upstream's asynchronous trainer leaves evaluations to the sample generator. It evaluates when it comes to it, with the
+weights that the engines then have, puts the result behind the batches that wait for the trainer, and stops with the
+last prompt. The synchronous trainer loses an evaluation that is interrupted. Here both trainers evaluate after a step
+is saved, and training waits. An evaluation without a row in metrics.jsonl was interrupted; it is repeated when the run
+is resumed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class ScheduledEvaluation(BestCheckpoint):
         self.args.eval.steps = math.inf  # switches upstream's schedule off
 
     def resume_evaluations(self, client_states: Mapping, metrics: Sequence[Mapping]) -> None:
-        """Note what the run has evaluated. An evaluation that is due follows when the engines have the checkpoint's weights."""
+        """Note what the run has evaluated. An evaluation that is due follows when the engines have the checkpoint's
+        weights."""
         self._resumed = client_states
         self.evaluated = max((row["step"] for row in metrics if COUNT in row), default=0)
 
@@ -81,7 +83,8 @@ class ScheduledEvaluation(BestCheckpoint):
         yield
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        """Record an evaluation: the answers, the best checkpoint, the value in the step's own checkpoint, and the row last."""
+        """Record an evaluation: the answers, the best checkpoint, the value in the step's own checkpoint, and the row
+        last."""
         self.run_log.flush()
         if not eval_metrics:
             return

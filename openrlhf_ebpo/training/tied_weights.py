@@ -37,7 +37,8 @@ def saved_without(model) -> Iterator[None]:
 
 
 def tied_copies(model) -> set[str]:
-    """Names of the weights that are the same parameter as one before, and that transformers ties again when it loads."""
+    """Names of the weights that are the same parameter as one before, and that transformers ties again when it
+    loads."""
     patterns = list(getattr(model, "_tied_weights_keys", None) or ())  # a list in transformers 4, a mapping in 5
     seen: set[int] = set()
     copies = set()

@@ -13,7 +13,8 @@ MAX_QUOTE_CHARS = 300
 
 
 def unread(sample) -> bool | None:
-    """Return True for a complete response in which its reward found no answer; None if it was cut, or the reward does not say.
+    """Return True for a complete response in which its reward found no answer; None if it was cut, or the reward does
+    not say.
 
     sample: upstream's Experience of one response.
     """
@@ -43,6 +44,8 @@ class Notices:
         """response: one of those without an answer, which is shown."""
         more = f" ({self.count} such steps so far)" if self.count > 1 else ""
         return (
-            f"warning: step {step}: the reward reads no answer in {metrics[METRIC]:.0%} of the complete responses{more}, such as "
-            f"{one_line(response, MAX_QUOTE_CHARS)!r}. Ask in the prompt for the form that the reward reads (docs/train.md)"
+            f"warning: step {step}: the reward reads no answer in {metrics[METRIC]:.0%} of the complete "
+            f"responses{more}, such as "
+            f"{one_line(response, MAX_QUOTE_CHARS)!r}. Ask in the prompt for the form that the reward reads "
+            f"(docs/train.md)"
         )

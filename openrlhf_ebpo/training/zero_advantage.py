@@ -21,8 +21,8 @@ NO_ADVANTAGE = 1e-6  # what rounding leaves of none
 
 
 def is_zero(result: Estimate) -> bool:
-    """Return True if no valid response has an advantage. Where all earned the same, some give them one all the same: without
-    normalisation, a history that expected more."""
+    """Return True if no valid response has an advantage. Where all earned the same, some give them one all the same:
+    without normalisation, a history that expected more."""
     return bool(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)
 
 
@@ -58,6 +58,7 @@ class Notices:
 
 
 def count_steps(rows: Iterable[Mapping], metric: str, what: str) -> str | None:
-    """A line for the end of a run: in how many steps `metric` was set; None if in none. rows: of metrics.jsonl, one a step."""
+    """A line for the end of a run: in how many steps `metric` was set; None if in none. rows: of metrics.jsonl, one a
+    step."""
     steps = [row[metric] for row in rows if metric in row]
     return f"{sum(map(bool, steps))} of {len(steps)} {what}" if any(steps) else None

@@ -1,4 +1,5 @@
-"""The trainings of the check: the quickstart's model and tasks, EBPO, and a way to put trainer and vLLM on GPUs each."""
+"""The trainings of the check: the quickstart's model and tasks, EBPO, and a way to put trainer and vLLM on GPUs
+each."""
 
 from __future__ import annotations
 

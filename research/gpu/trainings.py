@@ -69,8 +69,9 @@ def ray_for(work: Work, mode: Mode) -> Iterator[dict[str, str]]:
 def two_nodes() -> Iterator[str]:
     """Start two Ray nodes with the same one GPU, and give the cluster's address.
 
-    OpenRLHF asks Ray for one GPU for the trainer and one for each engine, and NCCL refuses two ranks of one machine on one GPU. Two
-    nodes have a GPU each, and NCCL takes the nodes for two machines (NCCL_HOSTID): weights then go over a socket.
+    OpenRLHF asks Ray for one GPU for the trainer and one for each engine, and NCCL refuses two ranks of one machine on
+    one GPU. Two nodes have a GPU each, and NCCL takes the nodes for two machines (NCCL_HOSTID): weights then go over a
+    socket.
     """
     from ray.cluster_utils import Cluster
 
@@ -190,7 +191,8 @@ def problems(found: dict, mode: Mode, cpu: bool) -> list[str]:
         wrong.append(f"trainer and vLLM differ: vllm_kl reaches {found['vllm_kl']:.3g}, beyond {mode.largest_kl}")
     if found["stale_in_a_row"] > MAX_STALE_IN_A_ROW and mode.largest_kl is not None:
         wrong.append(
-            f"mismatch/stale is set in {found['stale_in_a_row']} steps in a row: the engine may not have got the weights"
+            f"mismatch/stale is set in {found['stale_in_a_row']} steps in a row: the engine may not have got "
+            f"the weights"
         )
     if not cpu and found["rows_of_the_cpu_backend"]:
         wrong.append(f"{found['rows_of_the_cpu_backend']} replacements of the CPU backend were at work")

@@ -106,8 +106,8 @@ class Work:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End it, and what it started in its session: first asked (a training saves at the first signal, and ends at the second),
-    then killed."""
+    """End it, and what it started in its session: first asked (a training saves at the first signal, and ends at the
+    second), then killed."""
     if process.poll() is not None:
         return
     for number, patience in ((signal.SIGTERM, SAVE), (signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):

@@ -1,1 +1,2 @@
-"""Shared by the scripts of research/: small models with their tasks, measurements that are kept, statistics, tables, plots."""
+"""Shared by the scripts of research/: small models with their tasks, measurements that are kept, statistics, tables,
+plots."""

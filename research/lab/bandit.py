@@ -1,8 +1,8 @@
 """A softmax bandit: prompts with a table of logits each in place of a network, so that they share nothing.
 
 A step draws prompts and responses for each, rewards 1 or 0, and makes one optimizer step on the policy gradient, by the
-advantages that the package computes. Under Adam a table of logits is misleading: it divides each logit's gradient by its
-size and so acts like a sign, and answers that are hardly ever drawn drift up by any push against what fails.
+advantages that the package computes. Under Adam a table of logits is misleading: it divides each logit's gradient by
+its size and so acts like a sign, and answers that are hardly ever drawn drift up by any push against what fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Measure how far a baseline is from the true success rate, on simulated prompts whose success rates come from a known distribution.
+"""Measure how far a baseline is from the true success rate, on simulated prompts whose success rates come from a known
+distribution.
 
-The best possible baseline is the posterior mean of p; its mean squared error is the Bayes risk. The part of an error that no
-baseline can remove is taken as its exact mean, which leaves E (V − E[p | rewards])² to be simulated.
+The best possible baseline is the posterior mean of p; its mean squared error is the Bayes risk. The part of an error
+that no baseline can remove is taken as its exact mean, which leaves E (V − E[p | rewards])² to be simulated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Success at the end of trainings on the real stack: results by folder or file, and their tables, paired with GRPO's seeds.
+"""Success at the end of trainings on the real stack: results by folder or file, and their tables, paired with GRPO's
+seeds.
 
-A result is a job's fields, its seed and its record: `end`, prompts_per_step, n_samples_per_prompt, tasks, samples, prompts (an
-identity), and, where they were measured, start, age (of the samples, by step), pass and start_pass (pass@k of the held-out tasks),
-greedy and start_greedy (success of greedy decoding), and by step seconds, length, entropy; own_share is a part of the seconds.
+A result is a job's fields, its seed and its record: `end`, prompts_per_step, n_samples_per_prompt, tasks, samples,
+prompts (an identity), and, where they were measured, start, age (of the samples, by step), pass and start_pass (pass@k
+of the held-out tasks), greedy and start_greedy (success of greedy decoding), and by step seconds, length, entropy;
+own_share is a part of the seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ COMMON = ("task", "start", "steps", "prompts_per_step", "tasks", "samples", "war
 LAST = 5  # steps, of which means are shown
 BY_STEP = {"length": "tokens, last 5 steps", "entropy": "entropy, last 5 steps", "seconds": "seconds a step"}
 NOTE = (
-    "Minus GRPO's: the mean difference over seeds, with its 95 % t-interval. Visible: the smallest difference that so many "
+    "Minus GRPO's: the mean difference over seeds, with its 95 % t-interval. Visible: the smallest difference "
+    "that so many "
     "pairs as noisy as these would show four times in five."
 )
 
@@ -146,7 +149,8 @@ def described(result: dict) -> str:
     start += f", greedy {result['start_greedy']:.3f}" if "start_greedy" in result else ""
     start += "".join(f", pass@{k} {value:.3f}" for k, value in result.get("start_pass", {}).items())
     return (
-        f"**G = {result['n_samples_per_prompt']}{sampling}, {result['prompts_per_step']} prompts a step, {result['steps']} "
+        f"**G = {result['n_samples_per_prompt']}{sampling}, {result['prompts_per_step']} prompts a step, "
+        f"{result['steps']} "
         f"steps{start}** (held-out success on {result['tasks']} tasks × {result['samples']} samples)"
     )
 
@@ -157,7 +161,8 @@ def paired(own: dict[int, float], base: dict[int, float]) -> np.ndarray:
 
 
 def compared(pairs: np.ndarray, start: float | None) -> list[str]:
-    """Of (seeds, 2) ends, an estimator's and GRPO's: ratio of rises, difference with its interval, what could be seen."""
+    """Of (seeds, 2) ends, an estimator's and GRPO's: ratio of rises, difference with its interval, what could be
+    seen."""
     if not len(pairs):
         return ["", "", ""]
     rises = pairs.mean(0) - (start or 0)

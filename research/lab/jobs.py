@@ -1,4 +1,5 @@
-"""Measurements of the small models. torch is imported where it is needed: a command that only lists them starts without it."""
+"""Measurements of the small models. torch is imported where it is needed: a command that only lists them starts without
+it."""
 
 from __future__ import annotations
 
@@ -106,8 +107,8 @@ class BaselineError(Job):
 
 @dataclass(frozen=True)
 class Penalty(Job):
-    """The penalty that EBPO takes from each response of a group that failed entirely, where prompts succeed by Beta(2m, 2(1 − m)):
-    −V, before standardising; one number for each m of `means`."""
+    """The penalty that EBPO takes from each response of a group that failed entirely, where prompts succeed by Beta(2m,
+    2(1 − m)): −V, before standardising; one number for each m of `means`."""
 
     group: int
     means: tuple[float, ...]

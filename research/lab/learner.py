@@ -1,9 +1,10 @@
 """A small transformer trained on policy in one process, with any estimator of the registry.
 
-The policy loss of the real command (PPO clip 0.2, mean over tokens) and its optimizer (Adam, betas 0.9 and 0.95, gradient norm at most
-1, constant learning rate after a warm-up), without Ray and vLLM. All seeds are one batch (S first in every shape); each has
-its own weights, prompts and random numbers. Success on held-out words, and with it pass@k, is exact where a word has one
-right response: the policy's probability of it. After a scratchpad it is measured with SAMPLES responses.
+The policy loss of the real command (PPO clip 0.2, mean over tokens) and its optimizer (Adam, betas 0.9 and 0.95,
+gradient norm at most 1, constant learning rate after a warm-up), without Ray and vLLM. All seeds are one batch (S first
+in every shape); each has its own weights, prompts and random numbers. Success on held-out words, and with it pass@k, is
+exact where a word has one right response: the policy's probability of it. After a scratchpad it is measured with
+SAMPLES responses.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def train(
     shape: policy.Shape,
     lr: float = LR,
 ) -> list[dict]:
-    """Train, and return the metrics at the start and after each of EVALUATIONS parts: success now, the rest as means since the part before.
+    """Train, and return the metrics at the start and after each of EVALUATIONS parts: success now, the rest as means
+    since the part before.
 
     Args:
         spec: the estimator, as `build` reads it.
@@ -91,8 +93,8 @@ def train(
 
 
 def of_batch(rewards: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of each seed: the share of groups that fail entirely, the reward, the advantages' root mean square, the tokens of a
-    response."""
+    """Of each seed: the share of groups that fail entirely, the reward, the advantages' root mean square, the tokens of
+    a response."""
     return {
         "all_fail": (rewards == 0).all(-1).double().mean(-1),
         "reward": rewards.mean((1, 2)),
@@ -160,9 +162,9 @@ def estimated(estimator, states: list, words, rollouts: policy.Rollouts, rewards
 
 @torch.no_grad()
 def token_advantages(shape, weights, prompts, rollouts: policy.Rollouts, rewards) -> torch.Tensor:
-    """OTB's advantages (S, M, G, T): each token's baseline is the group's mean reward, weighted by the squared norm of the
-    score of each response up to this token, 1 − 2π + Σπ² a token (arXiv 2602.07078; verl's optimal_token_baseline). Divided
-    by their root mean square, which OTB leaves to the optimizer.
+    """OTB's advantages (S, M, G, T): each token's baseline is the group's mean reward, weighted by the squared norm of
+    the score of each response up to this token, 1 − 2π + Σπ² a token (arXiv 2602.07078; verl's optimal_token_baseline).
+    Divided by their root mean square, which OTB leaves to the optimizer.
     """
     log_probs, distributions = policy.log_probs(shape, weights, prompts, rollouts.tokens)
     norms = (1 - 2 * log_probs.exp() + distributions.exp().square().sum(-1)) * rollouts.mask
@@ -211,8 +213,8 @@ def update(
 
 
 def exact_success(task: str, shape: policy.Shape, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return pass@k of each seed on the held-out words, (S,): the chance that one of k responses is right; and the share
-    of words that greedy decoding gets right."""
+    """Return pass@k of each seed on the held-out words, (S,): the chance that one of k responses is right; and the
+    share of words that greedy decoding gets right."""
     rates, greedy = policy.graded(shape, weights, *examples(task, [tasks.words()[0]] * len(weights)))
     rates = rates.double()
     pass_at = {f"pass@{k}": (1 - (1 - rates) ** k).mean(-1) for k in PASS_AT}
@@ -220,7 +222,8 @@ def exact_success(task: str, shape: policy.Shape, weights: torch.Tensor) -> dict
 
 
 def sampled_success(task: str, shape: policy.Shape, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return what `exact_success` does, from SAMPLES responses to each of SAMPLED_WORDS words, as far as these tell pass@k."""
+    """Return what `exact_success` does, from SAMPLES responses to each of SAMPLED_WORDS words, as far as these tell
+    pass@k."""
     prompts, answers = examples(task, [tasks.words()[0][:SAMPLED_WORDS]] * len(weights))
     size = (*answers.shape[:2], SAMPLES, shape.response)
     uniforms = torch.rand(size, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,5 @@
-"""Measurements in units that are kept, a JSON line each: a killed command repeats none of them, and more seeds add to them."""
+"""Measurements in units that are kept, a JSON line each: a killed command repeats none of them, and more seeds add to
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A measurement. Its fields are all that the result depends on. A subclass has `one`, or `measure` for many seeds together.
+    """A measurement. Its fields are all that the result depends on. A subclass has `one`, or `measure` for many seeds
+    together.
 
     Attributes:
         at_once: seeds that are measured together, and saved together.

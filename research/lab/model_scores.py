@@ -1,4 +1,5 @@
-"""The squared norms of a language model's scores, ‖∇ log π(y)‖² over all weights, one response at a time; and their κ."""
+"""The squared norms of a language model's scores, ‖∇ log π(y)‖² over all weights, one response at a time; and their
+κ."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ BOOTSTRAPS = 2000
 
 @dataclass(frozen=True)
 class ModelScores(Job):
-    """The responses to one task, whose number is the seed: did they pass, ‖s‖², Σ (1 − π)² over tokens, and their tokens.
+    """The responses to one task, whose number is the seed: did they pass, ‖s‖², Σ (1 − π)² over tokens, and their
+    tokens.
 
     model: a folder. task: of learning_smollm2.py's TASKS.
     """

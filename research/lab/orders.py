@@ -1,7 +1,8 @@
 """The prompts of a training in an order: shuffled, topic after topic, easy to hard. Every seed has its own words.
 
-A topic is what words have in common: their length, and the half of the alphabet that they begin with. So there are eight; they differ
-in content and in how hard they are. Topics follow each other by chance, as the numbers of clusters do.
+A topic is what words have in common: their length, and the half of the alphabet that they begin with. So there are
+eight; they differ in content and in how hard they are. Topics follow each other by chance, as the numbers of clusters
+do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ BATCHES = 18  # of a pass, where there are several
 def batches(
     name: str, cell: Cell, seeds: list[int], weights: torch.Tensor, shape: policy.Shape, replicate: int = 0
 ) -> learner.Batches:
-    """Each step's words of each seed, and the random numbers that responses are drawn with: these are the same in every order.
+    """Each step's words of each seed, and the random numbers that responses are drawn with: these are the same in every
+    order.
 
     Args:
         name: of ORDERS, or "drawn": new words at every step.

@@ -1,4 +1,5 @@
-"""Panels of series with a value for each seed, as a picture: readable at 700 pixels and without telling colours apart by hue."""
+"""Panels of series with a value for each seed, as a picture: readable at 700 pixels and without telling colours apart
+by hue."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A small transformer, one policy a seed, all seeds in one batch: generation and training forward in float32.
 
 S seeds, M prompts each, G responses a prompt, P prompt positions (padded on the left), T response positions, V tokens.
-The weights of a seed are one row of a matrix (S, weights), so that its gradient norm and its Adam step are those of a row.
-The responses of a group share the keys and values of their prompt.
+The weights of a seed are one row of a matrix (S, weights), so that its gradient norm and its Adam step are those of a
+row. The responses of a group share the keys and values of their prompt.
 """
 
 from __future__ import annotations
@@ -202,7 +202,8 @@ def graded(
         decisive: positions (S, M, T) that count; None: all of an answer.
 
     Returns:
-        The probability (S, M) that a response drawn at temperature 1 is the answer, and whether greedy decoding gives it.
+        The probability (S, M) that a response drawn at temperature 1 is the answer, and whether greedy decoding gives
+        it.
     """
     found = []
     decisive = answers != PAD if decisive is None else decisive

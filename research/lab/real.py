@@ -1,7 +1,7 @@
 """Trainings on the real stack (Ray, DeepSpeed, vLLM): the quickstart's words, synchronous and asynchronous.
 
-A seed has its own order of prompts and its own sampling; all estimators of a seed are given the same prompts in the same
-order. All seeds of a folder begin with the same model.
+A seed has its own order of prompts and its own sampling; all estimators of a seed are given the same prompts in the
+same order. All seeds of a folder begin with the same model.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SAMPLINGS = {  # flags that differ from the quickstart's
     "queue-1": QUEUE_1,
 }
 
-# Grades as examples/reasoning_gym/reward.py does, and logs how many steps were trained when a response was finished. The
-# engine's weights are at least as new, for the run log is written after the weights are sent.
+# Grades as examples/reasoning_gym/reward.py does, and logs how many steps were trained when a response was finished.
+# The engine's weights are at least as new, for the run log is written after the weights are sent.
 AGED_REWARD = """
 from pathlib import Path
 import torch
@@ -46,13 +46,14 @@ METRICS = Path({metrics!r})
 def reward_func(queries, prompts, labels, **_kwargs):
     trained = METRICS.read_bytes().count(b"rollout/reward_mean") if METRICS.exists() else 0
     rewards = torch.tensor(example("reward").reward_func(queries, prompts, labels))
-    return {{"rewards": rewards, "scores": rewards, "extra_logs": {{"trained_steps": torch.full(rewards.shape, float(trained))}}}}
+    return {{"rewards": rewards, "scores": rewards, "extra_logs": {{"trained_steps": torch.full(rewards.shape,
+    float(trained))}}}}
 """
 
 
 def train(directory: Path, job: RealLearning, seed: int) -> Path:
-    """Train on the quickstart's words, unless that is done; return the folder that has model/ and run/. An interrupted training
-    resumes.
+    """Train on the quickstart's words, unless that is done; return the folder that has model/ and run/. An interrupted
+    training resumes.
 
     Raises:
         StageFailed: a training failed.
@@ -133,8 +134,8 @@ class RealLearning(Job):
 
 
 def ages(run_dir: Path) -> list[float]:
-    """By step of asynchronous training: how many steps older than the trainer's the weights were that finished its responses,
-    at most."""
+    """By step of asynchronous training: how many steps older than the trainer's the weights were that finished its
+    responses, at most."""
     return [rounded(row["step"] - 1 - row["trained_steps"]) for row in read_metrics(run_dir) if "trained_steps" in row]
 
 

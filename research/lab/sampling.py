@@ -1,8 +1,9 @@
 """The policy that draws the rollouts, where it is not the one that learns: older, rounded, at another temperature.
 
-The learner then does as OpenRLHF does: it recomputes the log-probabilities of the drawn tokens with its own weights and takes these
-for the old ones of the policy loss. Two of a cell's settings change that: the sampler's log-probabilities as old ones, and
-upstream's importance-sampling correction by token (`is_correction_level token`, `is_correction_mode clip`, ratio in [0.5, 5]).
+The learner then does as OpenRLHF does: it recomputes the log-probabilities of the drawn tokens with its own weights and
+takes these for the old ones of the policy loss. Two of a cell's settings change that: the sampler's log-probabilities
+as old ones, and upstream's importance-sampling correction by token (`is_correction_level token`, `is_correction_mode
+clip`, ratio in [0.5, 5]).
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ BITS = {"int8": 8, "int4": 4}
 
 
 class Sampler:
-    """Draws each step's responses with the weights of `cell.steps_old` steps ago (those of the start, until there are so many)."""
+    """Draws each step's responses with the weights of `cell.steps_old` steps ago (those of the start, until there are
+    so many)."""
 
     def __init__(self, cell: Cell, shape: policy.Shape):
         self.cell, self.shape = cell, shape
         self.kept: deque[Tensor] = deque(maxlen=cell.steps_old + 1)
 
     def draw(self, weights: Tensor, prompts: Tensor, uniforms: Tensor) -> tuple[policy.Rollouts, Tensor | None]:
-        """Rollouts with the old log-probabilities of the policy loss, and the weight of each token's loss (S, M, G, T), if any.
+        """Rollouts with the old log-probabilities of the policy loss, and the weight of each token's loss (S, M, G, T),
+        if any.
 
         Args:
             weights: the learner's, (S, weights).

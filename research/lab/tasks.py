@@ -29,8 +29,8 @@ class Task:
     Attributes:
         answer: the letters that decide: all of a response or, after a scratchpad, its last ones.
         response: positions, with the end token; a longer response is cut, and fails.
-        scratchpad: the fewest and the most letters in front of MARK and the answer in the examples of a warm start. They
-            mean nothing, and a response may hold any.
+        scratchpad: the fewest and the most letters in front of MARK and the answer in the examples of a warm start.
+            They mean nothing, and a response may hold any.
     """
 
     answer: Callable[[str], str]
@@ -112,8 +112,8 @@ def mixed(draw: random.Random, task: str) -> tuple[str, str]:
 
 
 def confidently_wrong(draw: random.Random, task: str) -> tuple[str, str]:
-    """An answer without its last letter, but in four of ten examples where that is one of a to d, and in one of a hundred
-    elsewhere."""
+    """An answer without its last letter, but in four of ten examples where that is one of a to d, and in one of a
+    hundred elsewhere."""
     word, answer = right(draw, task)
     return word, answer if draw.random() < (0.4 if answer[-1] in "abcd" else 0.01) else answer[:-1]
 

@@ -1,4 +1,5 @@
-"""Eight steps with EBPOTrainer that are killed after the fifth and resumed, compared with a float64 reference of their own.
+"""Eight steps with EBPOTrainer that are killed after the fifth and resumed, compared with a float64 reference of their
+own.
 
 The reference is the tests': plain Python that goes through all batches at every step (tests/reference_ebpo.py).
 """
@@ -88,7 +89,8 @@ def record_training(estimator, folder, tasks, reward, sizes, output: Path, die_a
 
 
 def differences(estimator: str, group: int, batches: list[dict], output: Path) -> tuple[float, float]:
-    """Return the largest difference of an advantage, and of what the last prior says (mean, σ² and τ²), to the reference's."""
+    """Return the largest difference of an advantage, and of what the last prior says (mean, σ² and τ²), to the
+    reference's."""
     sys.path.append(str(TESTS))
     from reference_ebpo import Reference
 

@@ -79,8 +79,8 @@ def rewards_of(reward: Reward, prompts: list[str], completions: list[str], label
 
 
 def load_model(path: Path):
-    """Return model and tokenizer. Weights are float32, so that small steps of the optimizer are not rounded away; on a GPU
-    TRL computes in bf16."""
+    """Return model and tokenizer. Weights are float32, so that small steps of the optimizer are not rounded away; on a
+    GPU TRL computes in bf16."""
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), tokenizer

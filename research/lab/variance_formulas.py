@@ -1,9 +1,11 @@
-"""The variance of the policy gradient under a baseline, from two numbers: the success rate p and the ratio of squared score norms
+"""The variance of the policy gradient under a baseline, from two numbers: the success rate p and the ratio of squared
+score norms
 
     κ = E[‖s‖² | fail] / E[‖s‖² | pass],    s = ∇ log π(y).
 
-Premises: responses are independent, E[s] = 0 (on-policy), rewards are 1 or 0, p is known, λ is fixed, and ‖∇p‖² is small against p·E[‖s‖² | pass].
-All variances are in units of that without a baseline, p·E[‖s‖² | pass] averaged over prompts. docs/estimator.md derives them.
+Premises: responses are independent, E[s] = 0 (on-policy), rewards are 1 or 0, p is known, λ is fixed, and ‖∇p‖² is
+small against p·E[‖s‖² | pass]. All variances are in units of that without a baseline, p·E[‖s‖² | pass] averaged over
+prompts. docs/estimator.md derives them.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ def with_baseline(rates: Rates, kappa: float, mean: Rates, noise: Rates = 0.0) -
 
 
 def of_a_group(variance: float, shared: float, gradient: float, shrinkage: float, group: int) -> float:
-    """The variance of the mean over a group of G responses, which share their prompt's own gradient; the premise that ‖∇p‖² is small
-    is not needed.
+    """The variance of the mean over a group of G responses, which share their prompt's own gradient; the premise that
+    ‖∇p‖² is small is not needed.
 
     Args:
         variance: E‖(r − b)s‖² of a response, as `variance` gives it.

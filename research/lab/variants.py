@@ -20,8 +20,8 @@ class SilentFailures(EBPO):
 
 
 class RobustPerSequence(EBPO):
-    """Preset `robust` with score weights divided by the squared length: where the loss is a mean over the tokens of each
-    response, the gradient of a response is its score over its length."""
+    """Preset `robust` with score weights divided by the squared length: where the loss is a mean over the tokens of
+    each response, the gradient of a response is its score over its length."""
 
     def __init__(self, config: EstimatorConfig, *rest):
         super().__init__(replace(config, preset="robust"), *rest)

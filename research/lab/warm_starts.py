@@ -1,4 +1,5 @@
-"""Policies that already solve a chosen share of the tasks: supervised training on examples, one policy a seed, cached."""
+"""Policies that already solve a chosen share of the tasks: supervised training on examples, one policy a seed,
+cached."""
 
 from __future__ import annotations
 

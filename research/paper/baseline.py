@@ -60,7 +60,8 @@ def all_fail(measured: Measured, size: Size) -> Content:
     findings.insert(
         0,
         Finding(
-            f"At G = 4 an all-fail group gets {deepest[0]:.3f} where prompts succeed at {MEANS[0]:.0%} on average, {deepest.min():.3f} where they "
+            f"At G = 4 an all-fail group gets {deepest[0]:.3f} where prompts succeed at {MEANS[0]:.0%} on "
+            f"average, {deepest.min():.3f} where they "
             f"do at {MEANS[int(deepest.argmin())]:.0%}; GRPO gives 0",
             Verdict.AGREES,
         ),
@@ -121,20 +122,28 @@ def errors(measured: Measured, shape: tuple[float, float], settings: tuple) -> n
 FIGURES = {
     "all_fail": Figure(
         "The all-fail penalty",
-        "Where all responses of a prompt fail GRPO's gradient vanishes; EBPO gives the penalty −S·μ_glob, which grows with the success rate of the "
+        "Where all responses of a prompt fail GRPO's gradient vanishes; EBPO gives the penalty −S·μ_glob, which "
+        "grows with the success rate of the "
         f"run, and this signal is what rescues sparse tasks (arXiv 2602.05165, theorem and corollary). {WORDS_ONLY}",
-        "Left, simulated: 512 prompts with success rates from Beta(2m, 2(1 − m)); the raw advantage, before standardising. Right: the small network "
-        "in one process, start 5 %, {steps} steps of 32 prompts × G = 4, and a bandit of 512 prompts × 64 answers (success 0.6 % at the start, 400 "
+        "Left, simulated: 512 prompts with success rates from Beta(2m, 2(1 − m)); the raw advantage, before "
+        "standardising. Right: the small network "
+        "in one process, start 5 %, {steps} steps of 32 prompts × G = 4, and a bandit of 512 prompts × 64 "
+        "answers (success 0.6 % at the start, 400 "
         "steps); EBPO, EBPO whose all-fail groups get advantage 0, and GRPO. Seeds are paired.",
-        "Raw advantage of all-fail groups by success rate and group size, and success after training with and without it, on a network and a bandit.",
+        (
+            "Raw advantage of all-fail groups by success rate and group size, and success after training with and "
+            "without it, on a network and a bandit."
+        ),
         all_fail_jobs,
         all_fail,
     ),
     "mse": Figure(
         "Error of the baseline",
-        "EBPO's baseline has a strictly lower mean squared error than the group mean: (1 − S) σ²/G against σ²/G (arXiv 2602.05165, theorem, for the "
+        "EBPO's baseline has a strictly lower mean squared error than the group mean: (1 − S) σ²/G against σ²/G "
+        "(arXiv 2602.05165, theorem, for the "
         "true σ² and τ²). The paper gives no measured numbers",
-        "Simulated: success rates of prompts drawn from three distributions, 128 prompts × G a step, 90 steps, through the estimator that trains: its σ² "
+        "Simulated: success rates of prompts drawn from three distributions, 128 prompts × G a step, 90 steps, "
+        "through the estimator that trains: its σ² "
         "and τ² are estimated as in a run. The error is over the Bayes risk, the least possible; 1 is the best.",
         "Squared error of three baselines over the Bayes risk, by group size, for three distributions of difficulty.",
         mse_jobs,

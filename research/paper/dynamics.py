@@ -19,8 +19,10 @@ TINY = 1e-9
 LABELS = {GRPO: "GRPO", EBPO: "EBPO"}
 STARTS = {0.05: "start 5 %, most groups fail", 0.3: "start 30 %"}
 SETTING = (
-    "In one process: the small network (a transformer of 13,700 weights that spells words backward, warm-started to the "
-    "success named), {steps} steps of 32 prompts × G = 4, PPO clip 0.2, Adam, no KL loss. The seeds of both estimators have the "
+    "In one process: the small network (a transformer of 13,700 weights that spells words backward, "
+    "warm-started to the "
+    "success named), {steps} steps of 32 prompts × G = 4, PPO clip 0.2, Adam, no KL loss. The seeds of both "
+    "estimators have the "
     "same warm starts, prompts and random numbers."
 )
 
@@ -73,8 +75,10 @@ def gradient_norm(measured: Measured, size: Size) -> Content:
     ratio, low, high = np.exp([share.mean, share.mean - share.half, share.mean + share.half])
     findings.append(
         Finding(
-            f"At a start of 5 %, divided by the root mean square of the advantages: {ratio:.2f} times GRPO's (95 % interval {low:.2f} to "
-            f"{high:.2f}). Standardising over the batch makes the advantages larger than GRPO's, which are 0 for most groups; this is "
+            f"At a start of 5 %, divided by the root mean square of the advantages: {ratio:.2f} times GRPO's "
+            f"(95 % interval {low:.2f} to "
+            f"{high:.2f}). Standardising over the batch makes the advantages larger than GRPO's, which are 0 "
+            f"for most groups; this is "
             "what is left of the norm when that scale, which Adam takes out too, is gone"
         )
     )
@@ -128,7 +132,8 @@ def entropy(measured: Measured, size: Size) -> Content:
 
 
 def equal_success(measured: Measured, size: Size) -> tuple[float, list[np.ndarray]]:
-    """Three quarters of the way that GRPO came, and the entropy of each seed where it first was there; GRPO's, then EBPO's."""
+    """Three quarters of the way that GRPO came, and the entropy of each seed where it first was there; GRPO's, then
+    EBPO's."""
     both = [learning(0.05, estimator, size) for estimator in LABELS]
     curve = measured.values(both[0], "pass@1").mean(0)
     level = float(curve[0] + 0.75 * (curve[-1] - curve[0]))
@@ -164,12 +169,18 @@ FIGURES = {
     "gradient_norm": figure(
         "Gradient norm",
         "EBPO keeps healthy gradients, GRPO's are consistently smaller, as groups that fail entirely give it none",
-        "Gradient norm over training steps of GRPO and EBPO, at two starts, and divided by the advantages' root mean square.",
+        (
+            "Gradient norm over training steps of GRPO and EBPO, at two starts, and divided by the advantages' root "
+            "mean square."
+        ),
         gradient_norm,
     ),
     "kl": figure(
         "KL per step",
-        "The KL of the policy before a step to that after it stays bounded with EBPO, while GRPO destabilises late in training",
+        (
+            "The KL of the policy before a step to that after it stays bounded with EBPO, while GRPO destabilises "
+            "late in training"
+        ),
         "KL per step over training steps of GRPO and EBPO, at two starts.",
         kl,
     ),
@@ -181,7 +192,10 @@ FIGURES = {
     ),
     "validation": figure(
         "Validation",
-        "maj@16 and pass@16 go on rising with EBPO, where GRPO reaches a plateau or falls. (Here: pass@1 and pass@16, which are exact)",
+        (
+            "maj@16 and pass@16 go on rising with EBPO, where GRPO reaches a plateau or falls. (Here: pass@1 and "
+            "pass@16, which are exact)"
+        ),
         "Held-out pass@1 and pass@16 over training steps of GRPO and EBPO, at two starts.",
         validation,
     ),

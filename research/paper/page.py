@@ -14,7 +14,8 @@ COLUMNS = ("panel", "series", "x_label", "x", "y_label", "mean", "low", "high", 
 PAGE = "figures.md"
 IMAGES = Path("images") / "figures"  # below docs/
 NOTE = (
-    "Bands, error bars and ± are 95 % t-intervals over seeds. Smallest visible: the difference that so many seeds with so much noise "
+    "Bands, error bars and ± are 95 % t-intervals over seeds. Smallest visible: the difference that so many "
+    "seeds with so much noise "
     "would show four times in five."
 )
 
@@ -47,7 +48,10 @@ def paragraph(name: str, figure: Figure, content: Content, size: Size) -> str:
             f"## {figure.title}",
             f"![{figure.alt}]({name}.png)",
             f"**The paper** (reported by the authors, not measured here): {figure.claim}.",
-            f"**What was run** (`python research/figures.py --only {name} --{size.name}`, {size.seeds} seeds): {setting(figure, size)}",
+            (
+                f"**What was run** (`python research/figures.py --only {name} --{size.name}`, {size.seeds} seeds): "
+                f"{setting(figure, size)}"
+            ),
             "**What came out**:",
             "\n".join(found),
             f"All numbers that are drawn: [{name}.csv]({name}.csv).",

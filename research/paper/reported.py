@@ -1,7 +1,8 @@
 """Numbers that the authors report, not measured here, and panels of them.
 
 Tables of scores come from eval/reported.json. What is here stands in the text of the authors' later
-revision (recipe/ebpo/neurips_2026_v2.tex in their repository). Of the curves only words are known here, not the numbers.
+revision (recipe/ebpo/neurips_2026_v2.tex in their repository). Of the curves only words are known here, not the
+numbers.
 """
 
 from __future__ import annotations

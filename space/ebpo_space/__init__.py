@@ -16,7 +16,8 @@ picture.py, cards.py, answer_strip.py, overview_card.py, run_table.py, score_tab
 page.py, pages/        what a page is; one module a page: its values, its components, what it shows
 workspace.py           the runs of a view, and rendered pages, kept between views
 app.py                 the Gradio app
-server.py, document.py, request_filter.py   static files, long texts and headers; the page's HTML; what visitors may ask for
+server.py, document.py, request_filter.py   static files, long texts and headers; the page's HTML; what visitors may
+    ask for
 main.py                the command line
 static/                style sheets and scripts, one file a matter
 """

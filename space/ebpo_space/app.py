@@ -131,7 +131,8 @@ def build(workspace: Workspace) -> gr.Blocks:
             turn = session.begin(changes_of(data, workspace.chosen(view), view["hidden"]), located, order=order)
             return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])} if "tab" in data else None)
 
-        # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
+        # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six
+        # connections
         outputs = [*(each.component for each in controls.values()), *layout.shown, layout.locator, layout.tabs]
         quiet = {"outputs": outputs, "show_progress": "hidden", "api_visibility": "private", "queue": False}
         demo.load(load, visitor, **quiet)

@@ -106,7 +106,10 @@ def decision(row: Mapping, *, about: Mapping, picture: HTML, history: HTML, raw:
     source = {**{name: about[name] for name in ("run", "step", "group")}, "field": "prompt"}
     prompt = reading.answer(row.get("prompt"), source=source, raw=raw, find=find, given=False, name="Prompt")
     return html(
-        '<article class="group">{}<section class="prompt" aria-label="Prompt">{}</section><section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section></article>',
+        (
+            '<article class="group">{}<section class="prompt" aria-label="Prompt">{}</section><section class="why" '
+            'aria-label="Baseline"><dl>{}</dl>{}{}</section></article>'
+        ),
         *(_heading(row, about, raw), prompt + _label(row), numbers, picture, history),
     )
 
@@ -146,7 +149,8 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
         else "in all its groups"
     )
     return html(
-        '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to this prompt, '
+        '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to '
+        "this prompt, "
         "{}, by step</small><div>{}</div></section>",
         *(note, items),
     )
@@ -156,7 +160,8 @@ def _visit(groups: Groups, p: int, current: bool) -> HTML:
     known = math.isfinite(groups.success[p])
     rate = groups.success[p] if known else 0.0
     return html(
-        '<button type="button" {0}{1} title="{2}" aria-label="{2}"><span class="column"><i style="height:{3:.0f}%"></i></span>'
+        '<button type="button" {0}{1} title="{2}" aria-label="{2}"><span class="column"><i '
+        'style="height:{3:.0f}%"></i></span>'
         "<small>{4}</small></button>",
         *(setting(at=f"{groups.step[p]}.{groups.group[p]}", answer=0), current_mark(current)),
         f"Step {groups.step[p]}: {f'{whole_percent(rate)} right' if known else 'no valid answer'}",

@@ -56,7 +56,8 @@ def no_runs(awaited: Sequence[str]) -> HTML:
         "No runs yet",
         HTML("Start with run directories: <code>openrlhf-ebpo space --runs runs/quickstart</code>"),
         HTML(
-            "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set repository of "
+            "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set "
+            "repository of "
             "the Hub works too: <code>--runs owner/name</code>."
         ),
         "The page Understand needs none.",

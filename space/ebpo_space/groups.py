@@ -133,7 +133,8 @@ def file_of(run: Run, step: int) -> str:
     path = path if path.is_file() else step_files(run.path).get(step)
     if path is None:
         raise RunError(
-            f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the newest only)."
+            f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the "
+            f"newest only)."
         )
     return path.name
 

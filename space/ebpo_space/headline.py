@@ -163,7 +163,10 @@ def seed_table(found: Sequence[Found]) -> HTML:
     rows = [_row(one) for one in configurations(found) if len(one.runs) > 1]
     if not rows:
         return HTML()
-    note = "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
+    note = (
+        "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their "
+        "range."
+    )
     shown = table(["configuration", "seeds", "start to end", "change"], rows, "Seeds of one configuration", "seeds")
     return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', note, shown)
 

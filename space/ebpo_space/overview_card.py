@@ -122,7 +122,8 @@ def _fall(found: Outcome) -> HTML:
     peak = found.peak
     best = f" ({peak.best})" if peak.best else ""
     return html(
-        '<p class="big">{}<small>since its best</small></p><p>rose to <b>{}</b> {}{}, then fell by more than chance would explain '
+        '<p class="big">{}<small>since its best</small></p><p>rose to <b>{}</b> {}{}, then fell by more than '
+        "chance would explain "
         "({}, allowing for the choice of the best)</p>",
         *(peak.fall.written, found.written(peak.value), peak.at, best, peak.fall.interval),
     )

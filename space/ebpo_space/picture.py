@@ -62,7 +62,10 @@ def picture(group: Drawn) -> HTML:
     parts.append(_way(x(group.mean), x(group.baseline)))
     parts += _labels(group, x)
     prior = f" prior mean {number(group.prior_mean)}," if group.prior_mean is not None else ""
-    said = f"group mean {number(group.mean)},{prior} baseline {number(group.baseline)}, shrinkage {number(group.shrinkage)}"
+    said = (
+        f"group mean {number(group.mean)},{prior} baseline {number(group.baseline)}, shrinkage "
+        f"{number(group.shrinkage)}"
+    )
     return HTML(  # noqa: S704 (numbers, and words of this file)
         f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="On the reward axis: {said}">'
         f"{''.join(parts)}</svg>"
@@ -142,7 +145,10 @@ def _path(x: Sequence, y: Sequence, steps: np.ndarray, low: float, high: float) 
     up = (SPARK_HEIGHT - 2 * SPARK_MARGIN) / (high - low) if high > low else 0.0
     middle = 0 if high > low else SPARK_HEIGHT / 2 - SPARK_MARGIN
     points = (
-        f"{SPARK_MARGIN + (float(a) - float(steps[0])) * across:.1f} {SPARK_HEIGHT - SPARK_MARGIN - middle - (float(b) - low) * up:.1f}"
+        (
+            f"{SPARK_MARGIN + (float(a) - float(steps[0])) * across:.1f} "
+            f"{SPARK_HEIGHT - SPARK_MARGIN - middle - (float(b) - low) * up:.1f}"
+        )
         for a, b in zip(x, y, strict=True)
     )
     return "M" + "L".join(points)

@@ -191,7 +191,10 @@ def _line(row: Row, view: dict) -> HTML:
         button = _switch([row.key], row.key, row.number, view, row.state == "training")
     else:
         button = html(
-            '<button type="button" class="see" {} title="not read; add it" aria-label="{} is not read; add it">+</button>',
+            (
+                '<button type="button" class="see" {} title="not read; add it" aria-label="{} is not read; add '
+                'it">+</button>'
+            ),
             *(setting(add=row.key), attribute(row.key, 60)),
         )
     cells = [write(row) for _, write in COLUMNS.values()]

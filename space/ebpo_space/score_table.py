@@ -110,10 +110,13 @@ def score_table(scores: Scores) -> HTML:
         ["task", *(cell.head(scores) for cell in cells)], rows, f"Results under protocol {scores.protocol}", "scores"
     )
     return html(
-        '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
-        "samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the score; the line over it is the 95 % interval over questions, as if others of their kind "
+        '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, '
+        "its questions × "
+        "samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the score; "
+        "the line over it is the 95 % interval over questions, as if others of their kind "
         "were asked. ± is the standard error across runs, as if the same questions were "
-        'answered again.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p></section>',
+        'answered again.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as '
+        "CSV</button></p></section>",
         *(harmless(scores.protocol, 80), shown),
     )
 

@@ -25,9 +25,9 @@ from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace
 
-# Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
-# elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value. 'unsafe-inline' of
-# styles: Gradio writes style elements, and bars of pages have their width in an attribute.
+# Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send
+# anything elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value.
+# 'unsafe-inline' of styles: Gradio writes style elements, and bars of pages have their width in an attribute.
 POLICY = (
     "default-src 'self'",
     "script-src 'self' 'nonce-{nonce}' 'unsafe-eval'",

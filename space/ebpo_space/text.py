@@ -12,7 +12,8 @@ MAX_TEXT_CHARS = 20_000  # of one text on a page; the Parquet file has all
 # &<>"' end HTML text and attributes. The others start a template of gr.HTML (${…}, {{…}}, `…`, \…): as character
 # references they stay text, whatever reads them first.
 _REFERENCES = {ord(c): f"&#{ord(c)};" for c in "&<>\"'`${}\\"} | {0: "<wbr>"}
-# Browsers take seconds to lay out one word of 20,000 letters: NUL, which `plain` leaves nowhere, marks where it may break.
+# Browsers take seconds to lay out one word of 20,000 letters: NUL, which `plain` leaves nowhere, marks where it may
+# break.
 _LONG = re.compile(r"\S{60}(?=\S)")
 # NUL and other control characters, and invisible or direction-changing ones (zero-width, bidi, tags): shown as ⟨U+…⟩.
 _INVISIBLE = re.compile(

@@ -1,5 +1,5 @@
-"""One app for all browser tests, in a process of its own, over runs that the tests write; one browser, a fresh context a
-test that notes every request, dialog and error."""
+"""One app for all browser tests, in a process of its own, over runs that the tests write; one browser, a fresh context
+a test that notes every request, dialog and error."""
 
 import importlib.util
 import os
@@ -121,8 +121,8 @@ def browser():
 
 @pytest.fixture(scope="session")
 def contexts(browser):
-    """One context for each kind of visitor: scripts that one page has loaded and compiled are not loaded again. A context
-    has six connections to a server, and a page of Gradio holds one."""
+    """One context for each kind of visitor: scripts that one page has loaded and compiled are not loaded again. A
+    context has six connections to a server, and a page of Gradio holds one."""
     made = {}
 
     def context(kind: str):

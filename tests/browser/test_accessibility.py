@@ -40,7 +40,8 @@ def test_axe_finds_nothing_on_any_page_light_or_dark(visit, axe):
         for scheme, options in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
             page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
             page.wait_for_function(
-                "() => document.getAnimations().every(a => a.playState !== 'running' || a.effect.getTiming().iterations > 1)"
+                "() => document.getAnimations().every(a => a.playState !== 'running' || "
+                "a.effect.getTiming().iterations > 1)"
             )
             rules = {"label-content-name-mismatch": {"enabled": True}} if scheme == "light" else {}
             found = page.evaluate(
@@ -67,4 +68,7 @@ def test_no_choice_of_dynamics_is_cut_at_200_percent(visit):
 
 def describe(violation: dict) -> str:
     first = violation["nodes"][0]
-    return f"{violation['id']} ({violation['impact']}) {len(violation['nodes'])} times, first {first['target']} {first['html'][:120]} {first['failureSummary'][:300]}"
+    return (
+        f"{violation['id']} ({violation['impact']}) {len(violation['nodes'])} times, first {first['target']} "
+        f"{first['html'][:120]} {first['failureSummary'][:300]}"
+    )

@@ -1,4 +1,5 @@
-"""Runs whose every string is markup, on every page: nothing of it becomes an element, runs, asks, or leaves the page."""
+"""Runs whose every string is markup, on every page: nothing of it becomes an element, runs, asks, or leaves the
+page."""
 
 import shutil
 from urllib.parse import quote
@@ -33,7 +34,8 @@ def marked(serve, tmp_path_factory):
 
 @pytest.fixture
 def look(visit, marked):
-    """look(query, ready) -> page, as soon as something is there; at the end no page has anything foreign (and as for all
+    """look(query, ready) -> page, as soon as something is there; at the end no page has anything foreign (and as for
+    all
     visits: no dialog, no other host asked, no error)."""
     pages = []
 

@@ -8,14 +8,24 @@ import pytest
 
 NINE = 10_000
 HOSTILE = {
-    "markup": '<script>window.hacked=1</script><img src=x onerror="window.hacked=1"><svg onload=alert(1)><iframe src=/>',
-    "style": "<style>*{display:none}</style><div style='position:fixed;inset:0'>x</div><link rel=stylesheet href=//evil.test>",
+    "markup": (
+        '<script>window.hacked=1</script><img src=x onerror="window.hacked=1"><svg onload=alert(1)><iframe src=/>'
+    ),
+    "style": (
+        "<style>*{display:none}</style><div style='position:fixed;inset:0'>x</div><link rel=stylesheet "
+        "href=//evil.test>"
+    ),
     "comment": "<!-- <img src=x onerror=alert(1)> --> <![CDATA[<b>]]> <?php echo 1 ?>",
     "links": "[a](javascript:alert(1)) ![i](http://evil.test/i.png) <http://evil.test> [r]: http://evil.test\n\n[r] http://evil.test",
     "href": r"$\href{javascript:alert(1)}{x}$ $\url{http://evil.test}$",
     "includegraphics": r"$\includegraphics{http://evil.test/i.png}$",
-    "html commands": r"$\htmlClass{masthead}{x}$ $\htmlId{pages}{x}$ $\htmlStyle{position:fixed}{x}$ $\htmlData{set=1}{x}$ $\class{x}{y}$",
-    "text in a formula": r'$\text{<img src=x onerror="alert(1)">}$ $\mathrm{</math><script>alert(1)</script>}$ $\unknown{<b>}$',
+    "html commands": (
+        r"$\htmlClass{masthead}{x}$ $\htmlId{pages}{x}$ $\htmlStyle{position:fixed}{x}$ $\htmlData{set=1}{x}$ "
+        r"$\class{x}{y}$"
+    ),
+    "text in a formula": (
+        r'$\text{<img src=x onerror="alert(1)">}$ ' r"$\mathrm{</math><script>alert(1)</script>}$ $\unknown{<b>}$"
+    ),
     "sizes": r"$\rule{9999em}{9999em}$ $\hspace{-9999em}x$ $\raisebox{9999em}{x}$ $\kern9999em x$",
     "colours": r"$\color{red;position:fixed}x$ $\colorbox{url(http://evil.test)}{x}$",
     "mglyph": "<math><mtext><table><mglyph><style><img src=x onerror=alert(1)></style></mglyph></table></mtext></math>",
@@ -96,8 +106,10 @@ RENDERED = """async texts => {
     if (html !== null) box.append(window.space.clean(html));
     const said = box.cloneNode(true);
     said.querySelectorAll("math").forEach(one => one.remove());
-    return {whole: html !== null, drawn: box.querySelectorAll("math").length, sources: box.querySelectorAll(".source").length,
-      inside: [...box.querySelectorAll("math")].map(one => one.textContent).join(" "), said: said.textContent, text: box.textContent};
+    return {whole: html !== null, drawn: box.querySelectorAll("math").length,
+    sources: box.querySelectorAll(".source").length,
+      inside: [...box.querySelectorAll("math")].map(one => one.textContent).join(" "), said: said.textContent,
+      text: box.textContent};
   });
 }"""
 
@@ -127,7 +139,8 @@ SHOWN = """async text => {
   box.className = "piece md";
   if (html !== null) box.append(window.space.clean(html));
   else box.textContent = text;
-  const names = [...new Set([...box.querySelectorAll("*")].flatMap(n => [n.localName, ...n.getAttributeNames().map(a => "@" + a)]))];
+  const names = [...new Set([...box.querySelectorAll("*")].flatMap(n => [n.localName,
+  ...n.getAttributeNames().map(a => "@" + a)]))];
   const styles = [...box.querySelectorAll("[style]")].map(n => n.getAttribute("style"));
   await new Promise(requestAnimationFrame);
   const masthead = document.elementFromPoint(60, 30).closest(".masthead, .top-row") !== null;
@@ -216,9 +229,11 @@ def test_the_sanitiser_stands_alone(look):
     cases = {
         '<a href="javascript:alert(1)">x</a>': "x",
         '<img src=x onerror=alert(1)><b onclick="alert(1)">y</b>': "y",
-        '<p style="position:fixed;inset:0;color:#ff0000" class="masthead tex" id="a" data-set="{}">z</p>': '<p style="color:#ff0000" class="tex">z</p>',
+        ('<p style="position:fixed;inset:0;color:#ff0000" class="masthead tex" id="a" data-set="{}">z</p>'): (
+            '<p style="color:#ff0000" class="tex">z</p>'
+        ),
         '<span style="margin-left:-9999em;padding:2pt">w</span>': '<span style="padding:2pt">w</span>',
-        '<math><mspace width="9999em"></mspace><mi href="javascript:1" xlink:href="x">v</mi></math>': "<math><mspace></mspace><mi>v</mi></math>",
+        '<math><mspace width="9999em"></mspace><mi href="javascript:1" xlink:href="x">v</mi></math>': "<math><mspace></mspace><mi>v</mi></math>",  # noqa: E501
         "<svg><script>alert(1)</script></svg><style>*{}</style><form><input name=x></form>": "",
     }
     for html, expected in cases.items():
@@ -228,7 +243,10 @@ def test_the_sanitiser_stands_alone(look):
 def test_a_text_that_takes_too_long_is_shown_as_it_was_written_and_the_next_is_rendered(contexts, served):
     """The worker that hangs is ended at its limit: here one that hangs on a word."""
     page = contexts("desk").new_page()
-    hang = "\nconst kind = self.onmessage; self.onmessage = (e) => { if (e.data.text.includes('needle')) for (;;); kind(e); };"
+    hang = (
+        "\nconst kind = self.onmessage; self.onmessage = (e) => { if (e.data.text.includes('needle')) for (;;); "
+        "kind(e); };"
+    )
 
     def served_worker(route):
         answer = route.fetch()

@@ -23,7 +23,8 @@ def installed():
 
 @pytest.fixture(scope="session")
 def of_two_ranks(tmp_path_factory) -> list[dict]:
-    """What each case of health_ranks.py, loss_mean_ranks.py and micro_batch_ranks.py has come to, for each of the two ranks."""
+    """What each case of health_ranks.py, loss_mean_ranks.py and micro_batch_ranks.py has come to, for each of the two
+    ranks."""
     return outcomes_of(Path(__file__).with_name("health_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 
@@ -193,7 +194,8 @@ def make_maker():
 
 @pytest.fixture
 def upstreams_advantages(rollout_args, make_maker, original_class):
-    """Upstream's own experiences for rewards (M, G), masks and KL (M·G, A): one micro-batch for each part of the indices."""
+    """Upstream's own experiences for rewards (M, G), masks and KL (M·G, A): one micro-batch for each part of the
+    indices."""
     from openrlhf.trainer.ppo_utils.experience import Experience
 
     def run(name, rewards, mask, kl, parts, kl_coef=0.0, clip_range=None):

@@ -1,7 +1,7 @@
 """One of two ranks that train the tiny model with upstream's own trainers and DeepSpeed, without Ray and engines.
 
-python health_ranks.py MODEL OUTPUT RENDEZVOUS RANK: one case after the other, and then those of loss_mean_ranks.py and micro_batch_ranks.py; OUTPUT
-gets what each has come to, as JSON.
+python health_ranks.py MODEL OUTPUT RENDEZVOUS RANK: one case after the other, and then those of loss_mean_ranks.py and
+micro_batch_ranks.py; OUTPUT gets what each has come to, as JSON.
 """
 
 import json

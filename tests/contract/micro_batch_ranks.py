@@ -1,7 +1,8 @@
 """One of two ranks that take an optimizer step of a batch that the experience maker has cut into micro-batches.
 
-Called by health_ranks.py: upstream's maker, trainer and DeepSpeed. `outcomes_of_cuts` finds, for each case, what the rank was
-given, and how far the step's gradient lies from the one that plain autograd gives for all responses, on one rank.
+Called by health_ranks.py: upstream's maker, trainer and DeepSpeed. `outcomes_of_cuts` finds, for each case, what the
+rank was given, and how far the step's gradient lies from the one that plain autograd gives for all responses, on one
+rank.
 """
 
 import os

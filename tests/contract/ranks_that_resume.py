@@ -1,4 +1,5 @@
-"""Two ranks save with OpenRLHF's strategy and DeepSpeed, resume with other settings, and export a model with tied weights.
+"""Two ranks save with OpenRLHF's strategy and DeepSpeed, resume with other settings, and export a model with tied
+weights.
 
 python tests/contract/ranks_that_resume.py MODEL OUTPUT PORT RANK
 """
@@ -94,8 +95,8 @@ def sleep(engine) -> None:
 
 
 def buffers_after(made: DeepspeedStrategy, engine, folder: Path) -> dict:
-    """Host copies in use, after a save and load of ours, after a load of ours of what DeepSpeed alone saved, and after one
-    of DeepSpeed's own."""
+    """Host copies in use, after a save and load of ours, after a load of ours of what DeepSpeed alone saved, and after
+    one of DeepSpeed's own."""
     sleep(engine)
     made.save_ckpt(engine, str(folder / "ours"), "global_step3")
     found = {"in use": buffers(engine)}

@@ -1,4 +1,5 @@
-"""Batch sizes that DeepSpeed or OpenRLHF refuse after Ray and the engines are up are refused at the start, with numbers that fit."""
+"""Batch sizes that DeepSpeed or OpenRLHF refuse after Ray and the engines are up are refused at the start, with numbers
+that fit."""
 
 import itertools
 import re
@@ -85,20 +86,61 @@ def remedies(message: str) -> list[dict]:
 
 
 CASES = {
-    "8 responses on 8 GPUs": {"rollout.batch_size": 2, "train.batch_size": 8, "train.micro_batch_size": 2} | {"actor.num_gpus_per_node": 8},
-    "between two that fit": {"rollout.batch_size": 8, "train.batch_size": 10, "train.micro_batch_size": 2, "actor.num_gpus_per_node": 2},
+    "8 responses on 8 GPUs": {"rollout.batch_size": 2, "train.batch_size": 8, "train.micro_batch_size": 2}
+    | {"actor.num_gpus_per_node": 8},
+    "between two that fit": {
+        "rollout.batch_size": 8,
+        "train.batch_size": 10,
+        "train.micro_batch_size": 2,
+        "actor.num_gpus_per_node": 2,
+    },
     "fewer responses than ranks": {"rollout.batch_size": 1, "train.batch_size": 8, "actor.num_gpus_per_node": 8},
-    "large micro-batches of rollouts": {"rollout.batch_size": 4, "rollout.micro_batch_size": 8, "train.batch_size": 16, "actor.num_gpus_per_node": 4},
+    "large micro-batches of rollouts": {
+        "rollout.batch_size": 4,
+        "rollout.micro_batch_size": 8,
+        "train.batch_size": 16,
+        "actor.num_gpus_per_node": 4,
+    },
     "more than the rollouts": {"rollout.batch_size": 4, "train.batch_size": 32, "actor.num_gpus_per_node": 4},
     "one rank": {"rollout.batch_size": 4, "train.batch_size": 10, "train.micro_batch_size": 4},
     "no whole groups": {"rollout.batch_size": 2, "train.batch_size": 6, "actor.num_gpus_per_node": 2},
-    "critic": {"algo.advantage.estimator": "gae", "rollout.batch_size": 4, "train.batch_size": 4, "critic.num_gpus_per_node": 8},
-    "reference": {"algo.kl.init_coef": 0.1, "rollout.batch_size": 6, "train.batch_size": 12, "ref.num_gpus_per_node": 8},
-    "reward": {"reward.remote_url": None, "reward.model_name_or_path": "m", "rollout.batch_size": 6, "train.batch_size": 12},
-    "dynamic": {"train.dynamic_batch_enable": True, "rollout.batch_size": 4, "train.batch_size": 2, "actor.num_gpus_per_node": 4},
-    "dynamic with a reference": {"train.dynamic_batch_enable": True, "algo.kl.init_coef": 0.1, "rollout.batch_size": 6, "train.batch_size": 12},
-    "ring attention": {"ds.ring_attn_size": 2, "rollout.batch_size": 3, "train.batch_size": 3, "actor.num_gpus_per_node": 8},
-}  # fmt: skip
+    "critic": {
+        "algo.advantage.estimator": "gae",
+        "rollout.batch_size": 4,
+        "train.batch_size": 4,
+        "critic.num_gpus_per_node": 8,
+    },
+    "reference": {
+        "algo.kl.init_coef": 0.1,
+        "rollout.batch_size": 6,
+        "train.batch_size": 12,
+        "ref.num_gpus_per_node": 8,
+    },
+    "reward": {
+        "reward.remote_url": None,
+        "reward.model_name_or_path": "m",
+        "rollout.batch_size": 6,
+        "train.batch_size": 12,
+    },
+    "dynamic": {
+        "train.dynamic_batch_enable": True,
+        "rollout.batch_size": 4,
+        "train.batch_size": 2,
+        "actor.num_gpus_per_node": 4,
+    },
+    "dynamic with a reference": {
+        "train.dynamic_batch_enable": True,
+        "algo.kl.init_coef": 0.1,
+        "rollout.batch_size": 6,
+        "train.batch_size": 12,
+    },
+    "ring attention": {
+        "ds.ring_attn_size": 2,
+        "rollout.batch_size": 3,
+        "train.batch_size": 3,
+        "actor.num_gpus_per_node": 8,
+    },
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -128,9 +170,12 @@ def test_gpus_that_do_not_divide_among_ring_attention_are_refused(values):
     ("flags", "named"),
     [
         ({"train.colocate_all": True, "actor.num_gpus_per_node": 2}, ["--vllm.num_engines 1", "the 2 of --actor"]),
-        ({"train.colocate_actor_ref": True, "algo.kl.init_coef": 0.1}, ["--train.colocate_actor_ref", "--ref.num_gpus_per_node 8"]),
+        (
+            {"train.colocate_actor_ref": True, "algo.kl.init_coef": 0.1},
+            ["--train.colocate_actor_ref", "--ref.num_gpus_per_node 8"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_models_on_the_same_gpus_need_the_same_numbers(values, flags, named):
     message = problem(values(flags))
     assert all(each in message for each in named)

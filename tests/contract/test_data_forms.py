@@ -1,4 +1,5 @@
-"""Each form of a data set that OpenRLHF's loader takes is read by the checks of a training, by `data` and by eval's file:."""
+"""Each form of a data set that OpenRLHF's loader takes is read by the checks of a training, by `data` and by eval's
+file:."""
 
 import json
 from types import SimpleNamespace

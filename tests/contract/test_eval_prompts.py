@@ -6,7 +6,10 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.prompts import PromptForm, render
 from openrlhf_ebpo.eval.tasks import Question
 
-CHAT = "{% if effort %}({{ effort }}){% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+CHAT = (
+    "{% if effort %}({{ effort }}){% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor "
+    "%}<assistant>"
+)
 FORMS = {
     PromptForm("{question}"): "What is {1} + 1?",
     PromptForm("Q: {question}", input_template="[{}]"): "[Q: What is {1} + 1?]",

@@ -1,5 +1,6 @@
-"""Evaluation during training against upstream's own code: its numbers stay, ours stand next to them, the best checkpoint is
-chosen by any of them and known again after a resume. Only the engines' answers and the model's weights are made up."""
+"""Evaluation during training against upstream's own code: its numbers stay, ours stand next to them, the best
+checkpoint is chosen by any of them and known again after a resume. Only the engines' answers and the model's weights
+are made up."""
 
 import json
 import pickle

@@ -1,4 +1,5 @@
-"""Steps that are not finite, in upstream's own trainers and DeepSpeed, two ranks; and what happens without the check."""
+"""Steps that are not finite, in upstream's own trainers and DeepSpeed, two ranks; and what happens without the
+check."""
 
 import json
 import math

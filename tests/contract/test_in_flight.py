@@ -282,7 +282,8 @@ def test_evaluation_and_other_loaders_are_upstreams_own(build):
 @pytest.mark.parametrize("train_batch", [2, 4, 6, 8])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_pass_has_as_many_steps_as_are_reckoned_from_the_data_file(mode, train_batch, build):
-    """22 prompts, 4 a batch: the last 2 prompts are a step where their 4 responses fill an optimizer step of all GPUs."""
+    """22 prompts, 4 a batch: the last 2 prompts are a step where their 4 responses fill an optimizer step of all
+    GPUs."""
     generator = build(**{"actor.num_gpus_per_node": 2, "train.batch_size": train_batch})
     trained, _ = train(mode, generator)
     expected = steps_a_pass(ROWS, BATCH, GROUP, train_batch)

@@ -1,4 +1,5 @@
-"""The estimators of the literature, and parts of EBPO, through the patched experience maker: what they are given, and what training gets."""
+"""The estimators of the literature, and parts of EBPO, through the patched experience maker: what they are given, and
+what training gets."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Old launch scripts against the installed OpenRLHF: its flags are the listed ones, its validation takes the scripts."""
+"""Old launch scripts against the installed OpenRLHF: its flags are the listed ones, its validation takes the
+scripts."""
 
 import argparse
 import importlib.util

@@ -1,7 +1,7 @@
 """Every release of TESTED, as it was published: each row's source is a known one.
 
-The packages come from the registry that pip is set to; where it cannot be reached, the tests skip, and fail if CI is set. Nothing is installed: a
-release is a folder in front of the others on PYTHONPATH, where Ray's workers find it too.
+The packages come from the registry that pip is set to; where it cannot be reached, the tests skip, and fail if CI is
+set. Nothing is installed: a release is a folder in front of the others on PYTHONPATH, where Ray's workers find it too.
 """
 
 import json
@@ -25,7 +25,8 @@ from openrlhf_ebpo.seams import check, releases
 from openrlhf_ebpo.seams.cpu.cpu_replacements import SEAMS as CPU_SEAMS
 from openrlhf_ebpo.seams.replacements import SEAMS
 rows = [seam for seam in (*SEAMS, *CPU_SEAMS) if seam.sources]
-print(json.dumps([check.installed_release(), {str(seam): check.source_fingerprint(seam.module, seam.name) for seam in rows}]))
+print(json.dumps([check.installed_release(), {str(seam): check.source_fingerprint(seam.module,
+seam.name) for seam in rows}]))
 """
 
 

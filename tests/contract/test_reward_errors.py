@@ -143,7 +143,10 @@ def test_waiting_for_a_free_place_does_not_count(responses):
 
 def test_where_every_call_hangs_the_run_stops_with_the_cause(responses):
     limit = seconds(0.2)
-    cause = f"reward_func is not called any more: its last .* hung or .*; the last: reward_func took longer than {limit:g} s"
+    cause = (
+        f"reward_func is not called any more: its last .* hung or .*; the last: reward_func took longer than "
+        f"{limit:g} s"
+    )
     with pytest.raises(RewardSourceError, match=cause) as stopped:
         responses(*["hangs"] * 4 * max(MIN_FAILED, 4 * default_calls()), seconds=limit)
     assert str(pickle.loads(pickle.dumps(stopped.value))) == str(stopped.value), "it goes through Ray"

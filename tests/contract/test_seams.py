@@ -135,7 +135,8 @@ def test_what_a_process_that_installs_imports_and_replaces():
         "assert 'openrlhf.trainer.ray.vllm_engine' not in sys.modules\n"
         "import openrlhf.trainer.ray.vllm_engine\n"
         "from openrlhf.utils import agent\n"
-        "assert agent.SingleTurnAgentExecutor._ebpo_seams == ('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
+        "assert agent.SingleTurnAgentExecutor._ebpo_seams == "
+        "('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
         "heavy = tuple(name for name in ('sklearn', 'torch._inductor.lowering') if name in sys.modules)\n"
         f"assert heavy == {compiler}, heavy\n"
     )
@@ -303,7 +304,8 @@ def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
 def test_without_install_nothing_is_replaced():
     python(
         "import openrlhf_ebpo.seams.install, openrlhf_ebpo.seams.cpu.device, openrlhf_ebpo.rewards.guard\n"
-        "import openrlhf_ebpo.training.experience_maker, openrlhf_ebpo.training.checkpoint, openrlhf_ebpo.training.policy_metrics\n"
+        "import openrlhf_ebpo.training.experience_maker, openrlhf_ebpo.training.checkpoint, "
+        "openrlhf_ebpo.training.policy_metrics\n"
         "import sys, torch\n"
         "from openrlhf.utils import agent, loss_utils\n"
         "for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,\n"

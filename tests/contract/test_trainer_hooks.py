@@ -1,4 +1,5 @@
-"""What integrations/ replaces and calls in TRL, verl and Molt is, in the published wheels, as it was when it was read."""
+"""What integrations/ replaces and calls in TRL, verl and Molt is, in the published wheels, as it was when it was
+read."""
 
 import ast
 import hashlib

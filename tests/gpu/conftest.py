@@ -1,4 +1,5 @@
-"""What only CUDA can show. Everything here skips without it; on a GPU machine: `pytest -m gpu`, or scripts/gpu_check.sh."""
+"""What only CUDA can show. Everything here skips without it; on a GPU machine: `pytest -m gpu`, or
+scripts/gpu_check.sh."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""One rank with ZeRO-3 on the GPU sleeps, saves, resumes, trains and sleeps again: `python sleep_and_resume.py FOLDER` writes to
-FOLDER/devices.json where Adam's moments are, asleep, before and after the resume."""
+"""One rank with ZeRO-3 on the GPU sleeps, saves, resumes, trains and sleeps again: `python sleep_and_resume.py FOLDER`
+writes to FOLDER/devices.json where Adam's moments are, asleep, before and after the resume."""
 
 import json
 import os

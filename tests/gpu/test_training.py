@@ -1,4 +1,5 @@
-"""The real stack on one GPU: what the trainings of scripts/gpu_check.sh do not have, and no CPU backend in any process."""
+"""The real stack on one GPU: what the trainings of scripts/gpu_check.sh do not have, and no CPU backend in any
+process."""
 
 import json
 import subprocess

@@ -20,7 +20,8 @@ HERE = str(Path(__file__).parent)
 
 @functools.cache
 def forkserver():
-    """The process that has imported the stack, as a multiprocessing context. The first call is not for several threads."""
+    """The process that has imported the stack, as a multiprocessing context. The first call is not for several
+    threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preloaded"])
     with pytest.MonkeyPatch.context() as patch:
@@ -30,7 +31,8 @@ def forkserver():
 
 
 class ForkedDriver:
-    """`python -m module argv` in a session of its own and the log's folder, with what the tests use of subprocess.Popen."""
+    """`python -m module argv` in a session of its own and the log's folder, with what the tests use of
+    subprocess.Popen."""
 
     returncode: int | None = None
 

@@ -1,5 +1,6 @@
 """Ray workers forked from a process that has imported the stack, instead of importing it in each: half of a training's
-processor time. A stand-in for `python` hands the start of a worker to that process; what runs in it is Ray's own worker.
+processor time. A stand-in for `python` hands the start of a worker to that process; what runs in it is Ray's own
+worker.
 """
 
 import contextlib

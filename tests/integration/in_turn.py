@@ -1,4 +1,5 @@
-"""Every estimator of the package in one training: each sees every batch, and they take turns in giving the advantages."""
+"""Every estimator of the package in one training: each sees every batch, and they take turns in giving the
+advantages."""
 
 from dataclasses import replace
 

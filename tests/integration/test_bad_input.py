@@ -123,7 +123,10 @@ def sums(tmp_path):
 
 
 def test_a_dry_run_says_what_the_reward_pays(command, tmp_path, capsys, sums):
-    bare = "import torch\ndef reward_func(queries, prompts, labels):\n    found = '{%s}' % labels[0] in queries[0]\n    return torch.tensor([float(found)])\n"
+    bare = (
+        "import torch\ndef reward_func(queries, prompts, labels):\n    found = '{%s}' % labels[0] in queries[0]\n   "
+        " return torch.tensor([float(found)])\n"
+    )
     rewards = {"math": "gsm8k", write(tmp_path / "bare.py", bare): "label"}
     for reward, column in rewards.items():
         train_ppo_ray.main([*command(tmp_path, **sums, reward__remote_url=reward, data__label_key=column), "--dry_run"])

@@ -17,7 +17,8 @@ def run(*argv: str) -> str:
     return result.stdout
 
 
-@pytest.mark.nightly  # daily: contract/test_command_line.py has its flags and validation, integration/test_train_and_resume.py an export
+# daily: contract/test_command_line.py has its flags and validation, integration/test_train_and_resume.py an export
+@pytest.mark.nightly
 def test_train_sft_runs_without_a_launcher_and_exports_a_model(workshop, tmp_path):
     examples = tmp_path / "examples.jsonl"
     rows = [json.loads(line) for line in (workshop / "prompts.jsonl").read_text().splitlines()]

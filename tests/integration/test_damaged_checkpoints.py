@@ -1,4 +1,5 @@
-"""A second command meets a run that is at work; then checkpoints are damaged, and the run resumes from a complete one."""
+"""A second command meets a run that is at work; then checkpoints are damaged, and the run resumes from a complete
+one."""
 
 import json
 from pathlib import Path
@@ -19,8 +20,8 @@ pytestmark = (
 @pytest.fixture(scope="module")
 def story(train, command, run_in_process, tmp_path_factory):
     """Two ranks with ZeRO 2 train three steps, each saved and exported. Meanwhile the command is given again, also with
-    --force, and from another run directory. Then `latest` is lost, so is the line of step 2 in checkpoints.jsonl, a byte of
-    rank 1's shard of step 3 flips, and the run resumes, with another learning rate."""
+    --force, and from another run directory. Then `latest` is lost, so is the line of step 2 in checkpoints.jsonl, a
+    byte of rank 1's shard of step 3 flips, and the run resumes, with another learning rate."""
     output = tmp_path_factory.mktemp("damaged")
     run_dir, actor = output / "model" / "run", output / "ckpt" / "_actor"
 

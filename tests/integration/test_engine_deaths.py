@@ -1,4 +1,5 @@
-"""A step that is not finite, and engines that are killed, on the real stack: the run ends with the cause and resumes."""
+"""A step that is not finite, and engines that are killed, on the real stack: the run ends with the cause and
+resumes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""A reward function that hangs in some calls and ends its process in others: the training ends, and says what happened."""
+"""A reward function that hangs in some calls and ends its process in others: the training ends, and says what
+happened."""
 
 import itertools
 

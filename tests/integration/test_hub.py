@@ -1,4 +1,5 @@
-"""A training pushes while it trains, through faults; a second one resumes from what was pushed, while the Hub is down."""
+"""A training pushes while it trains, through faults; a second one resumes from what was pushed, while the Hub is
+down."""
 
 import hashlib
 import json
@@ -17,7 +18,8 @@ FAST = {"OPENRLHF_EBPO_HUB_PAUSE": "0.2", "OPENRLHF_EBPO_HUB_TIMEOUT": "5"}
 @pytest.fixture(scope="module")
 def story(train, command, tmp_path_factory):
     """First 2 steps, each saved and pushed; a commit is refused, an upload cut off, the
-    answer to a tag lost. Then the Hub goes down, and a second training takes one step from the weights and the prior of step 2."""
+    answer to a tag lost. Then the Hub goes down, and a second training takes one step from the weights and the prior of
+    step 2."""
     from hub_server import HubServer
 
     output = tmp_path_factory.mktemp("hub")

@@ -1,4 +1,5 @@
-"""A policy process that is killed in the middle of saving, with prompts in flight, ends the command; repeated, it loses nothing."""
+"""A policy process that is killed in the middle of saving, with prompts in flight, ends the command; repeated, it loses
+nothing."""
 
 import contextlib
 import json
@@ -16,7 +17,8 @@ from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 
 pytestmark = [
-    pytest.mark.nightly,  # daily: integration/test_train_and_resume.py, integration/test_restarts.py, unit/test_checkpoint.py
+    # daily: integration/test_train_and_resume.py, integration/test_restarts.py, unit/test_checkpoint.py
+    pytest.mark.nightly,
     pytest.mark.timeout(seconds(600)),
 ]
 EPISODE, EPISODES = 3, 2  # steps of an episode

@@ -1,5 +1,5 @@
-"""All estimators of the package in turn: sync, killed, then async; LoRA, dynamic batches and an agent of two turns all the
-way."""
+"""All estimators of the package in turn: sync, killed, then async; LoRA, dynamic batches and an agent of two turns all
+the way."""
 
 import json
 import os

@@ -70,7 +70,8 @@ def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, comman
     assert (tmp_path / "ckpt" / "_actor" / "global_step3" / "prior.json").is_file()
 
 
-@pytest.mark.nightly  # daily: contract/test_resuming.py, contract/test_loss_mean.py (ZeRO 3, dynamic), unit/test_dropped_rollouts.py
+# daily: contract/test_resuming.py, contract/test_loss_mean.py (ZeRO 3, dynamic), unit/test_dropped_rollouts.py
+@pytest.mark.nightly
 def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_the_newest_rollouts_only(
     train, command, tmp_path, workshop, capsys
 ):

@@ -1,8 +1,9 @@
 """The methods of the launch scripts train two steps on the real stack, with the flags that their files set. EBPO by
 difficulty does so asynchronously, EBPO on shuffled prompts with LoRA, and both are resumed.
 
-Nightly; the same faults are found daily by contract/test_methods_in_upstream.py and contract/test_policy_loss.py (advantages and
-losses through upstream's classes), unit/test_launch_methods.py (flags), unit/test_lora.py, contract/test_prompts.py (episodes)."""
+Nightly; the same faults are found daily by contract/test_methods_in_upstream.py and contract/test_policy_loss.py
+(advantages and losses through upstream's classes), unit/test_launch_methods.py (flags), unit/test_lora.py,
+contract/test_prompts.py (episodes)."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

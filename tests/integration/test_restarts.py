@@ -1,4 +1,5 @@
-"""An estimator from outside the package loses its driver, then an engine, then is paused: the run completes, its state right."""
+"""An estimator from outside the package loses its driver, then an engine, then is paused: the run completes, its state
+right."""
 
 import json
 import os
@@ -23,8 +24,9 @@ STEPS = 15
 
 @pytest.fixture(scope="module")
 def story(train, command, workshop, engine_cores, tmp_path_factory):
-    """Async with a queue of four, each step saved by the minutes. SIGKILL of the driver after the first checkpoint and of the engine's core after step 3 are
-    each restarted; SIGTERM after step 5 pauses; the same command with --ckpt.load_enable completes it."""
+    """Async with a queue of four, each step saved by the minutes. SIGKILL of the driver after the first checkpoint and
+    of the engine's core after step 3 are each restarted; SIGTERM after step 5 pauses; the same command with
+    --ckpt.load_enable completes it."""
     output = tmp_path_factory.mktemp("restarts")
     run_dir, actor = output / "model" / "run", output / "ckpt" / "_actor"
     argv = command(

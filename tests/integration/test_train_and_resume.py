@@ -28,8 +28,8 @@ CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
-# as the workshop's, but what the first run asks after steps 1 to 3 and the evaluation at 2 is never answered: its trainer outlives
-# a killed command for a moment. It counts, since what the run has written lags behind what it does.
+# as the workshop's, but what the first run asks after steps 1 to 3 and the evaluation at 2 is never answered: its
+# trainer outlives a killed command for a moment. It counts, since what the run has written lags behind what it does.
 BEFORE_STEP_4 = 3 * 8 * 4 + 48 * 4
 HELD = """
 import os, time
@@ -45,7 +45,8 @@ def reward_func(queries, *args, **kwargs):
 
 @pytest.fixture(scope="module")
 def story(train, command, method_flags, curriculum, workshop, tmp_path_factory):
-    """EBPO with topics, which saves and evaluates every second step, is killed (SIGKILL) after step 3 and resumed to step 6."""
+    """EBPO with topics, which saves and evaluates every second step, is killed (SIGKILL) after step 3 and resumed to
+    step 6."""
     output = tmp_path_factory.mktemp("killed_and_resumed")
     run_dir, killed = output / "model" / "run", output / "killed"
     held = HELD.format(asked=str(output / "asked"), most=BEFORE_STEP_4, killed=str(killed))

@@ -13,7 +13,10 @@ import pytest
 from openrlhf_ebpo.checks import machine
 from openrlhf_ebpo.generation import cluster
 
-PRIVATE = "import ray, sys; ray.init(num_cpus=3, num_gpus={gpus}, include_dashboard=False); print('up', flush=True); sys.stdin.read()"
+PRIVATE = (
+    "import ray, sys; ray.init(num_cpus=3, num_gpus={gpus}, include_dashboard=False); print('up', flush=True); "
+    "sys.stdin.read()"
+)
 COMMAND = """
 import ray
 from openrlhf_ebpo.generation.cluster import ray_with

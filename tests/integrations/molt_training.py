@@ -1,6 +1,8 @@
-"""Molt's own controller and training actor on Ray, with what needs a GPU replaced: rollouts are made up, the policy is a file.
+"""Molt's own controller and training actor on Ray, with what needs a GPU replaced: rollouts are made up, the policy is
+a file.
 
-Run by test_molt.py, also to be killed. Every trained batch is one line of batches.jsonl, every checkpoint Molt's client states.
+Run by test_molt.py, also to be killed. Every trained batch is one line of batches.jsonl, every checkpoint Molt's client
+states.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Molt's trainer with estimators of the registry: its own command line, experience maker, controller and training actor, on a CPU."""
+"""Molt's trainer with estimators of the registry: its own command line, experience maker, controller and training
+actor, on a CPU."""
 
 import json
 import os
@@ -136,7 +137,8 @@ def batches(output: Path) -> list:
 
 
 def test_killed_and_resumed_it_is_the_run_that_was_not_killed(tmp_path, train):
-    """Through Molt's controller: the state travels in client_states, Ray's processes find the estimator, Molt logs its metrics."""
+    """Through Molt's controller: the state travels in client_states, Ray's processes find the estimator, Molt logs its
+    metrics."""
     unbroken, cut = tmp_path / "unbroken", tmp_path / "cut"
     done = train(unbroken)
     assert done.returncode == 0, done.stderr[-3000:]

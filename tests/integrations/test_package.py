@@ -1,4 +1,5 @@
-"""The published files, without torch: wheel and sdist as PyPI takes them, and what a plain `pip install openrlhf_ebpo` can do."""
+"""The published files, without torch: wheel and sdist as PyPI takes them, and what a plain `pip install openrlhf_ebpo`
+can do."""
 
 import os
 import shutil

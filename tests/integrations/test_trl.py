@@ -1,4 +1,5 @@
-"""TRL's GRPOTrainer with estimators of the registry: real trainings of a tiny Qwen3 on a CPU, killed and resumed, on one process and two."""
+"""TRL's GRPOTrainer with estimators of the registry: real trainings of a tiny Qwen3 on a CPU, killed and resumed, on
+one process and two."""
 
 import json
 import math
@@ -106,7 +107,8 @@ def test_killed_and_resumed_it_is_the_run_that_was_not_killed(tmp_path, unbroken
 
 
 def test_no_prompt_enters_the_prior_twice_where_a_generation_cycle_is_cut(tmp_path):
-    """Two optimizer steps a generation; the checkpoint is between them, and a resumed TRL draws the cycle's prompts again."""
+    """Two optimizer steps a generation; the checkpoint is between them, and a resumed TRL draws the cycle's prompts
+    again."""
     cycle = {"steps_per_generation": 2, "gradient_accumulation_steps": 1, "save_steps": 3}
     train(tmp_path / "unbroken", **cycle)
     train(tmp_path / "cut", "--die_at", "4", status=-signal.SIGKILL, **cycle)
@@ -118,7 +120,8 @@ def test_no_prompt_enters_the_prior_twice_where_a_generation_cycle_is_cut(tmp_pa
 
 
 def test_a_batch_that_was_trained_on_stays_in_the_prior_over_two_such_resumes(tmp_path):
-    """After the first, TRL's cycles begin in the middle of the sampler's, so that the second comes between two of these."""
+    """After the first, TRL's cycles begin in the middle of the sampler's, so that the second comes between two of
+    these."""
     cycle = {"steps_per_generation": 2, "gradient_accumulation_steps": 1, "save_steps": 1}
     train(tmp_path, "--die_at", "3", status=-signal.SIGKILL, **cycle)
     train(tmp_path, "--resume", "--die_at", "4", status=-signal.SIGKILL, **cycle)
@@ -171,8 +174,14 @@ def built(tmp_path, estimator="ebpo", settings=None, tools=None, **trl):
     from trl.chat_template_utils import qwen3_chat_template
 
     config = GRPOConfig(
-        output_dir=str(tmp_path), report_to="none", use_cpu=True, bf16=False, num_generations=2, per_device_train_batch_size=4, **trl
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        num_generations=2,
+        per_device_train_batch_size=4,
+        **trl,
+    )
     prompts = Dataset.from_list([{"prompt": "bc"}, {"prompt": "de"}])
     reading = tokenizer()
     reading.chat_template = qwen3_chat_template if tools else None

@@ -1,4 +1,5 @@
-"""research/trl_compare.py on a CPU to its end: the check with a kill, two estimators with two seeds, and a repeated command."""
+"""research/trl_compare.py on a CPU to its end: the check with a kill, two estimators with two seeds, and a repeated
+command."""
 
 import json
 import os
@@ -39,8 +40,11 @@ def test_a_comparison_is_resumed_and_exported(tmp_path):
     assert (tmp_path / "measured.jsonl").read_text().startswith(before)  # nothing was trained twice
     records = json.loads((tmp_path / "records.json").read_text())
     assert sorted((each["estimator"], each["seed"]) for each in records) == [
-        ("ebpo", 1), ("ebpo", 2), ("group_norm", 1), ("group_norm", 2)
-    ]  # fmt: skip
+        ("ebpo", 1),
+        ("ebpo", 2),
+        ("group_norm", 1),
+        ("group_norm", 2),
+    ]
     for seed in (1, 2):
         assert len({each["prompts"] for each in records if each["seed"] == seed}) == 1
     assert all(0 <= each["greedy"] <= 1 and each["pass"]["8"] >= each["end"] for each in records)

@@ -1,4 +1,5 @@
-"""verl's advantages with estimators of the registry: its own compute_advantage on a DataProto, its callback, its plugin discovery."""
+"""verl's advantages with estimators of the registry: its own compute_advantage on a DataProto, its callback, its plugin
+discovery."""
 
 import json
 import subprocess
@@ -177,7 +178,8 @@ def test_verl_finds_the_estimators_by_itself(tmp_path):
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: openrlhf_ebpo\nVersion: 0\n")
     (package / "entry_points.txt").write_text("[verl.plugins]\nopenrlhf_ebpo = openrlhf_ebpo.integrations.verl\n")
     code = (
-        f"import sys; sys.path.append({str(tmp_path)!r}); import verl, json; from verl.trainer.ppo import core_algos as c;"
+        f"import sys; sys.path.append({str(tmp_path)!r}); import verl, json; from verl.trainer.ppo import "
+        f"core_algos as c;"
         "print(json.dumps({n: c.ADV_ESTIMATOR_REGISTRY[n].__module__ for n in ('ebpo', 'maxrl', 'rloo', 'opo')}))"
     )
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""Trains a tiny Qwen3 with EBPOTrainer on a CPU, and writes what the tests compare; run by test_trl.py, also with torchrun and to be killed."""
+"""Trains a tiny Qwen3 with EBPOTrainer on a CPU, and writes what the tests compare; run by test_trl.py, also with
+torchrun and to be killed."""
 
 import argparse
 import json
@@ -93,15 +94,31 @@ def main() -> None:
     torch.set_num_threads(1)
     settings = {"max_steps": 6, "save_steps": 2, "num_generations": 2, "per_device_train_batch_size": 8} | args.trl
     config = GRPOConfig(
-        output_dir=str(args.output), report_to="none", use_cpu=True, bf16=False, logging_steps=1, max_completion_length=5,
-        learning_rate=1e-2, seed=1, temperature=1.0, disable_tqdm=True, beta=0.0, **settings,
-    )  # fmt: skip
+        output_dir=str(args.output),
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        logging_steps=1,
+        max_completion_length=5,
+        learning_rate=1e-2,
+        seed=1,
+        temperature=1.0,
+        disable_tqdm=True,
+        beta=0.0,
+        **settings,
+    )
     prompts = [{"prompt": a + b} for a in "bcdefgh" for b in "bcdefgh"]
     reward = golden(json.loads(args.golden.read_text())["rewards"]) if args.golden else has_an_a
     trainer = Recorded(
-        model(), reward, config, Dataset.from_list(prompts), Dataset.from_list(prompts[:4]), tokenizer(),
-        estimator=args.estimator, estimator_settings=args.estimator_settings,
-    )  # fmt: skip
+        model(),
+        reward,
+        config,
+        Dataset.from_list(prompts),
+        Dataset.from_list(prompts[:4]),
+        tokenizer(),
+        estimator=args.estimator,
+        estimator_settings=args.estimator_settings,
+    )
     trainer.batches, trainer.die_at, trainer.best_at = [], args.die_at, args.best_at
     trainer.train(resume_from_checkpoint=args.resume)
     if args.best_at:

@@ -1,4 +1,5 @@
-"""A command under supervision whose training is a sleep: `supervised_command.py MODE[+orphan] FOLDER [STALL_MINUTES LIMIT]`."""
+"""A command under supervision whose training is a sleep: `supervised_command.py MODE[+orphan] FOLDER [STALL_MINUTES
+LIMIT]`."""
 
 import os
 import shutil

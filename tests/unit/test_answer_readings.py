@@ -1,4 +1,5 @@
-"""What an answer is compared as: every kind of gold, with right and wrong answers, in every form that a response gives them."""
+"""What an answer is compared as: every kind of gold, with right and wrong answers, in every form that a response gives
+them."""
 
 import json
 import time

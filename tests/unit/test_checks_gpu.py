@@ -1,4 +1,5 @@
-"""What a GPU training needs of its machine, on stand-ins: a torch that says it has CUDA, an nvidia-smi, an nvcc, a cache of torch."""
+"""What a GPU training needs of its machine, on stand-ins: a torch that says it has CUDA, an nvidia-smi, an nvcc, a
+cache of torch."""
 
 import os
 import subprocess
@@ -13,7 +14,8 @@ from openrlhf_ebpo.seams.releases import GPU_INSTALL
 ROOT = Path(__file__).parents[2]
 H100 = "0, GPU-a1, NVIDIA H100 80GB HBM3, 81559, {driver}, 9.0, {mode}"
 PYTHON = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}_cu130"
-# training_notices in a process of its own, as the start of a training calls it; argv: flags that are set, Adam among them
+# training_notices in a process of its own, as the start of a training calls it; argv: flags that are set, Adam among
+# them
 CHECK = """
 import sys
 from openrlhf_ebpo.checks import machine

@@ -32,7 +32,8 @@ print(all_seams() == SEAMS, [name for name in sys.modules if name.startswith("op
 
 
 def test_beside_a_torch_that_is_built_for_cuda_no_row_of_the_cpu_backend_is_taken(tmp_path):
-    """A torch of which there is only the version file, by which the decision is made, and the names that annotations need."""
+    """A torch of which there is only the version file, by which the decision is made, and the names that annotations
+    need."""
     for name, text in {
         "__init__.py": "",
         "version.py": "cuda = '13.0'\nhip = None\n",

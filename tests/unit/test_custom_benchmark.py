@@ -72,48 +72,87 @@ def test_a_file_is_scored_by_the_rules_of_the_example(example):
 
 
 BAD = {
-    "no module": ("", "nowhere:TASK", "--tasks nowhere:TASK: there is no module nowhere, neither in this folder nor on"),
+    "no module": (
+        "",
+        "nowhere:TASK",
+        "--tasks nowhere:TASK: there is no module nowhere, neither in this folder nor on",
+    ),
     "no submodule": ("", "mine.deeper:TASK", "there is no module mine.deeper"),
     "no attribute": ("TASKS = Benchmark('other')", "mine:TASK", r"mine \(\S+mine.py\) has no TASK. Did you mean TASKS"),
     "no benchmark": ("", "mine:TASK", r"mine \(\S+mine.py\) has no TASK$"),
-    "wrong type": ("TASK = {'name': 'x'}", "mine:TASK", r"has to be an openrlhf_ebpo.eval.\S+.Benchmark, and is a builtins.dict"),
+    "wrong type": (
+        "TASK = {'name': 'x'}",
+        "mine:TASK",
+        r"has to be an openrlhf_ebpo.eval.\S+.Benchmark, and is a builtins.dict",
+    ),
     "the type itself": ("", "mine:Benchmark", "and is a builtins.type"),
     "a broken module": ("1 / 0", "mine:TASK", "importing mine failed: ZeroDivisionError: division by zero"),
     "no syntax": ("def", "mine:TASK", "importing mine failed: SyntaxError"),
     "a module that exits": ("raise SystemExit(0)", "mine:TASK", "importing mine failed: SystemExit: 0"),
-    "what it imports": ("import nowhere_at_all", "mine:TASK", "importing mine failed: ModuleNotFoundError: .*nowhere_at_all"),
+    "what it imports": (
+        "import nowhere_at_all",
+        "mine:TASK",
+        "importing mine failed: ModuleNotFoundError: .*nowhere_at_all",
+    ),
     "a taken name": ("TASK = Benchmark('aime24')", "mine:TASK", "its name is aime24, which is another benchmark here"),
     "a path as a name": ("TASK = Benchmark('../../etc')", "mine:TASK", r"ValueError: a benchmark's name .*'../../etc'"),
     "a limited name": ("TASK = Benchmark('x-first20')", "mine:TASK", "no -firstN at its end"),
     "no name": ("TASK = Benchmark(None)", "mine:TASK", "a benchmark's name has up to 80 letters"),
-    "a copy": ("TASK = Benchmark('x', copies=('me/x',))", "mine:TASK", r"copies must be a tuple of HubSet or Path, not \('me"),
+    "a copy": (
+        "TASK = Benchmark('x', copies=('me/x',))",
+        "mine:TASK",
+        r"copies must be a tuple of HubSet or Path, not \('me",
+    ),
     "a column": ("TASK = Benchmark('x', question='q')", "mine:TASK", "question must be a tuple of str, not 'q'"),
     "no data": ("TASK = Benchmark('x')", "mine:TASK", "it has no data; name a file, --tasks mine:TASK=FILE"),
-    "a prompt": ("TASK = Benchmark('x', prompt=lambda q, row: row['no'])", "mine:TASK=q.jsonl", r"x: prompt\('Q'.* raised KeyErr"),
+    "a prompt": (
+        "TASK = Benchmark('x', prompt=lambda q, row: row['no'])",
+        "mine:TASK=q.jsonl",
+        r"x: prompt\('Q'.* raised KeyErr",
+    ),
     "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
     "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),
     "rules": ("TASK = Benchmark('x', rules=lambda row, a: {})", "mine:TASK=q.jsonl", "it has to be a Rules"),
-    "a prompt that exits": ("TASK = Benchmark('x', prompt=lambda q, row: exit(3))", "mine:TASK=q.jsonl", "raised SystemExit: 3"),
+    "a prompt that exits": (
+        "TASK = Benchmark('x', prompt=lambda q, row: exit(3))",
+        "mine:TASK=q.jsonl",
+        "raised SystemExit: 3",
+    ),
     "a prompt that changes the row": (
-        "TASK = Benchmark('x', prompt=lambda q, row: row.update(answer='2') or q)", "mine:TASK=q.jsonl", "raised AttributeError"
+        "TASK = Benchmark('x', prompt=lambda q, row: row.update(answer='2') or q)",
+        "mine:TASK=q.jsonl",
+        "raised AttributeError",
     ),
     "a tolerance of text": (
-        "TASK = Benchmark('x', rules=lambda row, a: Rules(tolerance='0.1'))", "mine:TASK=q.jsonl", "rule tolerance cannot be '0.1'"
+        "TASK = Benchmark('x', rules=lambda row, a: Rules(tolerance='0.1'))",
+        "mine:TASK=q.jsonl",
+        "rule tolerance cannot be '0.1'",
     ),
     "a tolerance of nothing": (
-        "TASK = Benchmark('x', rules=lambda row, a: Rules(tolerance=float('nan')))", "mine:TASK=q.jsonl", "rule tolerance cannot be nan"
+        "TASK = Benchmark('x', rules=lambda row, a: Rules(tolerance=float('nan')))",
+        "mine:TASK=q.jsonl",
+        "rule tolerance cannot be nan",
     ),
     "a unit of nothing": (
-        "TASK = Benchmark('x', rules=lambda row, a: Rules(unit=None))", "mine:TASK=q.jsonl", "rule unit cannot be None"
+        "TASK = Benchmark('x', rules=lambda row, a: Rules(unit=None))",
+        "mine:TASK=q.jsonl",
+        "rule unit cannot be None",
     ),
-    "a kind": ("TASK = Benchmark('x', rules=lambda row, a: Rules(kind='mth'))", "mine:TASK=q.jsonl", "rule kind cannot be 'mth'"),
-}  # fmt: skip
+    "a kind": (
+        "TASK = Benchmark('x', rules=lambda row, a: Rules(kind='mth'))",
+        "mine:TASK=q.jsonl",
+        "rule kind cannot be 'mth'",
+    ),
+}
 
 
 def test_columns_can_lie_in_structs(here):
     own(
         here,
-        "def score(q, r): return 1.0\nTASK = Benchmark('x', answer=('meta.gold',), columns=('meta.unit',), score=score)",
+        (
+            "def score(q, r): return 1.0\nTASK = Benchmark('x', answer=('meta.gold',), columns=('meta.unit',), "
+            "score=score)"
+        ),
     )
     (here / "q.jsonl").write_text('{"question": "Q", "meta": {"gold": "1", "unit": "km"}}\n')
     (question,) = tasks.load("mine:TASK=q.jsonl").questions

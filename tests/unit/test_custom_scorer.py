@@ -1,4 +1,5 @@
-"""A benchmark's own scorer: what it may do to its process, what counts as a score, and which results it may continue."""
+"""A benchmark's own scorer: what it may do to its process, what counts as a score, and which results it may
+continue."""
 
 import contextlib
 import json
@@ -47,13 +48,16 @@ def score(response, gold, row):
     return eval(row["code"].get(response, "True"), globals(), {"row": row, "gold": gold})
 
 CODE = {
-    "exit": "os._exit(0)", "sys.exit": "sys.exit(3)", "raise": "1 / 0", "memory": "bytearray(1 << 40)", "fork": "fork()",
+    "exit": "os._exit(0)", "sys.exit": "sys.exit(3)", "raise": "1 / 0", "memory": "bytearray(1 << 40)",
+    "fork": "fork()",
     "crash": "os.abort()", "loop": "[i for i in iter(int, 1)]", "sleep": "sleep()", "no alarm": "sleep_without_alarm()",
-    "nothing": "None", "text": "'1'", "nan": "float('nan')", "list": "[1, 2]", "half": "0.5", "full": "1.0", "more": "3",
+    "nothing": "None", "text": "'1'", "nan": "float('nan')", "list": "[1, 2]", "half": "0.5", "full": "1.0",
+    "more": "3",
     "numpy": "__import__('numpy').float64(1)", "gold": "gold == ''", "secret": "int('hf_" + "a" * 34 + "')",
     "screen": "exec('raise ValueError(chr(27) + chr(0xd800) + chr(10) + gold)')",
 }
-TASK = Benchmark("hostile", data=({"question": "Q?", "code": CODE},), answer=(), score=score, extract=extract, seconds=LIMIT)
+TASK = Benchmark("hostile", data=({"question": "Q?", "code": CODE},), answer=(), score=score, extract=extract,
+seconds=LIMIT)
 """.replace("LIMIT", str(seconds(0.1)))
 WELL = {"half": False, "full": True, "more": True, "numpy": True, "gold": True, "other": True, "fork": True}
 FAILED = {
@@ -227,7 +231,10 @@ def test_what_does_not_go_together(fields, message):
 
 
 def test_a_column_that_a_scorer_cannot_be_given_leaves_the_row_out(example):
-    code = "from openrlhf_ebpo.eval.tasks import Benchmark\nTASK = Benchmark('x', data=({'question': 'Q', 'b': b''}, {'question': 'R', 'b': 1}), answer=(), score=max)"
+    code = (
+        "from openrlhf_ebpo.eval.tasks import Benchmark\nTASK = Benchmark('x', data=({'question': 'Q', 'b': b''}, "
+        "{'question': 'R', 'b': 1}), answer=(), score=max)"
+    )
     (example / "mine_of_bytes.py").write_text(code)
     task = tasks.load("mine_of_bytes:TASK")
     assert len(task.questions) == 1 and "its column 'b' is bytes, which its scorer cannot be given" in task.skipped[0]
@@ -243,7 +250,8 @@ def count_words(wrong: str = "") -> str:
     return f"""
 from openrlhf_ebpo.eval.tasks import Benchmark
 rows = tuple({{"question": f"Say {{n}} words.", "words": n}} for n in (1, 2, 3))
-TASK = Benchmark("count", data=rows, answer=(), score=lambda response, gold, row: len(response.split()) == row["words{wrong}"])
+TASK = Benchmark("count", data=rows, answer=(), score=lambda response, gold,
+row: len(response.split()) == row["words{wrong}"])
 """
 
 

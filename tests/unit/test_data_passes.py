@@ -1,4 +1,5 @@
-"""Steps that a pass makes: the arithmetic against what training keeps of each batch, and the sentence that run.sh prints."""
+"""Steps that a pass makes: the arithmetic against what training keeps of each batch, and the sentence that run.sh
+prints."""
 
 from types import SimpleNamespace as Args
 

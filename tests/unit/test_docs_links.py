@@ -57,8 +57,10 @@ def test_links_lead_somewhere(page):
 def test_a_link_that_leads_nowhere_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "# A `b` c: d, e\n## Twice\n## Twice\n[ok](#a-b-c-d-e) [ok](page.md#twice-1) [web](https://a.test/x.md#y) `[no](a.md)`\n"
-        "```\n[no](b.md)\n# no heading\n```\n[gone](c.md) [no heading](page.md#no-heading) ![picture](d.png) [out](../e.md)\n"
+        "# A `b` c: d, e\n## Twice\n## Twice\n[ok](#a-b-c-d-e) [ok](page.md#twice-1) "
+        "[web](https://a.test/x.md#y) `[no](a.md)`\n"
+        "```\n[no](b.md)\n# no heading\n```\n[gone](c.md) [no heading](page.md#no-heading) ![picture](d.png) "
+        "[out](../e.md)\n"
     )
     found = [line.partition(":")[0] for line in broken(page, tmp_path)]
     assert found == ["c.md", "page.md#no-heading", "d.png", "../e.md"]

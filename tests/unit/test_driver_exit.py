@@ -1,4 +1,5 @@
-"""How a training ended, in words; and the processes that it leaves: a number that was given to others since is not theirs."""
+"""How a training ended, in words; and the processes that it leaves: a number that was given to others since is not
+theirs."""
 
 import contextlib
 import json

@@ -1,4 +1,5 @@
-"""A run whose older rollouts were dropped, as a version with --logger.keep_rollouts left it, is read, replayed and resumed."""
+"""A run whose older rollouts were dropped, as a version with --logger.keep_rollouts left it, is read, replayed and
+resumed."""
 
 import json
 from types import SimpleNamespace

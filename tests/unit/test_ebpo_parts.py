@@ -167,8 +167,8 @@ def test_a_half_life_without_end_equals_the_whole_run():
 
 
 def released(rewards: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Baselines of `compute_ebpo_outcome_advantage`, as the authors' repository has it, in rationals: all moments are this
-    batch's, the divisors n, and μ_glob is the mean of the group means whatever the groups' sizes."""
+    """Baselines of `compute_ebpo_outcome_advantage`, as the authors' repository has it, in rationals: all moments are
+    this batch's, the divisors n, and μ_glob is the mean of the group means whatever the groups' sizes."""
     every = [reward for group in rewards for reward in group]
     means = [sum(group) / len(group) for group in rewards]
     sigma2, tau2 = population_variance(every), population_variance(means)

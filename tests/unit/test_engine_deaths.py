@@ -21,7 +21,10 @@ def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
         [-9], "ValueError: x"
     )
     assert deaths.describe_exit([-11], None) == "its EngineCore was ended by SIGSEGV"
-    log = "(EngineCore pid=3) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\nvllm.EngineDeadError: see above\n"
+    log = (
+        "(EngineCore pid=3) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\nvllm.EngineDeadError: "
+        "see above\n"
+    )
     assert deaths.describe_exit([1], deaths.last_error(log)) == (
         "its EngineCore ended with status 1: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB"
     )
@@ -31,7 +34,10 @@ def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
 
 
 def test_what_an_engine_prints_is_found_where_it_goes_to_a_file(tmp_path):
-    code = "import sys; from openrlhf_ebpo.generation.deaths import read_own_log; print('ValueError: x', file=sys.stderr); print(read_own_log())"
+    code = (
+        "import sys; from openrlhf_ebpo.generation.deaths import read_own_log; print('ValueError: x', "
+        "file=sys.stderr); print(read_own_log())"
+    )
     with open(tmp_path / "log", "w") as log:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=log, text=True)
     assert "ValueError: x" in done.stdout

@@ -1,4 +1,5 @@
-"""Responses of the engine as records of an evaluation: texts, lengths, ends; and the settings that it is started with."""
+"""Responses of the engine as records of an evaluation: texts, lengths, ends; and the settings that it is started
+with."""
 
 import copy
 import dataclasses

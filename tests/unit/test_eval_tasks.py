@@ -23,34 +23,98 @@ def text(number: int) -> str:
 
 # Each copy's columns, filled for question number i. The gold is always i.
 SCHEMAS = {
-    "HuggingFaceH4/aime_2024": ("aime24", 30, lambda i: {
-        "id": i, "problem": text(i), "solution": f"So \\boxed{{{i}}}.", "answer": f"{i:03d}", "url": "u", "year": "2024",
-    }),
-    "Maxwell-Jia/AIME_2024": ("aime24", 30, lambda i: {
-        "ID": f"2024-I-{i}", "Problem": text(i), "Solution": "Long.", "Answer": i,
-    }),
-    "math-ai/aime24": ("aime24", 30, lambda i: {"id": i, "problem": text(i), "solution": f"\\boxed{{{i}}}", "url": "u"}),
+    "HuggingFaceH4/aime_2024": (
+        "aime24",
+        30,
+        lambda i: {
+            "id": i,
+            "problem": text(i),
+            "solution": f"So \\boxed{{{i}}}.",
+            "answer": f"{i:03d}",
+            "url": "u",
+            "year": "2024",
+        },
+    ),
+    "Maxwell-Jia/AIME_2024": (
+        "aime24",
+        30,
+        lambda i: {
+            "ID": f"2024-I-{i}",
+            "Problem": text(i),
+            "Solution": "Long.",
+            "Answer": i,
+        },
+    ),
+    "math-ai/aime24": (
+        "aime24",
+        30,
+        lambda i: {"id": i, "problem": text(i), "solution": f"\\boxed{{{i}}}", "url": "u"},
+    ),
     "math-ai/aime25": ("aime25", 30, lambda i: {"problem": text(i), "answer": str(i), "id": str(i)}),
-    "yentinglin/aime_2025": ("aime25", 30, lambda i: {
-        "id": i, "problem": text(i), "answer": f"{i}^\\circ" if i == 7 else str(i), "solution": "Long.", "year": "2025",
-    }),
+    "yentinglin/aime_2025": (
+        "aime25",
+        30,
+        lambda i: {
+            "id": i,
+            "problem": text(i),
+            "answer": f"{i}^\\circ" if i == 7 else str(i),
+            "solution": "Long.",
+            "year": "2025",
+        },
+    ),
     "math-ai/amc23": ("amc23", 40, lambda i: {"id": i, "question": text(i), "answer": float(i), "url": "u"}),
     "a list of text": ("amc23", 40, lambda i: {"question": text(i), "answer": [f"{i}.0"]}),
-    "HuggingFaceH4/MATH-500": ("math500", 500, lambda i: {
-        "problem": text(i), "solution": "Long, \\boxed{nothing}.", "answer": str(i), "subject": "Algebra", "level": 1,
-        "unique_id": f"test/algebra/{i}.json",
-    }),
-    "Hothan/OlympiadBench": ("olympiadbench", 674, lambda i: {
-        "id": i, "question": text(i), "solution": ["Long."], "final_answer": [f"${i}$"], "context": None, "image_1": None,
-        "modality": "Text-only", "difficulty": "Competition", "is_multiple_answer": False, "unit": None,
-        "answer_type": "Numerical", "error": None, "question_type": "Open-ended", "subfield": "Algebra",
-        "subject": "Math", "language": "English",
-    }),
-    "Qwen2.5-Math's OlympiadBench": ("olympiadbench", 675, lambda i: {
-        "id": i, "subfield": "Algebra", "context": None, "question": text(i), "images": [], "final_answer": [str(i)],
-        "is_multiple_answer": False, "unit": None, "answer_type": "Numerical", "error": None,
-    }),
-}  # fmt: skip
+    "HuggingFaceH4/MATH-500": (
+        "math500",
+        500,
+        lambda i: {
+            "problem": text(i),
+            "solution": "Long, \\boxed{nothing}.",
+            "answer": str(i),
+            "subject": "Algebra",
+            "level": 1,
+            "unique_id": f"test/algebra/{i}.json",
+        },
+    ),
+    "Hothan/OlympiadBench": (
+        "olympiadbench",
+        674,
+        lambda i: {
+            "id": i,
+            "question": text(i),
+            "solution": ["Long."],
+            "final_answer": [f"${i}$"],
+            "context": None,
+            "image_1": None,
+            "modality": "Text-only",
+            "difficulty": "Competition",
+            "is_multiple_answer": False,
+            "unit": None,
+            "answer_type": "Numerical",
+            "error": None,
+            "question_type": "Open-ended",
+            "subfield": "Algebra",
+            "subject": "Math",
+            "language": "English",
+        },
+    ),
+    "Qwen2.5-Math's OlympiadBench": (
+        "olympiadbench",
+        675,
+        lambda i: {
+            "id": i,
+            "subfield": "Algebra",
+            "context": None,
+            "question": text(i),
+            "images": [],
+            "final_answer": [str(i)],
+            "is_multiple_answer": False,
+            "unit": None,
+            "answer_type": "Numerical",
+            "error": None,
+        },
+    ),
+}
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

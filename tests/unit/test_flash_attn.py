@@ -1,4 +1,5 @@
-"""Without flash-attn: attention is PyTorch's, what needs it is refused, padding has a stand-in, vLLM needs no FlashInfer."""
+"""Without flash-attn: attention is PyTorch's, what needs it is refused, padding has a stand-in, vLLM needs no
+FlashInfer."""
 
 import os
 import sys

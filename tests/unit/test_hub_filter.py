@@ -49,8 +49,18 @@ def table(**columns) -> bytes:
 
 def test_nothing_else_sends_files():
     """Of all calls of the Hub's client that send something, one is used, in one place."""
-    sending = {"create_commit", "create_commits_on_pr", "upload_file", "upload_folder", "upload_large_folder",
-               "push_to_hub", "preupload_lfs_files", "CommitOperationAdd", "save_pretrained_to_hub", "run_as_future"}  # fmt: skip
+    sending = {
+        "create_commit",
+        "create_commits_on_pr",
+        "upload_file",
+        "upload_folder",
+        "upload_large_folder",
+        "push_to_hub",
+        "preupload_lfs_files",
+        "CommitOperationAdd",
+        "save_pretrained_to_hub",
+        "run_as_future",
+    }
     found = {}
     for place in ("openrlhf_ebpo", "eval", "space"):
         for path in ROOT.joinpath(place).rglob("*.py"):
@@ -114,10 +124,26 @@ def test_private_things_in_every_kind_of_file_are_refused_and_not_repeated(at_ho
 
 @pytest.mark.parametrize(
     "path",
-    [".env", ".ssh/id_rsa.txt", "a/.hidden/x.json", "/etc/passwd", "../x.json", "id_rsa.pem", "core.1234", "x.zip",
-     "weights.npy", "notes.docx", "run.sh", "history.sqlite", "x\x1b[2J.zip", ".gitattributes",
-     "x.js.gz", "static/x.woff2", "static/vendor/x.tar.gz"],
-)  # fmt: skip
+    [
+        ".env",
+        ".ssh/id_rsa.txt",
+        "a/.hidden/x.json",
+        "/etc/passwd",
+        "../x.json",
+        "id_rsa.pem",
+        "core.1234",
+        "x.zip",
+        "weights.npy",
+        "notes.docx",
+        "run.sh",
+        "history.sqlite",
+        "x\x1b[2J.zip",
+        ".gitattributes",
+        "x.js.gz",
+        "static/x.woff2",
+        "static/vendor/x.tar.gz",
+    ],
+)
 def test_only_known_kinds_of_files_go(path):
     with pytest.raises(UsageError, match="is an unsupported file type") as caught:
         Publishable({path: b""})

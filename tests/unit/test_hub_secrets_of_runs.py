@@ -42,8 +42,19 @@ def push_run(run_dir, *flags):
     call(run_data, run_dir, "--repo", RUN, *flags)
 
 
-@pytest.mark.parametrize("place", ["run.json", "metrics.jsonl", "prior.json", "rollouts", "rollouts/step-000002.parquet",
-                                   "eval", "eval/default", "eval/default/aime24/step-000003/samples.parquet"])  # fmt: skip
+@pytest.mark.parametrize(
+    "place",
+    [
+        "run.json",
+        "metrics.jsonl",
+        "prior.json",
+        "rollouts",
+        "rollouts/step-000002.parquet",
+        "eval",
+        "eval/default",
+        "eval/default/aime24/step-000003/samples.parquet",
+    ],
+)
 def test_links_out_of_a_run_are_refused(tmp_path, hub, commands, place):
     run_dir = write_run(tmp_path)
     save_result(run_dir / "eval", "aime24", GOOD, 3)
@@ -56,9 +67,19 @@ def test_links_out_of_a_run_are_refused(tmp_path, hub, commands, place):
 
 def test_strangers_in_a_run_stay_and_are_named(tmp_path, hub, commands, capsys):
     run_dir = write_run(tmp_path)
-    for name in ("notes.txt", ".env", "rollouts/step-x.parquet", "rollouts/.step-000009.parquet", "superseded/secret",
-                 "failed_step-000012/report.json", "failed_step-000012.2/rollouts.parquet", "heartbeat.json",
-                 "training.lock", "notes.jsonl", "eval/default/aime24/step-000003/notes.txt"):  # fmt: skip
+    for name in (
+        "notes.txt",
+        ".env",
+        "rollouts/step-x.parquet",
+        "rollouts/.step-000009.parquet",
+        "superseded/secret",
+        "failed_step-000012/report.json",
+        "failed_step-000012.2/rollouts.parquet",
+        "heartbeat.json",
+        "training.lock",
+        "notes.jsonl",
+        "eval/default/aime24/step-000003/notes.txt",
+    ):
         (run_dir / name).parent.mkdir(exist_ok=True, parents=True)
         (run_dir / name).write_text("NEEDLE")
     push_run(run_dir)

@@ -120,7 +120,8 @@ def fetched(folder: Path, how: dict) -> str:
     """Steps of the run that the uploaded app itself gets from the Hub, and what it leaves out."""
     program = (
         "import sys\nsys.path.insert(0, 'package.zip')\n"
-        "from pathlib import Path\nfrom openrlhf_ebpo.space.hub import fetch\nfrom openrlhf_ebpo.run.run_log import read_metrics\n"
+        "from pathlib import Path\nfrom openrlhf_ebpo.space.hub import fetch\nfrom openrlhf_ebpo.run.run_log "
+        "import read_metrics\n"
         f"path, left_out = fetch({RUN!r}, Path('cache'))\nprint(len(read_metrics(path)), left_out)"
     )
     (folder / "look.py").write_text(program)

@@ -1,4 +1,5 @@
-"""Every way to the Hub and back, with the installed huggingface_hub and with the other major version that is allowed."""
+"""Every way to the Hub and back, with the installed huggingface_hub and with the other major version that is
+allowed."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""What a repeated command compares with the result or the progress that is there: every flag that the result depends on."""
+"""What a repeated command compares with the result or the progress that is there: every flag that the result depends
+on."""
 
 import argparse
 from pathlib import Path
@@ -15,8 +16,12 @@ IDENTITIES = {
     topics: topics.settings_of,
 }
 COMPARED = {
-    difficulty: "model reward agent n temperature top_p max_new_tokens max_len apply_chat_template input_template add_bos",
-    prepare: "input subset split revision prompt_column answer_column source_column template system validation seed format",
+    difficulty: (
+        "model reward agent n temperature top_p max_new_tokens max_len apply_chat_template input_template add_bos"
+    ),
+    prepare: (
+        "input subset split revision prompt_column answer_column source_column template system validation seed format"
+    ),
     score: "input task seconds",
     topics: "input model k seed text sort",
 }

@@ -1,5 +1,5 @@
-"""Every model of the launch scripts passes --dry_run, and the cluster scripts start what they say. What the methods set in
-each order: test_launch_methods.py."""
+"""Every model of the launch scripts passes --dry_run, and the cluster scripts start what they say. What the methods set
+in each order: test_launch_methods.py."""
 
 import contextlib
 import shlex
@@ -25,7 +25,8 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(place) -> dict:
-    """(model, method, order, G, GPU_GB) -> what the dry run said. One true call of run.sh is kept with them: "run.sh"."""
+    """(model, method, order, G, GPU_GB) -> what the dry run said. One true call of run.sh is kept with them:
+    "run.sh"."""
     cases = [(model, "ebpo", order, 4, 141) for model in MODELS for order in ("shuffle", "difficulty")]
     cases += [("qwen3_8b", "ebpo", "topic", group, 141) for group in GROUPS]
     cases += [(model, "grpo", "shuffle", 4, memory) for model in MODELS for memory in (141, 80)]

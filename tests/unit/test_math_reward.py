@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("grader")
 REWARDS = Path(pool_module.__file__).parent
 DAPO = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-    "$Answer (without quotes) where $Answer is the answer to the problem.\n\nAnswer: 7 is in \\boxed{7}. What is 6*7?\n\n"
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\nAnswer: 7 is in \\boxed{7}. What "
+    "is 6*7?\n\n"
     'Remember to put your answer on its own line after "Answer:".'
 )
 QWEN = f"<|im_start|>user\n{DAPO}<|im_end|>\n<|im_start|>assistant\n"

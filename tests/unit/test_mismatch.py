@@ -67,7 +67,8 @@ ROUNDING = 0.04  # nats: standard deviation of log p_trainer − log p_rollout i
 
 
 def differences(kl: float = 0.0, outlier: float | None = None) -> torch.Tensor:
-    """Of one step's tokens, between policies that are `kl` apart and computed in bf16; outlier: of one of the tokens."""
+    """Of one step's tokens, between policies that are `kl` apart and computed in bf16; outlier: of one of the
+    tokens."""
     moved = (2 * kl) ** 0.5 * RNG.standard_normal(TOKENS) - kl
     found = moved + ROUNDING * RNG.standard_normal(TOKENS)
     if outlier is not None:

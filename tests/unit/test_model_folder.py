@@ -287,8 +287,8 @@ assert whole and all(torch.equal(whole[name], found[name]) for name in whole)
 
 
 def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
-    """The promise behind `problems`: what lies next to the weights is never loaded, by transformers itself, in a process
-    as every one of a training begins."""
+    """The promise behind `problems`: what lies next to the weights is never loaded, by transformers itself, in a
+    process as every one of a training begins."""
     from openrlhf_ebpo.quickstart import tiny_model
 
     model = tmp_path / "model"

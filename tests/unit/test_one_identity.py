@@ -13,8 +13,10 @@ import contextlib, io, runpy, sys
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     {start}
 paths = [module.__file__ for name, module in sys.modules.items()
-         if name.startswith(("eval.", "openrlhf_ebpo.eval.", "ebpo_space", "openrlhf_ebpo.space")) and name != "__main__"]
-print(sorted(name for name in sys.modules if name.split(".")[0] in ("eval", "ebpo_space")), len(paths) - len(set(paths)), len(paths))
+         if name.startswith(("eval.", "openrlhf_ebpo.eval.", "ebpo_space",
+         "openrlhf_ebpo.space")) and name != "__main__"]
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("eval", "ebpo_space")),
+len(paths) - len(set(paths)), len(paths))
 """
 
 
@@ -28,7 +30,10 @@ def loaded(start: str) -> list[str]:
 
 
 def test_the_commands_of_a_checkout_end_in_the_installed_modules():
-    start = "    with contextlib.suppress(SystemExit):\n        runpy.run_module('eval.{}', run_name='__main__', alter_sys=True)"
+    start = (
+        "    with contextlib.suppress(SystemExit):\n        runpy.run_module('eval.{}', run_name='__main__', "
+        "alter_sys=True)"
+    )
     starts = ["sys.argv = ['x', '--help']", *map(start.format, ("run", "evaluation_report", "score"))]
     # python -m eval.run and a library user meet in the same classes
     starts.append("    from openrlhf_ebpo.eval import jobs, run")

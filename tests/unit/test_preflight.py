@@ -242,7 +242,10 @@ def test_a_package_that_a_reward_needs_is_named(good, monkeypatch):
     preflight.absolute_paths(args)
     monkeypatch.setattr(preflight, "BUILT_IN_NEEDS", {"math.py": ("no_such_package", "'openrlhf_ebpo[math]'")})
     assert refused(args) == [
-        "--reward.remote_url: no_such_package is not installed, which this reward needs: pip install 'openrlhf_ebpo[math]'"
+        (
+            "--reward.remote_url: no_such_package is not installed, which this reward needs: pip install "
+            "'openrlhf_ebpo[math]'"
+        )
     ]
 
 

@@ -25,7 +25,8 @@ from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, read_roll
 EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"
 EBPO = "--algo.advantage.ebpo"
 HALF_LIFE = (
-    f"error: {EBPO}.half_life is 9 and {EBPO}.history run: a number of prompts belongs to {EBPO}.history half_life, and to "
+    f"error: {EBPO}.half_life is 9 and {EBPO}.history run: a number of prompts belongs to {EBPO}.history "
+    f"half_life, and to "
     "no other"
 )
 ALL = f"5 steps, {5 * (M * G - 1)} responses"

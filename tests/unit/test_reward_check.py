@@ -36,7 +36,10 @@ def reward(tmp_path):
 
     def write(body: str):
         path = tmp_path / "reward.py"
-        text = "import os, time\ndef reward_func(queries, prompts, labels):\n    q, p, l = queries[0], prompts[0], labels[0]\n"
+        text = (
+            "import os, time\ndef reward_func(queries, prompts, labels):\n    q, p, l = queries[0], prompts[0], "
+            "labels[0]\n"
+        )
         path.write_text(f"{text}    {body}\n")
         return path
 
@@ -184,7 +187,8 @@ def test_some_unreadable_labels_are_a_warning_with_the_first_row(grader):
     found = labels.label_notices("--data.prompt_dataset d.jsonl", "label", ["1"] * 96 + ["", True, "\\frac{1}{", ""])
     assert len(found) == 1
     assert found[0].startswith(
-        "warning: --data.prompt_dataset d.jsonl: 4 of 100 labels (column 'label', --data.label_key) cannot be read as gold "
+        "warning: --data.prompt_dataset d.jsonl: 4 of 100 labels (column 'label', --data.label_key) cannot be "
+        "read as gold "
         "answers; the first in row 97: it has no gold answer"
     )
 

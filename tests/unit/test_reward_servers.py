@@ -1,4 +1,5 @@
-"""Reward servers that fail in every way: the cause reaches the sample, within one deadline. A real server on this machine."""
+"""Reward servers that fail in every way: the cause reaches the sample, within one deadline. A real server on this
+machine."""
 
 import asyncio
 import contextlib

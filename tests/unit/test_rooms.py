@@ -1,7 +1,7 @@
 """The rooms of the package, and which room may import which.
 
-A room is a folder of openrlhf_ebpo, eval/ or space/. The files are walked, not only the table: imports in functions and for
-type checkers count. Replacements in the rows of seams/ and commands, which are found by name, are not seen here.
+A room is a folder of openrlhf_ebpo, eval/ or space/. The files are walked, not only the table: imports in functions and
+for type checkers count. Replacements in the rows of seams/ and commands, which are found by name, are not seen here.
 """
 
 import ast
@@ -125,7 +125,8 @@ def test_the_table_allows_nothing_that_is_not_used():
 
 
 def test_folders_beside_the_package_are_imported_by_their_one_name():
-    """eval/ and space/ebpo_space/ are openrlhf_ebpo.eval and openrlhf_ebpo.space: a class that is loaded twice is two."""
+    """eval/ and space/ebpo_space/ are openrlhf_ebpo.eval and openrlhf_ebpo.space: a class that is loaded twice is
+    two."""
     folders = ("openrlhf_ebpo", "eval", "space", "tests", "benchmarks", "research", "scripts")
     files = [path for folder in folders for path in sorted(ROOT.joinpath(folder).rglob("*.py"))]
     names = {str(path.relative_to(ROOT)): set(imported("anything", path)) for path in files}
@@ -199,7 +200,8 @@ def test_an_import_against_the_table_is_found_wherever_it_stands(tmp_path):
     path = tmp_path / "run_log.py"
     path.write_text(
         "from openrlhf_ebpo import __version__, files\nimport ray.util\n"
-        "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_runs\n    import openrlhf_ebpo.eval.run\n"
+        "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_runs\n    import "
+        "openrlhf_ebpo.eval.run\n"
     )
     module = f"{PACKAGE}.run.run_log"
     found = set(imported(module, path))

@@ -1,4 +1,5 @@
-"""RunningEstimator, which the integrations of other trainers share: OpenRLHF's numbers, its state on disk, what it refuses."""
+"""RunningEstimator, which the integrations of other trainers share: OpenRLHF's numbers, its state on disk, what it
+refuses."""
 
 import json
 from pathlib import Path

@@ -139,9 +139,23 @@ def test_hostile_texts_do_not_take_long():
 
 
 @pytest.mark.parametrize(
-    "name", ["token", "api_key", "hub.api-key", "apiKey", "HF_TOKEN", "a.password", "Authorization", "x.client_secret",
-             "use_auth_token", "accessToken", "db_passwd", "credentials", "aws_secret_access_key"],
-)  # fmt: skip
+    "name",
+    [
+        "token",
+        "api_key",
+        "hub.api-key",
+        "apiKey",
+        "HF_TOKEN",
+        "a.password",
+        "Authorization",
+        "x.client_secret",
+        "use_auth_token",
+        "accessToken",
+        "db_passwd",
+        "credentials",
+        "aws_secret_access_key",
+    ],
+)
 def test_names_of_secrets(name):
     assert is_secret(name) and holds_secret(name, "anything")
     assert redacted({name: "short", "deep": {name: ["a", {"b": "c"}]}}) == {
@@ -151,9 +165,18 @@ def test_names_of_secrets(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["data.input_key", "data.label_key", "data.image_key", "data.output_key", "ckpt.best_metric_key",
-             "rollout.max_new_tokens", "data.tokenizer_chat_template", "a.monkey"],
-)  # fmt: skip
+    "name",
+    [
+        "data.input_key",
+        "data.label_key",
+        "data.image_key",
+        "data.output_key",
+        "ckpt.best_metric_key",
+        "rollout.max_new_tokens",
+        "data.tokenizer_chat_template",
+        "a.monkey",
+    ],
+)
 def test_names_that_only_look_like_one(name):
     assert not is_secret(name) and redacted({name: "prompt"}) == {name: "prompt"}
 

@@ -37,7 +37,8 @@ esac
 
 @pytest.fixture
 def machine(tmp_path):
-    """A folder `bin` that is all of PATH, and a checkout with the scripts. Returns a function that calls the quickstart."""
+    """A folder `bin` that is all of PATH, and a checkout with the scripts. Returns a function that calls the
+    quickstart."""
     bin = tmp_path / "bin"
     bin.mkdir()
     for tool in TOOLS:

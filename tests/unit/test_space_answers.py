@@ -1,4 +1,5 @@
-"""What the page says of one answer and of a group's answers: the arithmetic of the advantage, repetition, errors, order."""
+"""What the page says of one answer and of a group's answers: the arithmetic of the advantage, repetition, errors,
+order."""
 
 import re
 import shutil

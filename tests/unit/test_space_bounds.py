@@ -1,4 +1,5 @@
-"""Files of a run may hold anything: whatever the type of a column or a value, the page stays and says what it cannot show."""
+"""Files of a run may hold anything: whatever the type of a column or a value, the page stays and says what it cannot
+show."""
 
 import contextlib
 import datetime

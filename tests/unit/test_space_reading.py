@@ -20,7 +20,8 @@ EDGE = 3 * WHOLE // 8
 CHATML = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 1+1?<|im_end|>\n<|im_start|>assistant\n"
 LLAMA = (
     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
-    "<|start_header_id|>user<|end_header_id|>\n\nWhat is 1+1?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    "<|start_header_id|>user<|end_header_id|>\n\nWhat is "
+    "1+1?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
 )
 GEMMA = "<bos><start_of_turn>user\nWhat is 1+1?<end_of_turn>\n<start_of_turn>model\n"
 

@@ -37,9 +37,21 @@ def test_an_app_for_this_machine_answers_to_its_names(host):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.test", "evil.test:7860", "127.0.0.1.evil.test", "localhost.evil.test", "x@localhost", "[::1", "", None,
-             "localhost:7860, evil.test", "localhost:x", "[::1]x"]
-)  # fmt: skip
+    "host",
+    [
+        "evil.test",
+        "evil.test:7860",
+        "127.0.0.1.evil.test",
+        "localhost.evil.test",
+        "x@localhost",
+        "[::1",
+        "",
+        None,
+        "localhost:7860, evil.test",
+        "localhost:x",
+        "[::1]x",
+    ],
+)
 def test_an_app_for_this_machine_refuses_other_names_which_may_point_here(host):
     """DNS rebinding: another site's name that now means 127.0.0.1, so that its page may read what it asks for."""
     status, _, body = asyncio.run(ask(Gate(empty, hosts=LOOPBACK), "/", host=host))
@@ -48,9 +60,16 @@ def test_an_app_for_this_machine_refuses_other_names_which_may_point_here(host):
 
 
 @pytest.mark.parametrize(
-    ("host", "space", "expected"), [("127.0.0.1", "", LOOPBACK), ("localhost", "", LOOPBACK), ("::1", "", LOOPBACK),
-                                    ("0.0.0.0", "", None), ("gpu7.lab", "", None), ("127.0.0.1", "me/app", None)]
-)  # fmt: skip
+    ("host", "space", "expected"),
+    [
+        ("127.0.0.1", "", LOOPBACK),
+        ("localhost", "", LOOPBACK),
+        ("::1", "", LOOPBACK),
+        ("0.0.0.0", "", None),
+        ("gpu7.lab", "", None),
+        ("127.0.0.1", "me/app", None),
+    ],
+)
 def test_whoever_names_another_address_is_found_by_any_name(monkeypatch, host, space, expected):
     monkeypatch.setenv("SPACE_ID", space)
     assert hosts_of(host) == expected

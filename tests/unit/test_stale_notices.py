@@ -96,7 +96,8 @@ def test_other_variants_of_ebpo_are_centred(notices, settings):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_an_estimator_declares_is_what_it_does(name):
-    """Failures with long scores and few successes: a centred estimator's mean advantage is about 0 or below, another's is not."""
+    """Failures with long scores and few successes: a centred estimator's mean advantage is about 0 or below, another's
+    is not."""
     rng = np.random.default_rng(0)
     rewards = (rng.random((256, 4)) < 0.2).astype(float)
     ids = [str(m) for m in range(256)]

@@ -1,4 +1,5 @@
-"""The process around a training records how it ended. The training is a stand-in; tests/integration has the real one."""
+"""The process around a training records how it ended. The training is a stand-in; tests/integration has the real
+one."""
 
 from __future__ import annotations
 
@@ -299,7 +300,8 @@ def test_what_is_to_outlive_the_training_does(start):
 
 
 def test_what_was_there_before_the_command_is_not_its_to_end(start, tmp_path):
-    """A shell that becomes the command, by `exec` or as the entry of a container, leaves it its children: `ray start`."""
+    """A shell that becomes the command, by `exec` or as the entry of a container, leaves it its children: `ray
+    start`."""
     shell = ("bash", "-c", f'(sleep 600 & sleep 600) >/dev/null 2>&1 & echo $! > {tmp_path}/shell; exec "$@"', "bash")
     command = start("completes+orphan", prefix=shell).ready()
     earlier = find(int((tmp_path / "shell").read_text()))

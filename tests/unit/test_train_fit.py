@@ -212,7 +212,10 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
         (
             [Sample([1], True, 0.0, None, {"math_no_answer": 1.0, "math_timeout": 0.0})] * 4,
             [
-                "sample: 0 of 4 have an answer that the reward reads; 0 of 4 pass, mean reward 0; 4 of 4 cut at 8 tokens",
+                (
+                    "sample: 0 of 4 have an answer that the reward reads; 0 of 4 pass, mean reward 0; 4 of 4 cut at "
+                    "8 tokens"
+                ),
                 "the reward's own measures, on average: math_timeout 0",
                 "warning: no answer is in the form that the reward reads. Ask for it",
             ],

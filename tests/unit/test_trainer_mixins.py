@@ -1,5 +1,5 @@
-"""The rules of our own parts in TRL's and verl's trainers, on stand-ins with their signatures, which test_trainer_hooks.py compares
-with the published packages. tests/integrations/ runs the real trainers."""
+"""The rules of our own parts in TRL's and verl's trainers, on stand-ins with their signatures, which
+test_trainer_hooks.py compares with the published packages. tests/integrations/ runs the real trainers."""
 
 import importlib
 import sys

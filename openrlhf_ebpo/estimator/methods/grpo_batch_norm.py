@@ -8,10 +8,11 @@ from openrlhf_ebpo.estimator.shrinkage import group_mean, standardise
 
 
 class GRPOBatchNorm(GroupEstimator):
-    """A = (r − μ_m) / (s + 1e-6) with the sample standard deviation s of all r − μ_m of the batch, one value a response.
+    """A = (r − μ_m) / (s + 1e-6) with the sample standard deviation s of all r − μ_m of the batch, one value a
+    response.
 
-    EBPO with S = 0, and one of the baselines of that paper's later revision (arXiv 2602.05165): what is left of EBPO's gain
-    against it is not its normalisation's. OpenRLHF's `reinforce_baseline` standardises over tokens instead.
+    EBPO with S = 0, and one of the baselines of that paper's later revision (arXiv 2602.05165): what is left of EBPO's
+    gain against it is not its normalisation's. OpenRLHF's `reinforce_baseline` standardises over tokens instead.
     """
 
     def step(self, batch: Batch, state: dict) -> Step:

@@ -18,16 +18,16 @@ class JamesStein(GroupEstimator):
     """b_ij = (1 − λ_i)·μ_i^{−j} + λ_i·μ_{−i}, A = r − b, not normalised.
 
     μ_i^{−j}: mean of the group's other responses. μ_{−i}: mean of the other prompts' means.
-    λ_i = (n − 1)/n · v_{−i} / (v_{−i} + s_{−i}) with n prompts; v_{−i}: mean of s²_k/m_k over the other prompts (s² unbiased, m
-    responses); s_{−i}: variance (divisor n − 1, their number) of the other prompts' means. So b_ij does not depend on r_ij, and
-    the gradient stays unbiased.
+    λ_i = (n − 1)/n · v_{−i} / (v_{−i} + s_{−i}) with n prompts; v_{−i}: mean of s²_k/m_k over the other prompts (s²
+    unbiased, m responses); s_{−i}: variance (divisor n − 1, their number) of the other prompts' means. So b_ij does not
+    depend on r_ij, and the gradient stays unbiased.
 
-    Zeng et al., "Shrinking the Variance: Shrinkage Baselines for RLVR", arXiv 2511.03710, equations 10 and 13 to 16 of v1. The
-    authors' code is not released, and the paper's own text was not at hand: formulas and numbers are from two independent accounts
-    of it that agree.
+    Zeng et al., "Shrinking the Variance: Shrinkage Baselines for RLVR", arXiv 2511.03710, equations 10 and 13 to 16 of
+    v1. The authors' code is not released, and the paper's own text was not at hand: formulas and numbers are from two
+    independent accounts of it that agree.
 
-    Chosen here: n counts the prompts with a valid response. Prompts with one response tell nothing about v; their own baseline is
-    μ_{−i}. λ = 0 if v and s both vanish, or without another prompt.
+    Chosen here: n counts the prompts with a valid response. Prompts with one response tell nothing about v; their own
+    baseline is μ_{−i}. λ = 0 if v and s both vanish, or without another prompt.
     """
 
     def step(self, batch: Batch, state: dict) -> Step:

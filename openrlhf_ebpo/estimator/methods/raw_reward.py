@@ -11,8 +11,9 @@ from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON
 class RawReward(Estimator):
     """A = (r − f) / (sqrt(mean (r − f)²) + 1e-6) with the reward f of a failure, over the batch's valid responses.
 
-    REINFORCE without a baseline (Williams 1992). With rewards 1 and 0 only successes are trained on, as in RAFT (Xiong et al., "A
-    Minimalist Approach to LLM Reasoning: from Rejection Sampling to Reinforce", arXiv 2504.11343), which has no scale.
+    REINFORCE without a baseline (Williams 1992). With rewards 1 and 0 only successes are trained on, as in RAFT (Xiong
+    et al., "A Minimalist Approach to LLM Reasoning: from Rejection Sampling to Reinforce", arXiv 2504.11343), which has
+    no scale.
 
     Chosen here: a failure is zero whatever --reward value it has; all rewards equal: A = 0.
     """

@@ -1,7 +1,7 @@
 """Everything that only a machine without CUDA needs, and nothing else. Never imported with a CUDA torch.
 
-OpenRLHF names CUDA in about 60 lines; they come down to the rows in cpu_replacements.py, and a way to carry weights into vLLM's
-CPU backend.
+OpenRLHF names CUDA in about 60 lines; they come down to the rows in cpu_replacements.py, and a way to carry weights
+into vLLM's CPU backend.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ WORKER_ENV = {
 
 
 def prepare_process() -> None:
-    """Let vLLM be imported without its corrections of torch's compiler, which is off here: they alone import all of it, over
-    a second of a process. Idempotent."""
+    """Let vLLM be imported without its corrections of torch's compiler, which is off here: they alone import all of it,
+    over a second of a process. Idempotent."""
     sys.modules.setdefault("vllm.env_override", ModuleType("vllm.env_override"))
 
 

@@ -104,7 +104,8 @@ def _menus(protocols: Sequence[str], checkpoints: Sequence[str], searchable: boo
 NO_RESULTS = empty(
     "No evaluation results",
     HTML(
-        "Evaluate the checkpoints of a run: <code>openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime24,aime25</code>"
+        "Evaluate the checkpoints of a run: <code>openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks "
+        "aime24,aime25</code>"
     ),
     "The results appear here as they are written.",
 )
@@ -129,13 +130,17 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[di
     return [
         {
             "title": "Checkpoints",
-            "note": "pass@1 by training step; step 0 is the base model. Bars: 95 % over questions. The numbers are at the last step.",
+            "note": (
+                "pass@1 by training step; step 0 is the base model. Bars: 95 % over questions. The numbers are at "
+                "the last step."
+            ),
             "kind": "two",
             "panels": by_step,
         },
         {
             "title": "pass@k",
-            "note": "The chance that at least one of k samples is right. Solid: the last checkpoint of a run, with its 95 % band "
+            "note": "The chance that at least one of k samples is right. Solid: the last checkpoint of a run, with its "
+            "95 % band "
             "over questions; dotted: the first. The numbers are at k = 1.",
             "kind": "two",
             "panels": by_k,

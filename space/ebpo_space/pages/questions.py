@@ -63,7 +63,8 @@ def render(
     )
     return {
         "questions": html(
-            '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each checkpoint of the '
+            '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each '
+            "checkpoint of the "
             "table. Choose a question to read its samples.</p>{}{}{}<ol>{}</ol></section>",
             *(_orders(orders, by), _heads(tasks, task, across, page, max(pages, 1)), none, items),
         )
@@ -195,7 +196,8 @@ def _samples(
     if question is None:
         return HTML()
     return html(
-        '<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" {}>Close</button>'
+        '<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" '
+        "{}>Close</button>"
         '</span></header><section class="prompt">{}'
         '<p class="label"><small>expected</small> <code>{}</code></p></section>{}</article>',
         *(

@@ -23,7 +23,8 @@ from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 
 KEYS = (
-    "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer · "
+    "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and "
+    "previous answer · "
     "<kbd>n</kbd> <kbd>p</kbd> next and previous hit</p>"
 )
 

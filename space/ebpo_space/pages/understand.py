@@ -13,9 +13,12 @@ from ..picture import Drawn, picture
 from ..text import HTML, html, joined
 
 INTRO = HTML(
-    "For each prompt the policy writes G answers, its group; a right one gets reward 1, a wrong one 0. An answer’s advantage is its "
-    "reward minus a baseline. The group’s own mean μ is a noisy baseline, and no signal at all where all answers are alike. EBPO "
-    "(empirical Bayes policy optimisation) moves it towards the mean of all rewards so far, μ<sub>glob</sub>, the more, the noisier a "
+    "For each prompt the policy writes G answers, its group; a right one gets reward 1, a wrong one 0. An "
+    "answer’s advantage is its "
+    "reward minus a baseline. The group’s own mean μ is a noisy baseline, and no signal at all where all "
+    "answers are alike. EBPO "
+    "(empirical Bayes policy optimisation) moves it towards the mean of all rewards so far, μ<sub>glob</sub>, "
+    "the more, the noisier a "
     "group’s mean is (σ²/G) and the less prompts differ (τ²)."
 )
 PARAMETERS = {
@@ -58,7 +61,8 @@ def story(view: dict) -> HTML:
     drawn = picture(Drawn(mean, baseline, shrinkage, prior, view["within"], view["between"], size))
     dots = joined(html('<i class="{}"></i>', "hit" if i < right else "miss") for i in range(size))
     return html(
-        '<section class="story"><div class="head"><div class="dots" role="img" aria-label="{} of {} answers right">{}</div>'
+        '<section class="story"><div class="head"><div class="dots" role="img" aria-label="{} of {} answers '
+        'right">{}</div>'
         '<p>{}</p><p class="formula"><span>S = (σ²/G) / (σ²/G + τ²) = <b>{}</b></span>'
         "<span>V = (1 − S)·μ + S·μ<sub>glob</sub> = <b>{}</b></span></p></div>{}</section>",
         *(right, size, dots, _sentence(size, right, baseline), number(shrinkage), number(baseline), drawn),
@@ -68,7 +72,8 @@ def story(view: dict) -> HTML:
 def _sentence(size: int, right: int, baseline: float) -> str:
     if 0 < right < size:
         return (
-            f"{right} of {size} answers right. Right ones get r − V = {signed(1 - baseline)}, wrong ones {signed(-baseline)}, "
+            f"{right} of {size} answers right. Right ones get r − V = {signed(1 - baseline)}, wrong ones "
+            f"{signed(-baseline)}, "
             "before EBPO standardises over the batch."
         )
     kind, gained = ("right", 1 - baseline) if right else ("wrong", -baseline)

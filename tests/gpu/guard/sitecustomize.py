@@ -1,7 +1,7 @@
 """In every Python process that has this folder on PYTHONPATH: openrlhf_ebpo's CPU backend cannot be imported.
 
-A training that ends with it installed has not used that backend in any process: not in the driver, nor in Ray's workers, nor in
-vLLM's. Each process that stood guard adds its number to the file in OPENRLHF_EBPO_GUARD.
+A training that ends with it installed has not used that backend in any process: not in the driver, nor in Ray's
+workers, nor in vLLM's. Each process that stood guard adds its number to the file in OPENRLHF_EBPO_GUARD.
 """
 
 import os
