@@ -34,11 +34,14 @@ def token_returns(
     """
     values = values.to(torch.float32)
     if kl is None:
-        # Floats (exact up to 2^24 tokens) that turn in place into 1 up to the last action and 0 after it, then into
-        # the result: half the time of torch.where. + 0.0 makes 0 of the -0.0 of negative values.
         numbers = torch.arange(1, action_mask.size(1) + 1, dtype=torch.float32, device=action_mask.device)
         last = (action_mask * numbers).amax(1, keepdim=True)
-        return numbers.repeat(len(values), 1).le_(last).mul_(values[:, None]).add_(0.0), values
+        # In place, this takes half the time of torch.where. Numbers are exact up to 2^24 tokens.
+        returns = numbers.repeat(len(values), 1)
+        returns.le_(last)  # 1 up to the last action, 0 after it
+        returns.mul_(values[:, None])
+        returns.add_(0.0)  # turns the -0.0 of negative values into 0
+        return returns, values
     rewards = (-kl_coef * kl).scatter_add_(1, last_action(action_mask), values[:, None].to(kl.dtype))
     totals = rewards.sum(-1)
     returns = rewards.mul_(action_mask).flip(1).cumsum_(1).flip(1)
