@@ -173,7 +173,7 @@ def test_a_checkpoint_without_its_prior_or_with_anothers_is_refused():
     assert Resumed(packed).load_checkpoint_states_or_default() is packed
     for message, states, settings in (
         ("prior.json in the client states of checkpoints", {"global_step": 2}, {}),
-        ("belongs to another estimator", packed, {"preset": "corrected"}),
+        ("belongs to another estimator", packed, {"within_variance": "within"}),
     ):
         with pytest.raises(ReportedError, match=message):
             Resumed(states, **settings).load_checkpoint_states_or_default()

@@ -204,7 +204,7 @@ def look_up(word: str) -> str:
         ("gae", {"estimator": "gae"}),
         ("Did you mean ebpo", {"estimator": "ebop"}),
         ("presett", {"settings": {"presett": "paper"}}),
-        ("tools do not allow", {"settings": {"preset": "robust"}, "tools": [look_up]}),
+        ("tools do not allow", {"estimator": "ebpo.robust", "tools": [look_up]}),
         ("normalize_then_sum", {"multi_objective_aggregation": "normalize_then_sum"}),
     ],
 )
