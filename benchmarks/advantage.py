@@ -240,6 +240,7 @@ def advantage_stage(
     count = sum(len(e.index) for e in experiences)
     # as make_experience_batch leaves them
     maker._errors, maker._clusters = [""] * count, [f"cluster {7 * (i // samples) % CLUSTERS}" for i in range(count)]
+    maker.unread = []
     measured = [row for e in experiences for row in e.action_log_probs][
         : at_once(int(experiences[0].total_length.max()))
     ]

@@ -44,7 +44,7 @@ __all__ = [
 
 MAX_PARTS = 100  # of a list that is compared in any order
 NOT_AN_ANSWER = re.compile(r"####|^\[\s*[\"']")  # a solution with its answer at the end, a list of texts
-CUT_OFF = re.compile(r"\n.*\n|(?:[-+*/^_=<>&]|\\(?:frac|sqrt|cdot|times|le|ge|cup|cap))\s*$")
+CUT_OFF = re.compile(r"\n.*\n|(?:[-+*/^_=<>&\\]|\\(?:frac|sqrt|cdot|times|le|ge|cup|cap))\s*$")
 
 WARM_UP = (
     (r"\frac{1}{2}", "0.3"),

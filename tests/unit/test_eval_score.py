@@ -129,7 +129,7 @@ def test_rows_that_cannot_be_scored_are_named_and_the_others_are_scored(scored):
     found, printed = scored(rows)
     assert [row["correct"] for row in found] == [True] + [False] * 6 + [True] + [False] * 4
     kinds = [row["error"] and row["error"].partition(":")[0] for row in found]
-    assert kinds == [None, "gold", "gold", "row", None, "row", "row", None, "gold", "gold", "row", "gold"]
+    assert kinds == [None, "gold", "gold", "row", None, "row", "row", None, "gold", "gold", "row", "row"]
     assert "2 of 3 correct (66.7%), 1 without an answer" in printed
     assert "9 rows cannot be scored" in printed and max(map(len, printed.splitlines())) < 300
     assert "row 2: gold: math-verify cannot read the gold answer '\\\\frac{1'" in printed
