@@ -104,8 +104,8 @@ def _menus(protocols: Sequence[str], checkpoints: Sequence[str], searchable: boo
 NO_RESULTS = empty(
     "No evaluation results",
     HTML(
-        "Evaluate the checkpoints of a run: <code>openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks "
-        "aime24,aime25</code>"
+        "Evaluate the checkpoints of a run: <code>openrlhf-ebpo eval "
+        "--checkpoints runs/ebpo/run --tasks aime24,aime25</code>"
     ),
     "The results appear here as they are written.",
 )
