@@ -150,8 +150,8 @@ def test_the_last_of_quick_clicks_counts(visit):
     page.wait_for_selector(".answer")
     page.evaluate("[3, 1, 4, 2].forEach(i => document.querySelectorAll('.groups li button')[i].click())")
     page.wait_for_function(  # the address is ahead of the answers, and each of them is shown as it comes
-        "() => location.search.includes('at=40.2') && document.querySelector('.group "
-        "h2')?.innerText.includes('group 2')"
+        "() => location.search.includes('at=40.2') && "
+        "document.querySelector('.group h2')?.innerText.includes('group 2')"
     )
     page.wait_for_timeout(1000)  # no earlier answer comes after it
     assert "group 2" in page.locator(".group h2").inner_text()
@@ -350,9 +350,10 @@ def test_a_hostile_run_is_shown_and_does_nothing(visit):
     assert page.evaluate("document.elementFromPoint(60, 30).closest('.masthead, .top-row') !== null"), "covered"
 
 
-HARM = """document.querySelectorAll('.own script, .own iframe, .own img, .own link, .own style, .own a,
-.own base').length
-    + document.querySelectorAll('[onerror], [onload], [onfocus]').length"""
+HARM = (
+    "document.querySelectorAll('.own :is(script, iframe, img, link, style, a, base)').length"
+    " + document.querySelectorAll('[onerror], [onload], [onfocus]').length"
+)
 
 
 def notice(page) -> str:

@@ -29,7 +29,6 @@ def write(path, text: str) -> str:
         ({"reward__timeout": "nan"}, "--reward.timeout is nan"),
         ({"reward__memory": -1}, "--reward.memory is -1; give megabytes, or 0 for no limit"),
         ({"reward__workers": 0}, "--reward.workers is 0; give 1 or more"),
-        ({"reward__remote_url": "reasoning_gym"}, "row 1: 'a' is not an entry of reasoning-gym"),
         ({"logger__rollouts_every": 0}, "--logger.rollouts_every is 0"),
         ({"algo__advantage__ebpo__init_prior": "{tmp}/no.json"}, "init_prior {tmp}/no.json: no such file"),
         ({"algo__advantage__ebpo__init_prior": "{tmp}/broken.py"}, "cannot be read as a prior"),

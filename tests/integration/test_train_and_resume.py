@@ -35,6 +35,8 @@ HELD = """
 import os, time
 unheld, of_the_second_run = reward_func, os.path.exists({killed!r})
 def reward_func(queries, *args, **kwargs):
+    if not os.path.exists({run_json!r}):  # the check of the reward before the start
+        return unheld(queries, *args, **kwargs)
     with open({asked!r}, "ab") as file:
         file.write(b"." * len(queries))
     if os.path.getsize({asked!r}) > {most} and not of_the_second_run:
@@ -49,7 +51,8 @@ def story(train, command, method_flags, curriculum, workshop, tmp_path_factory):
     step 6."""
     output = tmp_path_factory.mktemp("killed_and_resumed")
     run_dir, killed = output / "model" / "run", output / "killed"
-    held = HELD.format(asked=str(output / "asked"), most=BEFORE_STEP_4, killed=str(killed))
+    paths = {"asked": str(output / "asked"), "killed": str(killed), "run_json": str(run_dir / "run.json")}
+    held = HELD.format(most=BEFORE_STEP_4, **paths)
     (output / "reward.py").write_text((workshop / "reward.py").read_text() + held)
     argv = command(
         output,
