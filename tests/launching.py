@@ -7,10 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.numpy import save_file
 
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
@@ -93,17 +91,28 @@ def dry_runs(argvs: list[list[str]]) -> list[dict]:
     raise AssertionError(f"the process of dry runs ended with status {process.wait()}; its errors stand above")
 
 
+def write_sparse_weights(path: Path, layers: int, number: int) -> None:
+    """Write a file of a billion weights a layer that takes no room on the disk; `number` tells files apart."""
+    size = 2 * 10**9
+    header = {
+        f"layers.{i}.w": {"dtype": "BF16", "shape": [10**9], "data_offsets": [i * size, (i + 1) * size]}
+        for i in range(layers)
+    }
+    packed = json.dumps({"__metadata__": {"number": str(number)}, **header}).encode()
+    with open(path, "wb") as file:
+        file.write(len(packed).to_bytes(8, "little") + packed)
+        file.truncate(file.tell() + layers * size)
+
+
 def furnish(root: Path) -> Path:
-    """models/NAME as published, with one number a layer and a tiny tokenizer; data/ as `openrlhf-ebpo data` leaves
-    it."""
+    """Write models/NAME as published, with sparse weights and a tiny tokenizer; data/ as `openrlhf-ebpo data` does."""
     for number, name in enumerate(MODELS):
         tokenizer = build_tokenizer([row["prompt"] for row in ROWS])
         if name != "llama3_1_8b":
             tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
         tokenizer.save_pretrained(root / "models" / name)
         (root / "models" / name / "config.json").write_text(json.dumps(PUBLISHED[name]))
-        layers = {f"layers.{layer}.w": np.full(1, number) for layer in range(PUBLISHED[name]["num_hidden_layers"])}
-        save_file(layers, root / "models" / name / "model.safetensors")
+        write_sparse_weights(root / "models" / name / "model.safetensors", PUBLISHED[name]["num_hidden_layers"], number)
     (root / "data").mkdir()
     rows = pa.Table.from_pylist(ROWS)
     for name in ("train", "validation", "topic_order", "topic_order_release"):

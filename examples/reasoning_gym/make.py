@@ -1,12 +1,11 @@
 """Write tasks of reasoning-gym as JSON lines that training reads, and held-out ones to NAME.validation.jsonl.
 
-  python examples/reasoning_gym/make.py chain_sum --settings '{"max_terms": 3}' --size 2000 --validation 200 --output
-  sums.jsonl openrlhf-ebpo train --data.prompt_dataset sums.jsonl --data.input_key prompt --data.label_key label \\
+  python examples/reasoning_gym/make.py chain_sum --settings '{"max_terms": 3}' --size 200 --output sums.jsonl
+  openrlhf-ebpo train --data.prompt_dataset sums.jsonl --data.input_key prompt --data.label_key label \\
       --reward.remote_url examples/reasoning_gym/reward.py --eval.dataset sums.validation.jsonl ...
 
 Columns: prompt (the question in --template), question, answer, datasource, and label, with which reward.py grades. No
-question is there twice. Needs `pip install reasoning-gym==0.1.25`; its GALLERY.md lists the kinds of tasks and their
-settings.
+question is there twice. Needs `pip install reasoning-gym==0.1.25`; its GALLERY.md lists tasks and settings.
 """
 
 import argparse

@@ -1,5 +1,4 @@
-"""reasoning-gym's own scorers as a reward, full marks or nothing; labels are make.py's. Some scorers run the answer as
-Python."""
+"""reasoning-gym's own scorers as a reward, full marks or nothing. Some scorers run the answer as Python."""
 
 import functools
 import json

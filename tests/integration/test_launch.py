@@ -142,7 +142,9 @@ def test_a_run_whose_rewards_all_fail_stops_with_the_reason(train, command, tmp_
 
 
 def test_a_cluster_with_too_few_gpus_is_named_and_claims_no_run_directory(train, command, tmp_path):
-    output = train(command(tmp_path, actor__num_gpus_per_node=8, rollout__micro_batch_size=4)).fail()
+    output = train(
+        command(tmp_path, actor__num_gpus_per_node=8, train__micro_batch_size=4, rollout__micro_batch_size=4)
+    ).fail()
     assert "needs 9 GPUs" in output and "has 6 GPUs" in output and "ray start" in output
     assert not (tmp_path / "model" / "run").exists()
 

@@ -95,12 +95,8 @@ def test_an_optimizer_step_has_128_prompts_at_every_group_size(group, accepted):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("memory", [141, 80])
-def test_what_training_needs_fits_the_gpu(model, memory, answers, accepted):
+def test_a_dynamic_batch_holds_the_longest_sequence(model, memory, accepted):
     args = accepted(model, "grpo", "shuffle", 4, memory)
-    notices = answers[model, "grpo", "shuffle", 4, memory]["notices"]
-    needed = int(notices.split("GPUs: about ")[1].split(" GB")[0])
-    assert 20 < needed < 0.85 * memory and "and on top about" in notices
-    assert "GB of a GPU" not in notices
     assert args["train"]["max_tokens_per_gpu"] >= args["data"]["max_len"]  # else one sequence is more than is planned
 
 
@@ -109,7 +105,6 @@ def test_run_sh_itself_with_dry_run(answers):
     assert returncode == 0, errors
     assert "qwen3_8b-ebpo-g4-topic: prompts by topic" in output
     assert "0 steps a pass over 8 prompts, 8 of which fill no optimizer step" in output
-    assert "8.19 B parameters" in output
     assert "dry run: flags, files and settings are fine" in output
 
 
