@@ -6,8 +6,7 @@ size that gradient_variance.py measures: how many of Dr. GRPO's batches one batc
 (lab/variance_formulas.py).
 
     python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
-    python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions next to the
-    measurements
+    python research/kappa.py --compare docs/results/kappa.json --plot kappa.png     predictions and measurements
     python research/kappa.py --model runs/smollm2/model --tasks 60 --output runs/smollm2_kappa      a language model's κ
     python research/kappa.py --model docs/results/kappa_smollm2_sums.json                   the same from saved scores
 

@@ -10,8 +10,7 @@ without a network, put its folder at `model` in --output.
     python research/learning_smollm2.py --minutes 120 --output runs/smollm2             as many of them as fit
     python research/learning_smollm2.py --table --export docs/results/learning_smollm2.json --output runs/smollm2
     python research/learning_smollm2.py --responses 128 --groups 2 4 --output runs/sums              for one GPU
-    python research/learning_smollm2.py --tiny --seeds 1 --output runs/tiny      does it all run? A model with random
-    weights
+    python research/learning_smollm2.py --tiny --seeds 1 --output runs/tiny      does it all run? With random weights
 
 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 in front of it make a step on two cores 1.5 times as fast, and
 take 14 GB for the policy instead of 8 (docs/start.md).

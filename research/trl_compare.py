@@ -7,8 +7,7 @@ Before and after it the held-out tasks are answered 8 times each at temperature 
 seeds.
 
     python research/trl_compare.py --check --output runs/trl      minutes: versions, and both presets killed and resumed
-    python research/trl_compare.py --model MODEL --tasks tasks.jsonl --reward reward.py --output runs/trl   repeat to
-    resume
+    python research/trl_compare.py --model MODEL --tasks FILE --reward reward.py --output runs/trl     repeat to resume
     python research/trl_compare.py --table --output runs/trl           the table of what is there
     python research/trl_compare.py --export FILE --output runs/trl     and one JSON of its records
 

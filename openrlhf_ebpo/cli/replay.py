@@ -7,8 +7,7 @@ training may be replayed.
 
   openrlhf-ebpo replay runs/quickstart/arms/ebpo/run                                check the run
   openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator group_norm         what GRPO would have given
-  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator ebpo.corrected     what EBPO would have given with
-    other parts
+  openrlhf-ebpo replay runs/quickstart/arms/ebpo/run --estimator ebpo.corrected     with other parts of EBPO
 
 The table compares the advantages that training used (logged) with the replayed ones:
   mean |diff|   mean of |replayed - logged|
