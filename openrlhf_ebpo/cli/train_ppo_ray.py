@@ -26,16 +26,17 @@ from openrlhf_ebpo.estimator import flags as estimator_flags
 from openrlhf_ebpo.estimator import presets, registry
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.generation import arguments
-from openrlhf_ebpo.hub import resume as hub_resume
 from openrlhf_ebpo.hub import settings as hub_flags
-from openrlhf_ebpo.hub import training as hub
+from openrlhf_ebpo.hub.resume import pull_start
+from openrlhf_ebpo.hub.settings import HubSettings
+from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.rewards.pool import close_shared_pools
 from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.custom_metrics import read_entries
-from openrlhf_ebpo.run.resume import CheckpointError, Search
-from openrlhf_ebpo.run.run_log import RunDirectoryError, check_run_dir, read_metrics
+from openrlhf_ebpo.run.resume import CheckpointError, Search, groups, newest_complete
+from openrlhf_ebpo.run.run_log import RunDirectoryError, check_run_dir, read_metrics, read_run
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
@@ -120,18 +121,43 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     restarts.apply_restart(vars(flat))
     remote_code.trust(flat)
     del flat.trust_remote_code
-    hub_flags.check_flags(vars(flat))
-    if vars(flat)["hub.resume_from"]:
-        run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what comes from the Hub is put there
-    notices = hub_resume.resolve_resume(vars(flat))
+    hub = HubSettings.from_flags(vars(flat))
+    hub.check(vars(flat)["ckpt.save_steps"], vars(flat)["ckpt.save_hf"])
+    notices = resume_from_hub(hub, vars(flat)) if hub.resume_from else []
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
     train_checks.check_before_imports(vars(flat), stored_argv)
     metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
-    notices += hub_flags.check_access(vars(flat))
+    resumes = vars(flat)["ckpt.load_enable"] and not flat.force
+    run = read_run(Path(vars(flat)["logger.run_dir"])) if resumes else None
+    notices += hub.check_access(run or {}, vars(flat)["actor.model_name_or_path"])
     if flat.assume_cuda is None:
         notices += machine.training_notices(vars(flat))
     return notices, stored_argv, metrics
+
+
+def resume_from_hub(hub: HubSettings, values: dict) -> list[str]:
+    """Pull --hub.resume_from and set the flags that name its files, in place; returns notices.
+
+    Raises:
+        UsageError: it cannot be pulled, or clashes with other flags.
+    """
+    wanted, model, prefix = hub.resume_from, values["actor.model_name_or_path"], "algo.advantage.ebpo."
+    if model:
+        raise UsageError(
+            f"--hub.resume_from {wanted} and --actor.model_name_or_path {model} both name the weights to start from: "
+            "give one of them"
+        )
+    ckpt_path, estimator = Path(values["ckpt.path"]).expanduser().absolute(), values["algo.advantage.estimator"]
+    run_lock.check_free(ckpt_path)  # what comes from the Hub is put there
+    resumes = values["ckpt.load_enable"] and newest_complete(groups(ckpt_path, estimator)).tag is not None
+    start = pull_start(wanted, ckpt_path, resumes)
+    values["actor.model_name_or_path"] = start.model
+    has_prior = start.prior and registry.computed_here(estimator)
+    if has_prior and not values[prefix + "init_prior"] and not values[prefix + "reset_prior"]:
+        values[prefix + "init_prior"] = start.prior
+        return [*start.notices, f"weights and prior are those of {wanted}"]
+    return [*start.notices, f"weights are those of {wanted}; the prior is not"]
 
 
 def show_dry_run(
@@ -164,12 +190,13 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     announce_special_tokens(args.actor.model_name_or_path)
     warnings = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
     close_shared_pools()  # of the driver, which grades rarely
+    pushes = Pushes(HubSettings.from_args(args), args.logger.run_dir)
     print(*(f"{line}\n" for line in warnings), sep="", end="", flush=True)
     try:
         with ray_with(gpus_needed(args), FEWER_IN_TRAINING), record_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
-            hub.start_watch(args)
+            pushes.start_watch()
             arguments.set_arguments(args)
             args.ckpt.verified = found.tag if found else None
             command.train(args)
@@ -196,7 +223,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     for metric, what in ((zero_advantage.METRIC, zero_advantage.SUMMARY), (mismatch.STALE, mismatch.SUMMARY)):
         if line := zero_advantage.count_steps(rows, metric, what):
             print(line, flush=True)
-    hub.finish(args)  # Ray and its GPUs are free by now
+    pushes.finish()  # Ray and its GPUs are free by now
 
 
 @contextlib.contextmanager
@@ -246,7 +273,8 @@ def how_to_continue(args) -> str:
     can, how = restarts.how_to_continue(
         args.ckpt.path, args.algo.advantage.estimator, args.ckpt.save_steps, args.ckpt.load_step
     )
-    return how + (hub.when_stopped(args) if can else "")
+    pushes = Pushes(HubSettings.from_args(args), args.logger.run_dir)
+    return how + (pushes.when_stopped() if can else "")
 
 
 def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:

@@ -4,10 +4,11 @@ for them."""
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -17,7 +18,6 @@ from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import check_same_run
 from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, in_time, require_client
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run.run_log import read_run
 
 WAIT_SECONDS = 600.0
 PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
@@ -96,18 +96,74 @@ def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
     return repo
 
 
-# Flags
+# Settings of a training
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """The --hub.* flags of a training. repo: None if nothing is pushed. resume_from: OWNER/NAME[@REVISION]."""
+
+    repo: str | None = None
+    private: bool = True
+    every: int = 1
+    wait: float = WAIT_SECONDS
+    resume_from: str | None = None
+
+    @classmethod
+    def from_args(cls, args) -> HubSettings:
+        """From upstream's nested arguments, which hold the flags under `args.hub`."""
+        return cls(**vars(args.hub))
+
+    @classmethod
+    def from_flags(cls, flags: Mapping) -> HubSettings:
+        """From the flat namespace of the parser."""
+        return cls(**{each.name: flags[f"hub.{each.name}"] for each in fields(cls)})
+
+    def check(self, save_steps: int, save_hf: bool) -> None:
+        """Check them against --ckpt.save_steps and --ckpt.save_hf.
+
+        Raises:
+            UsageError: all that is wrong with them.
+        """
+        problems = []
+        if self.repo and save_steps > 0 and not save_hf:
+            problems.append("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
+        if self.every < 1:
+            problems.append(f"--hub.every is {self.every}; give 1 or more")
+        if self.wait < 0:
+            problems.append(f"--hub.wait is {self.wait:g}; give 0 or more seconds")
+        raise_problems(problems)
+
+    def check_access(self, run: dict, model: str | None) -> list[str]:
+        """Check that the token may write to `repo`, and that it holds no other run; returns notices.
+
+        Args:
+            run: run.json of the run that is resumed, {} for a new one.
+            model: folder or name of the model that is trained.
+
+        Raises:
+            UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
+        """
+        if not self.repo:
+            return []
+        notices = check_target(hub_api(), self.repo, self.private, public_run(run), "--hub.repo")
+        problem = model and kept_secret(model)
+        return notices + ([f"warning: what is saved will not be pushed while {problem}"] if problem else [])
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "Hugging Face Hub",
         "Every saved model is pushed in the background, tagged step-000010. The token comes from HF_TOKEN or `hf auth "
-        "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for "
-        "`openrlhf-ebpo hub "
-        "push RUN_DIR`.",
+        "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for `openrlhf-ebpo "
+        "hub push RUN_DIR`.",
     )
-    group.add_argument("--hub.repo", metavar="OWNER/NAME", help="push to this model repo, also given by its address")
+    group.add_argument(
+        "--hub.repo",
+        type=functools.partial(target, flag="--hub.repo"),
+        metavar="OWNER/NAME",
+        help="push to this model repo, also given by its address",
+    )
     group.add_argument(
         "--hub.private",
         type=_boolean,
@@ -129,10 +185,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hub.resume_from",
+        type=lambda text: str(place(text, "--hub.resume_from")),
         metavar="OWNER/NAME[@STEP]",
         help="start from weights and prior of a pushed step (a number, a tag, a branch; the newest if not given), "
-        "which are "
-        "pulled into <ckpt.path>/hub, by a dry run too; takes the place of --actor.model_name_or_path. With "
+        "which are pulled into <ckpt.path>/hub, by a dry run too; takes the place of --actor.model_name_or_path. With "
         "--algo.kl.init_coef they are also the reference policy",
     )
 
@@ -141,27 +197,6 @@ def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
-
-
-def check_flags(values: dict) -> None:
-    """Check the --hub.* flags by themselves; `values` is the flat namespace, in which repos become
-    owner/name[@revision].
-
-    Raises:
-        UsageError: all that is wrong with them.
-    """
-    problems = []
-    if values["hub.resume_from"]:
-        values["hub.resume_from"] = str(place(values["hub.resume_from"], "--hub.resume_from"))
-    if values["hub.repo"]:
-        values["hub.repo"] = target(values["hub.repo"], "--hub.repo")
-        if values["ckpt.save_steps"] > 0 and not values["ckpt.save_hf"]:
-            problems.append("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
-    if values["hub.every"] < 1:
-        problems.append(f"--hub.every is {values['hub.every']}; give 1 or more")
-    if values["hub.wait"] < 0:
-        problems.append(f"--hub.wait is {values['hub.wait']:g}; give 0 or more seconds")
-    raise_problems(problems)
 
 
 # Access
@@ -255,19 +290,3 @@ def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "-
     if there and not private:
         return [f"warning: {repo} exists and is private, and stays so: make it public on its page at the Hub"]
     return [f"models will be pushed to {repo}, which exists and is {'private' if private else 'public'}"]
-
-
-def check_access(values: dict) -> list[str]:
-    """Check that the token may write to --hub.repo, and that it holds no other run; returns notices.
-
-    Raises:
-        UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
-    """
-    if not values["hub.repo"]:
-        return []
-    resumes = values["ckpt.load_enable"] and not values["force"]
-    run = public_run(read_run(Path(values["logger.run_dir"])) or {}) if resumes else {}
-    notices = check_target(hub_api(), values["hub.repo"], values["hub.private"], run, "--hub.repo")
-    model = values["actor.model_name_or_path"]
-    problem = model and kept_secret(model)
-    return notices + ([f"warning: what is saved will not be pushed while {problem}"] if problem else [])

@@ -12,7 +12,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from openrlhf_ebpo.errors import TrainingPaused
 from openrlhf_ebpo.estimator import stored
-from openrlhf_ebpo.hub import training as hub
+from openrlhf_ebpo.hub.settings import HubSettings
+from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.models.model_folder import problems
 from openrlhf_ebpo.run import checkpoints, heartbeat
 from openrlhf_ebpo.run.resume import set_later_aside
@@ -35,7 +36,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
-        self.hub = hub.Pushes(self.args)
+        self.hub = Pushes(HubSettings.from_args(self.args), self.args.logger.run_dir)
         self.zero_advantages = zero_advantage.Notices()
         self.unread_answers = unread_answers.Notices()
         self.save_times = SaveTimes(self.args.ckpt)

@@ -14,6 +14,7 @@ import pytest
 from deepspeed_engine import Engine
 
 from openrlhf_ebpo.checks.preflight import REWARDS
+from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS
 from openrlhf_ebpo.run.heartbeat import Heart
@@ -172,11 +173,11 @@ def trainer(strategy, prompt_args, tmp_path, monkeypatch):
     def build(key: str = ""):
         trainer = object.__new__(made)
         flat = {"ckpt.path": str(tmp_path / "ckpt"), "logger.run_dir": str(tmp_path / "run"), "ckpt.disable_ds": True}
-        flat |= {"algo.kl.target": None, "hub.repo": None}
+        flat |= {"algo.kl.target": None}
         flat |= {"ckpt.save_hf": False, "ckpt.save_steps": 1, "ckpt.save_minutes": 0, "logger.logging_steps": 1}
         trainer.args = prompt_args(4, N, **flat)
         trainer.run_log, trainer.heart = RunLog(tmp_path / "run", None), Heart(tmp_path / "run")
-        trainer.save_times, trainer.hub = SaveTimes(trainer.args.ckpt), Pushes(trainer.args)
+        trainer.save_times, trainer.hub = SaveTimes(trainer.args.ckpt), Pushes(HubSettings(), tmp_path)
         trainer.eval_steps, trainer.eval_dataloader = 3, "questions"
         trainer.wandb_logger = trainer.tensorboard_logger = None
         trainer.experience_maker = SimpleNamespace(estimator=None)
