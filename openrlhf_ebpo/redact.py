@@ -58,7 +58,7 @@ TOKENS = "|".join(
         r"\bgl(?:pat|dt|rt|ptt|cbt|soat|ft|agent|imt)-[A-Za-z0-9_\-]{16,}",
         r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",  # AWS
         r"AIza[A-Za-z0-9_\-]{30,}|\bya29\.[A-Za-z0-9_\-]{20,}|\bGOCSPX-[A-Za-z0-9_\-]{20,}",  # Google
-        r"xox[a-z]-[A-Za-z0-9\-]{8,}",  # Slack
+        r"xox[a-z]-[A-Za-z\-]*[0-9][A-Za-z0-9\-]{7,}",  # Slack
         r"hooks\.slack\.com/services/[A-Za-z0-9/]+|discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_\-]+",
         r"\b[MNO][A-Za-z0-9_\-]{23,27}\.[A-Za-z0-9_\-]{6}\.[A-Za-z0-9_\-]{27,}",  # Discord
         r"\b[0-9]{8,10}:AA[A-Za-z0-9_\-]{32,}",  # Telegram
@@ -97,17 +97,46 @@ _ACCESS_TOKEN = re.compile(r"(?:auth|access|api|hf|hub|huggingface|wandb|github|
 _WEAK_NAME = re.compile(r"(?:^|[._/ -])(?:key|auth)$")
 _STRONG_KEY = re.compile(r"(?:api|access|secret|private|signing|encryption)[._/ -]?key$")
 _PLACEHOLDER = re.compile(r"your|example|placeholder|changeme|insert|xxxx|0{12}|\*\*\*|\.\.\.", re.IGNORECASE)
-# Harmless texts of the form NAME=value: names of columns and of special tokens, numbered words, and code.
+# Harmless texts of the form NAME=value, of which no real secret has the form: names of columns and of special tokens,
+# weak examples, code, folders.
+_COLUMN = (
+    r"(?:[A-Z0-9]+_)*(?:PRIMARY|FOREIGN|SORT|GROUP|PARTITION|CACHE|INPUT|OUTPUT|LABEL|MODEL|DATASET|BOS|EOS|PAD|UNK|SEP"
+    r"|CLS|MASK|TOKENIZER)_(?:KEY|TOKEN)=.*"
+)
+_EXAMPLE = (
+    r"(?:password|passw0rd|secret|token|key|string|test|admin|default|letmein|qwerty|welcome|abcd?)?[-_]?"
+    r"(?:abc)?1?2?3?4?5?6?7?8?9?0?|not[-_]needed[-_0-9]*"
+)
+_WORDS_AND_NUMBER = (
+    r"(?:my|test|demo|dummy|sample|foo|some|none|replace|api|client|access|auth|user|model|tokenizer)"
+    r"(?:[-_.](?:[a-z]{1,12}|v?[0-9]{1,8})){2,}"
+)
+_CODE = r"[a-z_]{2,}(?:\.(?:[a-z_][a-z0-9_]*|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+))+"
 _HARMLESS = re.compile(
-    r"(?:[A-Z0-9]+_)*(?:PRIMARY|FOREIGN|SORT|GROUP|PARTITION|CACHE|INPUT|OUTPUT|LABEL|MODEL|DATASET|BOS|EOS|PAD|UNK|SEP|CLS|MASK"
-    r"|TOKENIZER)_(?:KEY|TOKEN)=.*"
-    r"|[^=:]*[=:]\s*[\"']?(?:(?:password|secret|token|key)[-_]?(?:abc)?123(?:456)?|not[-_]needed[-_0-9]*)"
-    r"|[^=:]*[=:]\s*[a-z_]+(?:\.[a-z_][a-z0-9_]*)+",
+    rf"{_COLUMN}|[^=:]*[=:]\s*[\"']?(?:{_EXAMPLE}|{_CODE})|(?![^=:]*(?i:passw|pwd))[^=:]*[=:]\s*[\"']?{_WORDS_AND_NUMBER}"
+    r"|(?i:[\"']?pwd)[\"']?\s*[=:]\s*[\"']?/[a-z]+/.*"
+    r"|(?i:authorization)[\"']?\s*[:=]\s*[\"']?[A-Za-z]?[a-z]*(?:_[a-z]+)+",
     re.DOTALL,
 )
 _COMMON_PASSWORDS = frozenset(
-    ("password", "pass", "passwd", "pwd", "secret", "postgres", "root", "admin", "user", "test", "guest", "mysql")
+    (
+        "password",
+        "pass",
+        "passwd",
+        "pwd",
+        "secret",
+        "token",
+        "postgres",
+        "root",
+        "admin",
+        "user",
+        "test",
+        "guest",
+        "mysql",
+    )
 )
+_USER = re.compile(r"[a-z]+(?:[._-][a-z]+)*")  # without a password
+_KEY_BODY = re.compile(r"[A-Za-z0-9+/]{16}")
 _RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
 
 # Home folders of anybody: /home/NAME, /Users/NAME, /root, C:\Users\NAME (in JSON with two backslashes). Not behind a
@@ -165,8 +194,10 @@ def is_placeholder(secret: str) -> bool:
         user, _, password = secret[3:-1].partition(":")
         secret = password or user
         common = password.lower() in _COMMON_PASSWORDS or password == user or secret[0] in "<{$%"
-        return common or bool(_PLACEHOLDER.search(secret))
-    return "PRIVATE KEY" not in secret and bool(_PLACEHOLDER.search(secret))
+        return common or bool(_PLACEHOLDER.search(secret)) or bool(not password and _USER.fullmatch(user))
+    if "PRIVATE KEY" in secret:  # a text may only name the line with which a key begins
+        return "-----END" not in secret and not _KEY_BODY.search(secret)
+    return bool(_PLACEHOLDER.search(secret))
 
 
 def find_private(text: str, homes: tuple[str, ...]) -> int | None:

@@ -261,10 +261,31 @@ def test_a_secret_in_a_string_of_json_is_found(form, name):
         *("PRIMARY_KEY=user_id_0123456", "CACHE_KEY=model-v2-layers-12", "BOS_TOKEN=bos_token_id_1234"),
         *('"password": "password123"', 'api_key="token-abc123"', 'api_key="not-needed-1234"'),
         *("access_token=request.session_v2_token", "api_key = get_key_from_vault1()"),
+        *("api_key=settings.OPENAI_API_KEY1", "API_KEY=test_key_123456", "client_secret=client_secret_123"),
+        *("TOKEN=tokenizer_v2_fast.json", "API_KEY=replace_me_with_key_1", "pwd=/data/projects/model-7b"),
+        *('"password": "12345678"', '"password": "qwerty123"', 'def login(name, password="default123")'),
+        *("authorization: required_for_all_requests", "authorization=authorization_code_grant"),
+        *("git clone https://oauth2:TOKEN@host/x", "https://someusername@host.test/x", "xo" + "xb-not-a-real-token"),
+        "a file that begins with -----BEGIN RSA PRIVATE " + "KEY----- is a key",
     ],
 )
 def test_harmless_texts_stop_no_push(text):
     assert Publishable({"chat_template.jinja": text.encode()})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('"password": "planted-0001-secret"', "SECRET_KEY=planted-secret-0001", "api_key=my-9f8a7b6c5d"),
+        *("VAULT_TOKEN=s.9f8aXc7KfE4aaB1c", "https://tokenAb12Cd34@host.test/x", "pwd=x9/etc/AbCd12"),
+        *("authorization: abcdefghijklmnopqrst", "password=12345678a9", "password: hunter2hunter2"),
+        "-----BEGIN PRIVATE " + "KEY-----\nMIIEvQIBADANBgkqhkiG",
+        "-----BEGIN PRIVATE " + "KEY-----\nshort\n-----END PRIVATE " + "KEY-----",
+    ],
+)
+def test_what_resembles_a_harmless_text_is_still_a_secret(text):
+    with pytest.raises(UsageError, match="holds what looks like a secret"):
+        Publishable({"chat_template.jinja": text.encode()})
 
 
 def test_root_is_not_a_private_home(monkeypatch):
