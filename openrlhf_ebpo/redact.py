@@ -118,23 +118,7 @@ _HARMLESS = re.compile(
     r"|(?i:authorization)[\"']?\s*[:=]\s*[\"']?[A-Za-z]?[a-z]*(?:_[a-z]+)+",
     re.DOTALL,
 )
-_COMMON_PASSWORDS = frozenset(
-    (
-        "password",
-        "pass",
-        "passwd",
-        "pwd",
-        "secret",
-        "token",
-        "postgres",
-        "root",
-        "admin",
-        "user",
-        "test",
-        "guest",
-        "mysql",
-    )
-)
+_COMMON_PASSWORDS = frozenset("password pass passwd pwd secret token postgres root admin user test guest mysql".split())
 _USER = re.compile(r"[a-z]+(?:[._-][a-z]+)*")  # without a password
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/]{16}")
 _RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
