@@ -118,7 +118,7 @@ _HARMLESS = re.compile(
     r"|(?i:authorization)[\"']?\s*[:=]\s*[\"']?[A-Za-z]?[a-z]*(?:_[a-z]+)+",
     re.DOTALL,
 )
-_COMMON_PASSWORDS = frozenset("password pass passwd pwd secret token postgres root admin user test guest mysql".split())
+_COMMON_PASSWORD = re.compile(r"(?i:pass(?:word|wd)?|pwd|secret|token|postgres|root|admin|user|test|guest|mysql)")
 _USER = re.compile(r"[a-z]+(?:[._-][a-z]+)*")  # without a password
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/]{16}")
 _RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
@@ -177,7 +177,7 @@ def is_placeholder(secret: str) -> bool:
     if secret.startswith("://"):
         user, _, password = secret[3:-1].partition(":")
         secret = password or user
-        common = password.lower() in _COMMON_PASSWORDS or password == user or secret[0] in "<{$%"
+        common = bool(_COMMON_PASSWORD.fullmatch(password)) or password == user or secret[0] in "<{$%"
         return common or bool(_PLACEHOLDER.search(secret)) or bool(not password and _USER.fullmatch(user))
     if "PRIVATE KEY" in secret:  # a text may only name the line with which a key begins
         return "-----END" not in secret and not _KEY_BODY.search(secret)
