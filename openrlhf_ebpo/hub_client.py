@@ -340,7 +340,8 @@ def in_time(action: Callable[[], T], doing: str, size: float = 0) -> T:
     limit = CALLS_PER_ATTEMPT * positive_number(TIMEOUT, TIMEOUT_SECONDS) + size / MIN_BYTES_PER_SECOND
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=_answer, args=(action, sender, os.getpid()))
+    # a daemon, or a Ctrl-C between `start` and `try` would wait at the exit for its end
+    process = fork.Process(target=_answer, args=(action, sender, os.getpid()), daemon=True)
     process.start()
     sender.close()
     try:

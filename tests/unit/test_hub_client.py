@@ -304,3 +304,14 @@ def test_an_attempt_ends_with_the_process_that_waits_for_it(tmp_path):
     process.kill()
     process.wait()
     wait_until_gone([int((tmp_path / "pid").read_text())])
+
+
+def test_an_interrupt_before_an_attempt_is_waited_for_does_not_wait_for_its_end():
+    code = (
+        "import multiprocessing.process as p, time; from openrlhf_ebpo.hub_client import in_time\n"
+        "def start(process, begin=p.BaseProcess.start):\n    begin(process)\n    raise KeyboardInterrupt\n"
+        "p.BaseProcess.start = start\n"
+        "in_time(lambda: time.sleep(999), 'x')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds(30))
+    assert "KeyboardInterrupt" in done.stderr

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import hub_runs
@@ -263,10 +264,18 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
 def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
     files = {f"model-{i:05}-of-00020.safetensors": hub_runs.weights(1000, i) for i in range(20)} | SMALL
     publish(client, "owner/shards", files, message="m")
-    hub.fail(r"HEAD .*/resolve/", delay=0.1, times=99)
+    met, unchanged = threading.Barrier(MAX_AT_ONCE), hub.fault_for
+    first = iter(range(MAX_AT_ONCE))  # of the requests, which wait for each other
+
+    def meet(request):
+        if request.startswith("HEAD") and next(first, None) is not None:
+            met.wait(seconds(30))
+        return unchanged(request)
+
+    hub.fault_for = meet
     hub.most_at_once = 0
     pull(client, "owner/shards", tmp_path / "pulled")
-    assert MAX_AT_ONCE // 2 < hub.most_at_once <= MAX_AT_ONCE
+    assert hub.most_at_once == MAX_AT_ONCE
     assert {name: content for name, content in files_in(tmp_path / "pulled").items() if name in files} == files
 
 
