@@ -12,8 +12,8 @@ from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.eval import prompts, protocols
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE
+from openrlhf_ebpo.extension import add_trust_flag
 from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.seams import remote_code
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
@@ -74,7 +74,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--answer_column", metavar="NAME")
     add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
     engines.add_flags(parser)
-    remote_code.add_flag(parser)
+    add_trust_flag(parser)
     parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
 

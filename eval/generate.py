@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
+from openrlhf_ebpo.models.tokenizer_fit import EVALUATION, Prompting, fit_warnings
 from openrlhf_ebpo.rewards.extraction import THINK_END
 
 from . import prompts
@@ -86,7 +86,7 @@ def fit_lines(asked: dict, model: str, form: PromptForm, protocol: Protocol, set
     """Warnings of what does not go together between model and prompts."""
     found = [prompt for _, prompt in asked.values()]
     room = settings.max_len - protocol.max_new_tokens
-    how = Asked([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
+    how = Prompting([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
     lines = list(fit_warnings(model, tokenizer_of(model), how, EVALUATION))
     if THINK_END in text_tokenizer(tokenizer_of(model)).all_special_tokens:
         lines.append(

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.extension import models_trusted
+from openrlhf_ebpo.models.hub_models import check_fetched, model_problems
 from openrlhf_ebpo.models.model_check import CAUSAL_LM
 from openrlhf_ebpo.models.model_folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.run_log import read_known_run
 from openrlhf_ebpo.seams.install import install
-from openrlhf_ebpo.seams.remote_code import trusted
 
 logger = logging.getLogger(__name__)
 
@@ -108,16 +108,18 @@ def check(path: str, flag: str = "--model") -> None:
         UsageError: what is wrong with it.
     """
     name = base_of(path) if is_adapter(path) else path
+    install()  # transformers is imported next, and rows for it come first
     problems = model_problems(flag, name)
     if path != name:  # an adapter may have its own tokenizer
         problems += [f"{flag} {path}: {problem}" for problem in folder_problems(path)]
     if problems:
         raise UsageError("\n".join(problems))
-    install()  # transformers is imported next, and rows for it come first
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=trusted())  # as vLLM and the tokenizer in training
+        config = AutoConfig.from_pretrained(
+            name, trust_remote_code=models_trusted()
+        )  # as vLLM and the tokenizer in training
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).strip().split("\n")[0]
         absent = "" if Path(name).exists() else "no such folder, and from the Hub "
@@ -148,7 +150,7 @@ def merge(adapter: str, output: str) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    name, trust = base_of(adapter), trusted()
+    name, trust = base_of(adapter), models_trusted()
     base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, trust_remote_code=trust)
     PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(output)
     own = (Path(adapter) / "tokenizer_config.json").is_file()

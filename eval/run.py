@@ -51,13 +51,13 @@ from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import OWN, Task
+from openrlhf_ebpo.extension import trust_models
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, percent, score
-from openrlhf_ebpo.seams import remote_code
 
 ANSWER = "42"  # a response with which scorers are tried
 MAX_NO_ANSWER = 0.95  # share of responses without an answer above which a score is about the form of the answers
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         the length that a model can read.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    remote_code.trust(args)
+    trust_models(args.trust_remote_code)
     check(args)
     protocol = chosen_protocol(args)
     protocols.check_scorer(protocol)

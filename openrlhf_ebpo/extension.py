@@ -1,7 +1,13 @@
-"""Load what a user brings along: an object named by its import path, my_package.my_module:Name."""
+"""Custom code: an object that a user names by its import path, my_package.my_module:Name, and code of a model.
+
+A model names its code by `auto_map` in its files. It runs with --trust_remote_code alone: OpenRLHF has transformers and
+vLLM run it always, and seams/remote_code.py refuses it, whatever a caller asks for, until this process has been told
+to: a command by its flag, a Ray worker by the name of its hook. No variable of the environment can do it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib
 import os
@@ -12,6 +18,29 @@ from typing import Any
 from openrlhf_ebpo.errors import UsageError
 
 SEARCH_PATH = "OPENRLHF_EBPO_SEARCH_PATH"  # folders, as in PYTHONPATH
+TRUST = "--trust_remote_code"
+TRUST_HELP = (
+    "run Python code that a model comes with (auto_map in its config.json or tokenizer_config.json), also from other "
+    "repositories that it names, and load weights that exist only as pickles; without this flag such a model is "
+    "refused. Read that code first"
+)
+# State of this process: transformers calls the replacements with no argument that could carry it.
+_models_trusted = False
+
+
+def add_trust_flag(parser: argparse._ActionsContainer) -> None:
+    """Add the flag to a command that loads models. parser: a parser or one of its groups."""
+    parser.add_argument(TRUST, action="store_true", help=TRUST_HELP)
+
+
+def trust_models(answer: bool) -> None:
+    """Apply the flag to this process and to the Ray workers that it starts from now on."""
+    global _models_trusted
+    _models_trusted = answer
+
+
+def models_trusted() -> bool:
+    return _models_trusted
 
 
 def is_import_path(text: str) -> bool:

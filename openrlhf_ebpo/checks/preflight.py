@@ -23,8 +23,7 @@ from openrlhf_ebpo.checks.data_files import (
     split_files,
 )
 from openrlhf_ebpo.errors import raise_problems
-from openrlhf_ebpo.models import auto_map, hub_models, model_folder
-from openrlhf_ebpo.seams.remote_code import trusted
+from openrlhf_ebpo.models import hub_models
 
 DATA_FLAGS = {  # data set -> its columns
     "data.prompt_dataset": ("data.input_key", "data.label_key", "data.cluster_key"),
@@ -85,12 +84,18 @@ def check_files(args: dict) -> None:
             problems += [f"--{flag} {name}: {problem}" for problem in dataset_problems(name, columns, split)]
     for flag in MODEL_FLAGS:
         for name in names_of(args, flag):
-            problems += model_problems(f"--{flag}", name, ask_hub=not args.get("use_ms"))
+            problems += hub_models.model_problems(f"--{flag}", name, ask_hub=not args.get("use_ms"))
     if "reward.remote_url" in args:
         problems += _reward_problems(args)
     if args.get(INIT_PRIOR) and not Path(args[INIT_PRIOR]).is_file():
         problems.append(f"--{INIT_PRIOR} {args[INIT_PRIOR]}: no such file; a run's prior.json is expected")
     raise_problems(problems)
+
+
+def check_models_fetched(args: dict) -> None:
+    """Check all models that a training loads by `hub_models.check_fetched`. args: by flag."""
+    for flag in MODEL_FLAGS if not args.get("use_ms") else ():
+        hub_models.check_fetched(f"--{flag}", *names_of(args, flag))
 
 
 # --- data
@@ -125,59 +130,6 @@ def dataset_problems(name: str, columns: dict[str, str | None], split: str = "tr
         for flag, column in columns.items()
         if column and column not in found
     ]
-
-
-# --- models
-
-
-def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
-    """Check a model: in a folder, that it is complete and inert; on the Hub, only that it needs no own code, by its
-    configuration, which is downloaded with the tokenizer. `check_fetched` checks the rest before the model is loaded. A
-    Hub that cannot be reached is not a problem."""
-    if name.startswith("openai:"):  # the rest is not shown: an address may hold a password
-        return [f"{flag}: {retired.advice('openai:')}"]
-    path = Path(name)
-    if path.is_dir() and not (path / "config.json").is_file():
-        return [f"{flag} {name}: the folder has no config.json, so it is not a model"]
-    if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
-        return [f"{flag} {name}: no such folder"]
-    if not path.is_dir() and not ask_hub:
-        return []
-    found = model_folder.problems(path) if path.is_dir() else _configuration_problems(name)
-    return [f"{flag} {name}: {problem}" for problem in found]
-
-
-def _configuration_problems(name: str) -> list[str]:
-    try:
-        found = hub_models.download(name, hub_models.CONFIGURATION)
-        code = auto_map.needed_code(found) if found and not trusted() else []
-    except (auto_map.ModelFileError, hub_models.NoModel) as error:
-        return [str(error)]
-    return [auto_map.refusal(each) for each in code[:1]]
-
-
-def check_fetched(flag: str, *names: str) -> None:
-    """Download the models that are named by the Hub, as loading them would, and check that they are complete and inert.
-
-    Raises:
-        UsageError: one is not; one problem a line.
-    """
-    names = [name for name in names if not Path(name).exists()]  # folders were checked at the start
-    raise_problems([f"{flag} {name}: {problem}" for name in names for problem in _snapshot_problems(name)])
-
-
-def check_models_fetched(args: dict) -> None:
-    """Check all models that a training loads by `check_fetched`. args: by flag."""
-    for flag in MODEL_FLAGS if not args.get("use_ms") else ():
-        check_fetched(f"--{flag}", *names_of(args, flag))
-
-
-def _snapshot_problems(name: str) -> list[str]:
-    try:
-        found = hub_models.download_model(name)
-    except hub_models.NoModel as error:
-        return [str(error)]
-    return model_folder.problems(found) if found else []
 
 
 # --- rewards

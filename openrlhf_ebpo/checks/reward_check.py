@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.checks.labels import label_notices
-from openrlhf_ebpo.checks.model_fit import open_rows, render_rows
 from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
+from openrlhf_ebpo.checks.prompt_sets import open_rows, render_rows
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, text_tokenizer, tokenizer_of

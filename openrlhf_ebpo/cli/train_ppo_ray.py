@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import machine, model_fit, preflight, reward_check
+from openrlhf_ebpo.checks import machine, preflight, prompt_sets, reward_check
 from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -24,7 +24,7 @@ from openrlhf_ebpo.command import PAUSED, error_exit, parse
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.estimator import flags as estimator_flags
 from openrlhf_ebpo.estimator import presets, registry
-from openrlhf_ebpo.extension import is_import_path, share_search_path
+from openrlhf_ebpo.extension import add_trust_flag, is_import_path, share_search_path, trust_models
 from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.hub import settings as hub_flags
 from openrlhf_ebpo.hub.resume import pull_start
@@ -37,7 +37,6 @@ from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.custom_metrics import read_entries
 from openrlhf_ebpo.run.resume import CheckpointError, Search, groups, newest_complete
 from openrlhf_ebpo.run.run_log import RunDirectoryError, check_run_dir, read_metrics, read_run
-from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.supervisor import restarts
@@ -72,10 +71,10 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv)
+    install()
     early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
     assumed, force = flat.assume_cuda, flat.force  # not sooner: --force is for the first start, not for a restart
 
-    install()
     dry_run, sampled = flat.dry_run, flat.sample
     del flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     args = command.validate(flat)
@@ -119,7 +118,7 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     """
     train_checks.check_dry_run_flags(flat)
     restarts.apply_restart(vars(flat))
-    remote_code.trust(flat)
+    trust_models(flat.trust_remote_code)
     del flat.trust_remote_code
     hub = HubSettings.from_flags(vars(flat))
     hub.check(vars(flat)["ckpt.save_steps"], vars(flat)["ckpt.save_hf"])
@@ -167,7 +166,7 @@ def show_dry_run(
     memory of the GPUs of another machine."""
     train_checks.check_by_importing(args)
     print(json.dumps(redacted(args), indent=2))
-    found = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
+    found = [*prompt_sets.training_warnings(args), *reward_check.training_notices(args)]
     print(*notices, *found, run_writer.size_notice(args), sep="\n")
     if assumed is not None:
         print(train_notices.elsewhere_notice(args, assumed))
@@ -188,7 +187,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
         share_search_path()
     supervisor = under_supervision(["-m", __spec__.name, *argv])
     announce_special_tokens(args.actor.model_name_or_path)
-    warnings = [*model_fit.training_warnings(args), *reward_check.training_notices(args)]
+    warnings = [*prompt_sets.training_warnings(args), *reward_check.training_notices(args)]
     close_shared_pools()  # of the driver, which grades rarely
     pushes = Pushes(HubSettings.from_args(args), args.logger.run_dir)
     print(*(f"{line}\n" for line in warnings), sep="", end="", flush=True)
@@ -299,7 +298,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     estimator_flags.add_flags(parser)
     policy_loss.add_flags(parser)
     prompts.add_flags(parser)
-    model_fit.add_flag(parser)
+    prompt_sets.add_flag(parser)
     eval_metrics.add_flags(parser)
     hub_flags.add_flags(parser)
     add_flags(parser)
@@ -338,7 +337,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="JSON with title, unit and meaning of metrics that your own code logs, for the Space and the cards "
         "(docs/runs.md)",
     )
-    remote_code.add_flag(group)
+    add_trust_flag(group)
     group.add_argument(
         "--force",
         action="store_true",

@@ -7,12 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.checks.model_fit import read_rows, render_rows
+from openrlhf_ebpo.checks.prompt_sets import read_rows, render_rows
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.models.hub_models import check_fetched
 from openrlhf_ebpo.models.model_check import MODEL
 from openrlhf_ebpo.rewards.limits import Limits
 
@@ -43,7 +43,7 @@ def sample(args, count: int) -> Iterator[str]:
         engine did not start, or answers did not come.
     """
     model = args.actor.model_name_or_path
-    preflight.check_fetched(f"--{MODEL}", model)
+    check_fetched(f"--{MODEL}", model)
     engines.prepare_process()
     rows = read_rows(args.data.prompt_dataset.split(",")[0].strip(), args.data.prompt_split, args, count)
     prompts, settings = render_rows(rows, args, model), engine_settings(args)

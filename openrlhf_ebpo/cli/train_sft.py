@@ -14,9 +14,9 @@ from pathlib import Path
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
+from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
-from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 
@@ -41,15 +41,15 @@ def run(argv: list[str]) -> None:
         "itself it is one process; deepspeed or torchrun start several."
     )
     parser.epilog = EXAMPLE
-    remote_code.add_flag(parser)
+    add_trust_flag(parser)
     flat = parse(parser, argv)
-    remote_code.trust(flat)
+    trust_models(flat.trust_remote_code)
     del flat.trust_remote_code
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
+    install()
     preflight.check_files(vars(flat))
     preflight.check_models_fetched(vars(flat))
-    install()
     single_process_environment()
     args = command.validate(flat)
     from openrlhf_ebpo.cli import train_notices  # imports torch

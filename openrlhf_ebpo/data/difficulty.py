@@ -31,15 +31,17 @@ from collections import Counter
 from collections.abc import Callable
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.training_tables import check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
+from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.models.hub_models import check_fetched, model_problems
+from openrlhf_ebpo.models.tokenizer_fit import DIFFICULTY, Prompting, fit_warnings
 from openrlhf_ebpo.progress import (
     file_identity,
     fingerprint,
@@ -49,7 +51,7 @@ from openrlhf_ebpo.progress import (
     progress_path,
 )
 from openrlhf_ebpo.rewards import limits
-from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.install import install
 
 REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
@@ -88,14 +90,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
     add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
     engines.add_flags(parser)
-    remote_code.add_flag(parser)
+    add_trust_flag(parser)
     parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
 
 
 def run(args: argparse.Namespace) -> None:
-    remote_code.trust(args)
+    trust_models(args.trust_remote_code)
     check(args)
-    preflight.check_fetched("--model", args.model)
+    check_fetched("--model", args.model)
     table = read_table(args.input, ("id", "prompt", "label"))
     table = table.slice(0, args.limit)
     rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), args)
@@ -121,7 +123,8 @@ def check(args: argparse.Namespace) -> None:
     args.model, args.reward, args.agent = values.values()
     limits.resolve(vars(args), "reward", REWARD_LIMITS)
     limits.check_flags(vars(args), REWARD_LIMITS)
-    problems = preflight.model_problems("--model", args.model)
+    install()  # what follows may import transformers, and rows for it come first
+    problems = model_problems("--model", args.model)
     if bool(args.reward) == bool(args.agent):
         problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
     for url in (args.reward or "").split(",")[:1]:
@@ -203,8 +206,8 @@ def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: C
     lengths = prompt_lengths(prompts, args.model)
     settings = engine_settings(args, lengths)
     room = settings.max_len - args.max_new_tokens
-    asked = Asked([each.text for each in prompts], lengths, args.apply_chat_template, args.add_bos, room)
-    for warning in fit_warnings(args.model, tokenizer_of(args.model), asked, DIFFICULTY):
+    prompting = Prompting([each.text for each in prompts], lengths, args.apply_chat_template, args.add_bos, room)
+    for warning in fit_warnings(args.model, tokenizer_of(args.model), prompting, DIFFICULTY):
         print(warning)
     sampling = Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}

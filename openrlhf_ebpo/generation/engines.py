@@ -22,13 +22,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.generation.cluster import ray_with, reason
 from openrlhf_ebpo.generation.deaths import LOAD_SECONDS, is_engine_death, read_cause
 from openrlhf_ebpo.generation.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.remote_code import trusted
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 # Twice vLLM's largest default of max_num_seqs, so that its batch stays full as sequences end. Queued ones cost nothing.
@@ -167,7 +167,9 @@ def _check_window(settings: EngineSettings) -> None:
     from vllm.config import ModelConfig
 
     try:
-        ModelConfig(settings.model, max_model_len=settings.max_len, trust_remote_code=trusted(), dtype="bfloat16")
+        ModelConfig(
+            settings.model, max_model_len=settings.max_len, trust_remote_code=models_trusted(), dtype="bfloat16"
+        )
     except ValueError as error:
         if "max_model_len" in str(error):  # other errors may be about this node, which need not have a GPU
             raise UsageError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models.tokenizer_fit import text_tokenizer, token_ids
 from openrlhf_ebpo.rewards import special_tokens
 
 logger = logging.getLogger(__name__)
@@ -111,16 +112,6 @@ def begin_with(tokenizer) -> Callable[[str], str]:
 def is_plain(text: str) -> bool:
     """Return True if it begins as most prompts do: these need not be tried one by one."""
     return text[:1].isascii() and text[:1].isalnum()
-
-
-def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
-    return text_tokenizer(tokenizer)(text, add_special_tokens=add_special_tokens)["input_ids"]
-
-
-def text_tokenizer(tokenizer):
-    """Return the tokenizer of a processor: that is what `tokenizer_of`, as upstream, gives for a model that also
-    sees."""
-    return tokenizer.tokenizer if hasattr(tokenizer, "image_processor") else tokenizer
 
 
 def announce_special_tokens(model: str) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.extension import TRUST
 from openrlhf_ebpo.files import TEMPORARY, write_json
 from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.local_files import escape_names, local_file
@@ -31,7 +32,6 @@ from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.models.auto_map import ModelFileError, custom_code
 from openrlhf_ebpo.models.model_folder import INDEX, missing_files, missing_weights, problems
-from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
@@ -92,7 +92,7 @@ def next_step(folder: Path) -> list[str]:
             f"warning: the model comes with custom code: {'; '.join(map(str, brought))}",
             "That code was not pulled, read or run. If the model does not load without it, train and eval "
             "refuse the model "
-            f"unless {FLAG} is given: read the code first.",
+            f"unless {TRUST} is given: read the code first.",
         ]
     there = (folder / "config.json").exists()
     ask = f"openrlhf-ebpo eval --model {folder} --template dapo --chat_template --tasks math500 --output_dir results"

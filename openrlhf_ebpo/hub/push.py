@@ -36,6 +36,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.extension import TRUST, trust_models
 from openrlhf_ebpo.hub.exports import (
     Export,
     all_exports,
@@ -68,7 +69,6 @@ from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, in_time, local
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_lock import write_holder
 from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run, timestamp
-from openrlhf_ebpo.seams.remote_code import FLAG, trust
 
 POLL_SECONDS = 1.0
 STEP_TAG = re.compile(r"step-\d{6,12}", re.ASCII)
@@ -100,7 +100,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"give up after so many failures in a row; {ATTEMPTS}. Not with --watch",
     )
     parser.add_argument(
-        FLAG, action="store_true", help="also push a model that needs custom code to load; the code does not run here"
+        TRUST, action="store_true", help="also push a model that needs custom code to load; the code does not run here"
     )
     parser.add_argument(
         "--not_secret",
@@ -120,7 +120,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    trust(args)
+    trust_models(args.trust_remote_code)
     run_dir = find_run(args.run_dir)
     settings = read_run(run_dir) or {}
     one = bool(args.repo) or args.step is not None or bool(args.folder)

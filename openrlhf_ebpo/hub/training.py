@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from openrlhf_ebpo.extension import TRUST, models_trusted
 from openrlhf_ebpo.hub.exports import exports, is_locked, read_record, take_lock
 from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.seams.remote_code import FLAG, trusted
 
 POLL_SECONDS = 0.5
 # The child has no parent: Ray ends all children of its processes.
@@ -52,7 +52,7 @@ class Pushes:
             if (lock := take_lock(self.run_dir)) is None:
                 return  # the process of an earlier training, or somebody's `hub push`
             command = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "push", str(self.run_dir), "--watch"]
-            command += [FLAG] if trusted() else []
+            command += [TRUST] if models_trusted() else []
             with lock, open(self.run_dir / "hub" / "push.log", "a") as log:
                 subprocess.run(
                     [sys.executable, "-S", "-c", DETACH, *command],

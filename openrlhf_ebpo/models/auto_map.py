@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams.install import install
-from openrlhf_ebpo.seams.remote_code import FLAG
+from openrlhf_ebpo.extension import TRUST
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
@@ -79,7 +78,8 @@ def _entries(file: str, auto_map: object) -> Iterator[CustomCode]:
 
 def needed_code(folder: Path) -> list[CustomCode]:
     """List the code without which the model or its tokenizer does not load as what its files say; all code that they
-    name if transformers is not installed.
+    name if transformers is not installed. Imports transformers: a process that goes on to load a model calls
+    seams.install.install() before, so that the rows for transformers come first.
 
     Raises:
         ModelFileError: a file is damaged.
@@ -89,14 +89,13 @@ def needed_code(folder: Path) -> list[CustomCode]:
     found = [code for code in custom_code(folder) if code.auto_class in loaded]
     if not found or importlib.util.find_spec("transformers") is None:
         return found
-    install()  # transformers is imported next, and rows for it come first
     return [code for code in found if not _transformers_has(code.auto_class, config, read_json(folder / code.file))]
 
 
 def refusal(code: CustomCode) -> str:
     return (
         f"the model brings its own code, which would run on this machine ({code}; transformers itself has no such "
-        f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a "
+        f"class). Nothing of it was fetched or run. Read that code, and add {TRUST} if you trust it; or take a "
         f"model that "
         "needs none"
     )

@@ -1,12 +1,16 @@
-"""Find a model by its name: a folder, or OWNER/NAME on the Hub, whose files huggingface_hub keeps in its cache."""
+"""Find and check a model by its name: a folder, or OWNER/NAME on the Hub, whose files huggingface_hub keeps in its
+cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from openrlhf_ebpo import retired
+from openrlhf_ebpo.errors import raise_problems
+from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.models import auto_map, model_folder
 from openrlhf_ebpo.models.model_folder import PICKLES
-from openrlhf_ebpo.seams.remote_code import trusted
 
 CONFIGURATION = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")  # and the tokenizer
 NOT_LOADED = ("*/*", "consolidated*")  # subfolders, and Mistral's second form of the same weights
@@ -36,7 +40,7 @@ def local_folder(name: str) -> Path | None:
 def download_model(name: str) -> Path | None:
     """`download` with all files that loading the model reads; pickles of weights only with --trust_remote_code."""
     folder = download(name, (*CONFIGURATION, "*.safetensors"))
-    if folder is None or not trusted() or any(folder.glob("*.safetensors")):
+    if folder is None or not models_trusted() or any(folder.glob("*.safetensors")):
         return folder
     return download(name, (*CONFIGURATION, *(f"*{ending}" for ending in PICKLES)))
 
@@ -65,3 +69,47 @@ def download(name: str, patterns: tuple[str, ...]) -> Path | None:
         return Path(api.snapshot_download(name, local_files_only=True, **which))
     except LocalEntryNotFoundError:
         return None
+
+
+def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
+    """Check a model: in a folder, that it is complete and inert; on the Hub, only that it needs no own code, by its
+    configuration, which is downloaded with the tokenizer. `check_fetched` checks the rest before the model is loaded. A
+    Hub that cannot be reached is not a problem."""
+    if name.startswith("openai:"):  # the rest is not shown: an address may hold a password
+        return [f"{flag}: {retired.advice('openai:')}"]
+    path = Path(name)
+    if path.is_dir() and not (path / "config.json").is_file():
+        return [f"{flag} {name}: the folder has no config.json, so it is not a model"]
+    if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
+        return [f"{flag} {name}: no such folder"]
+    if not path.is_dir() and not ask_hub:
+        return []
+    found = model_folder.problems(path) if path.is_dir() else _configuration_problems(name)
+    return [f"{flag} {name}: {problem}" for problem in found]
+
+
+def _configuration_problems(name: str) -> list[str]:
+    try:
+        found = download(name, CONFIGURATION)
+        code = auto_map.needed_code(found) if found and not models_trusted() else []
+    except (auto_map.ModelFileError, NoModel) as error:
+        return [str(error)]
+    return [auto_map.refusal(each) for each in code[:1]]
+
+
+def check_fetched(flag: str, *names: str) -> None:
+    """Download the models that are named by the Hub, as loading them would, and check that they are complete and inert.
+
+    Raises:
+        UsageError: one is not; one problem a line.
+    """
+    names = [name for name in names if not Path(name).exists()]  # folders were checked at the start
+    raise_problems([f"{flag} {name}: {problem}" for name in names for problem in _snapshot_problems(name)])
+
+
+def _snapshot_problems(name: str) -> list[str]:
+    try:
+        found = download_model(name)
+    except NoModel as error:
+        return [str(error)]
+    return model_folder.problems(found) if found else []

@@ -20,8 +20,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.extension import TRUST, models_trusted
 from openrlhf_ebpo.models import auto_map, model_shapes
-from openrlhf_ebpo.seams.remote_code import FLAG, trusted
 
 JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.json")
 INDEX = ".safetensors.index.json"
@@ -53,7 +53,7 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
         return found[:MAX_PROBLEMS]  # nothing else of such a folder is opened
     names = [path.name for path in files]
     unread = list(_json_problems(folder, names))
-    own = _code_problems(folder) if code and not unread and not trusted() else []
+    own = _code_problems(folder) if code and not unread and not models_trusted() else []
     weights = list(_weight_problems(folder, names))
     found = [*own, *unread, *weights, *_pickle_problems(names)]
     if not found and "config.json" in names:
@@ -140,14 +140,14 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
     inert = [name for name in names if name.endswith((".safetensors", ".gguf"))]
     pickles = [name for name in names if name.endswith(PICKLES)]
     if not inert and not pickles:
-        yield f"the folder has no weights (*.safetensors). Of a model on the Hub, pickles are fetched only with {FLAG}"
+        yield f"the folder has no weights (*.safetensors). Of a model on the Hub, pickles are fetched only with {TRUST}"
     taken = [name for name in pickles if not inert or name.startswith(("pytorch_model", "adapter_model"))]
     taken = [name for name in taken if not any(_replaces(each, name) for each in inert)]
-    if taken and not trusted():
+    if taken and not models_trusted():
         yield (
             f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert "
             f"them to safetensors, "
-            f"or add {FLAG} if you trust whoever made it"
+            f"or add {TRUST} if you trust whoever made it"
         )
     if inert and not taken and not any(LOADED.fullmatch(name) or name.endswith(".gguf") for name in inert):
         yield f"{printable(inert[0])} is not a name that loaders look for: model.safetensors, or shards and their index"

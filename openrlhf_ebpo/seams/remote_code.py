@@ -1,55 +1,26 @@
-"""Code that a model brings along (`auto_map` in its files names it) runs with --trust_remote_code alone.
-
-OpenRLHF has transformers and vLLM run it always. Here nothing of it runs, whatever a caller asks for, until this
-process has been told to: a command by its flag, a Ray worker by the name of its hook. No variable of the environment
-can do it.
-"""
+"""Refuse the code that a model brings along in transformers and vLLM, unless extension.py says otherwise."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 
-FLAG = "--trust_remote_code"
-HELP = (
-    "run Python code that a model comes with (auto_map in its config.json or tokenizer_config.json), also from other "
-    "repositories that it names, and load weights that exist only as pickles; without this flag such a model is "
-    "refused. "
-    "Read that code first"
-)
+from openrlhf_ebpo.extension import TRUST, models_trusted, trust_models
 
 
 class RemoteCodeError(ValueError):
     """A model's own code was about to run. A ValueError, as transformers raises: its callers know what to do then."""
 
 
-def add_flag(parser) -> None:
-    """Add the flag to a command that loads models. parser: a parser or one of its groups."""
-    parser.add_argument(FLAG, action="store_true", help=HELP)
-
-
-def trust(args: argparse.Namespace) -> None:
-    """Apply the flag to this process and to the Ray workers that it starts from now on."""
-    trusted.answer = bool(args.trust_remote_code)
-
-
-def trusted() -> bool:
-    return trusted.answer
-
-
-trusted.answer = False
-
-
 def hook() -> str:
     """Hook that Ray calls first in each worker, by name."""
-    return f"{__name__}.install_and_trust" if trusted() else "openrlhf_ebpo.seams.install.install"
+    return f"{__name__}.install_and_trust" if models_trusted() else "openrlhf_ebpo.seams.install.install"
 
 
 def install_and_trust() -> None:
     from openrlhf_ebpo.seams.install import install
 
     install()
-    trusted.answer = True
+    trust_models(True)
 
 
 def decided_by_the_flag(original):
@@ -58,10 +29,10 @@ def decided_by_the_flag(original):
 
     @functools.wraps(original)
     def resolve_trust_remote_code(trust_remote_code, model_name, has_local_code, has_remote_code, *args, **kwargs):
-        asked = trusted() and trust_remote_code is not False
-        if has_remote_code and not has_local_code and not asked:
+        requested = models_trusted() and trust_remote_code is not False
+        if has_remote_code and not has_local_code and not requested:
             raise RemoteCodeError(_refusal(model_name))
-        return original(asked, model_name, has_local_code, has_remote_code, *args, **kwargs)
+        return original(requested, model_name, has_local_code, has_remote_code, *args, **kwargs)
 
     return resolve_trust_remote_code
 
@@ -71,7 +42,7 @@ def refused_without_the_flag(original):
 
     @functools.wraps(original)
     def get_class_in_module(class_name, module_path, **kwargs):
-        if not trusted():
+        if not models_trusted():
             raise RemoteCodeError(_refusal(module_path))
         return original(class_name, module_path, **kwargs)
 
@@ -79,7 +50,7 @@ def refused_without_the_flag(original):
 
 
 def _refusal(what: object) -> str:
-    return f"{what}: the model brings its own code, which was not run; {FLAG} runs it"
+    return f"{what}: the model brings its own code, which was not run; {TRUST} runs it"
 
 
 class EngineTrustsAsAsked:
@@ -87,4 +58,4 @@ class EngineTrustsAsAsked:
     it."""
 
     async def __init__(self, *args, **kwargs):
-        await super().__init__(*args, **{**kwargs, "trust_remote_code": trusted()})
+        await super().__init__(*args, **{**kwargs, "trust_remote_code": models_trusted()})

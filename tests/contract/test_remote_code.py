@@ -13,11 +13,11 @@ from openrlhf_ebpo.quickstart import tiny_model
 
 ROOT = Path(__file__).parents[2]
 PROBE = """
-import argparse, json, sys
-from openrlhf_ebpo.seams import remote_code
+import json, sys
+from openrlhf_ebpo import extension
 from openrlhf_ebpo.seams.install import install
 install()
-remote_code.trust(argparse.Namespace(trust_remote_code={trust}))
+extension.trust_models({trust})
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, GenerationMixin
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.generation.utils import get_class_in_module

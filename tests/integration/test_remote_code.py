@@ -10,9 +10,9 @@ import pytest
 from custom_code import bring_code, own_model
 
 IN_A_WORKER = """
-import argparse, os, sys
+import os, sys
 import ray
-from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo import extension
 from openrlhf_ebpo.generation.cluster import ray_with
 def load(model):
     from openrlhf.models import Actor
@@ -21,7 +21,7 @@ def load(model):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 for trust in (False, True):
-    remote_code.trust(argparse.Namespace(trust_remote_code=trust))
+    extension.trust_models(trust)
     with ray_with(1, "nothing"):
         print(ray.get(ray.remote(load).remote(sys.argv[1])))
     print(os.path.exists(sys.argv[2]))

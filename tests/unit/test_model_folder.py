@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from openrlhf_ebpo import extension
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.models.model_folder import problems
-from openrlhf_ebpo.seams import remote_code
 
 SHARDS = {1: "model-00001-of-00002.safetensors", 2: "model-00002-of-00002.safetensors"}
 INDEX = "model.safetensors.index.json"
@@ -25,7 +25,7 @@ INDEX = "model.safetensors.index.json"
 @pytest.fixture(autouse=True)
 def as_before():
     yield
-    remote_code.trusted.answer = False
+    extension.trust_models(False)
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_weights_that_are_only_there_as_a_pickle_are_refused_without_the_flag(mo
     (model / name).write_bytes(b"\x80\x04.")
     (problem,) = problems(model)
     assert problem.startswith(f"{name} has weights as a pickle") and "--trust_remote_code" in problem
-    remote_code.trusted.answer = True
+    extension.trust_models(True)
     assert problems(model) == []
 
 
@@ -232,7 +232,7 @@ def test_code_that_a_model_needs_is_a_problem_and_code_that_it_does_not_is_none(
     (problem,) = problems(model)
     assert "brings its own code" in problem and "evil/repo--own.OwnConfig" in problem
     assert problems(model, code=False) == []
-    remote_code.trusted.answer = True
+    extension.trust_models(True)
     assert problems(model) == []
 
 

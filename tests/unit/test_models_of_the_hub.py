@@ -7,10 +7,11 @@ import pytest
 from patience import seconds
 from safetensors.numpy import save
 
+from openrlhf_ebpo import extension
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import models
-from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.models import hub_models
 
 SHARDS = {f"model-0000{n}-of-00002.safetensors": save({f"layer.{n}": np.ones(3)}) for n in (1, 2)}
 INDEX = {"weight_map": {f"layer.{n}": name for n, name in enumerate(SHARDS, start=1)}}
@@ -26,7 +27,7 @@ SECOND = next(reversed(SHARDS))
 @pytest.fixture(autouse=True)
 def as_before():
     yield
-    remote_code.trusted.answer = False
+    extension.trust_models(False)
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def publish(use_hub):
 def test_what_loading_reads_is_fetched_once_and_nothing_else(publish, use_hub):
     strangers = {"pytorch_model.bin": b"x", "original/x.safetensors": b"x", "consolidated.safetensors": b"x"}
     publish(**strangers)
-    preflight.check_fetched("--model", "owner/name")
+    hub_models.check_fetched("--model", "owner/name")
     fetched = {request.partition("?")[0].rpartition("/")[2] for request in use_hub.requests if "/resolve/" in request}
     assert fetched == set(MODEL)
     downloads = use_hub.count("GET .*(/resolve/|/lfs/)")
@@ -72,8 +73,8 @@ def test_a_model_that_is_not_complete_or_not_inert_is_refused_before_it_loads(pu
 
 def test_with_the_flag_pickles_are_taken(publish):
     publish(**{**dict.fromkeys([*SHARDS, "model.safetensors.index.json"]), "pytorch_model.bin": b"\x80\x04."})
-    remote_code.trusted.answer = True
-    preflight.check_fetched("--model", "owner/name")
+    extension.trust_models(True)
+    hub_models.check_fetched("--model", "owner/name")
 
 
 def test_a_training_looks_at_all_its_models_and_waits_for_no_hub(publish, use_hub, monkeypatch):
@@ -99,7 +100,7 @@ def test_a_hub_that_stands_still_is_waited_for_once(publish, use_hub, no_waiting
     publish()
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.3)))
     fault = use_hub.fail(where, hang=True, times=99)
-    assert preflight.model_problems("--model", "owner/name") == []
+    assert hub_models.model_problems("--model", "owner/name") == []
     asked = 0 if "lfs" in where else 8  # weights are looked for in the cache alone; some calls the client repeats
     assert bool(asked) <= fault.hits <= asked
 
@@ -108,14 +109,14 @@ def test_weights_that_the_hub_refuses_and_a_disk_that_is_full_are_said(publish, 
     publish()
     use_hub.fail(r"GET .*/resolve/.*safetensors$", status=403, times=99)
     with pytest.raises(UsageError, match="403"):
-        preflight.check_fetched("--model", "owner/name")
+        hub_models.check_fetched("--model", "owner/name")
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("huggingface_hub.HfApi.snapshot_download", full)
     with pytest.raises(UsageError, match=r"this machine, not the Hub, has a problem: .*No space left"):
-        preflight.check_fetched("--model", "owner/name")
+        hub_models.check_fetched("--model", "owner/name")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "[" * 100_000, '{"base_model_name_or_path": null}', '"x"', "\x00"])

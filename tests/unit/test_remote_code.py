@@ -8,13 +8,14 @@ import custom_code
 import pytest
 from commands import refused
 
+from openrlhf_ebpo import extension
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
 from openrlhf_ebpo.data.embedding_topics import load_encoder
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
 from openrlhf_ebpo.generation import cluster
-from openrlhf_ebpo.models import auto_map
+from openrlhf_ebpo.models import auto_map, hub_models
 from openrlhf_ebpo.models.auto_map import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams import remote_code
@@ -27,7 +28,7 @@ BOTH = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "
 @pytest.fixture(autouse=True)
 def as_before():
     yield
-    remote_code.trusted.answer = False
+    extension.trust_models(False)
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_an_auto_map_of_another_shape_is_named(value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": value}))
     with pytest.raises(ModelFileError, match=r"config\.json has an auto_map that is not an object"):
         auto_map.custom_code(tmp_path)
-    assert "auto_map" in preflight.model_problems("--model", str(tmp_path))[0]
+    assert "auto_map" in hub_models.model_problems("--model", str(tmp_path))[0]
 
 
 # the commands
@@ -197,25 +198,25 @@ def publish(hub, repo: str, files: dict[str, bytes]) -> None:
 def test_a_model_on_the_hub_that_needs_no_code_passes_and_its_weights_wait(hub, use_hub):
     files = {"config.json": json.dumps({**PHI, "auto_map": BOTH}).encode(), "model.safetensors": b"w"}
     publish(hub, "owner/phi", files)
-    assert preflight.model_problems("--model", "owner/phi") == []
+    assert hub_models.model_problems("--model", "owner/phi") == []
     assert not hub.count("safetensors")
     hub.stop()
-    assert preflight.model_problems("--model", "owner/phi") == []  # from the cache; nothing is known of the tokenizer
+    assert hub_models.model_problems("--model", "owner/phi") == []  # from the cache; nothing is known of the tokenizer
 
 
 def test_a_model_that_the_hub_does_not_have_is_named(hub, use_hub):
-    (problem,) = preflight.model_problems("--model", "owner/nothing")
+    (problem,) = hub_models.model_problems("--model", "owner/nothing")
     assert problem.startswith("--model owner/nothing: no such folder, and ") and "404" in problem
-    assert preflight.model_problems("--model", "owner/nothing", ask_hub=False) == []
-    assert "not a name on the Hub" in preflight.model_problems("--model", "my model")[0]
+    assert hub_models.model_problems("--model", "owner/nothing", ask_hub=False) == []
+    assert "not a name on the Hub" in hub_models.model_problems("--model", "my model")[0]
 
 
 def test_without_a_hub_nothing_is_refused_and_nothing_waits(hub, use_hub, monkeypatch, caplog):
     hub.fail(".*", 503, times=99)
-    assert preflight.model_problems("--model", "owner/own") == []
+    assert hub_models.model_problems("--model", "owner/own") == []
     assert len(hub.requests) == 1 and "Retrying" not in caplog.text
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert preflight.model_problems("--model", "owner/own") == [] and len(hub.requests) == 1
+    assert hub_models.model_problems("--model", "owner/own") == [] and len(hub.requests) == 1
 
 
 def test_an_adapter_is_refused_for_its_tokenizer_and_for_its_base(folder):
@@ -239,14 +240,14 @@ def test_every_command_decides_anew_and_no_variable_does(folder, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_TRUST_REMOTE_CODE", "1")
     monkeypatch.setenv("TRUST_REMOTE_CODE", "1")
     custom_code.bring_code(folder / "model", {"model_type": "own", "auto_map": custom_code.WHOLE})
-    remote_code.trusted.answer = True
+    extension.trust_models(True)
     for command, argv in commands(folder).values():
-        assert "brings its own code" in refused(command, *argv) and not remote_code.trusted()
+        assert "brings its own code" in refused(command, *argv) and not extension.models_trusted()
 
 
 def test_workers_are_told_by_the_name_of_their_hook():
     assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.seams.install.install"
-    remote_code.trusted.answer = True
+    extension.trust_models(True)
     assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.seams.remote_code.install_and_trust"
 
 
@@ -257,7 +258,7 @@ def test_an_engine_gets_what_the_flag_says_and_not_what_upstream_does(trust):
             self.__dict__.update(kwargs)
 
     actor = object.__new__(subclass(Actor, remote_code.EngineTrustsAsAsked))
-    remote_code.trusted.answer = trust
+    extension.trust_models(trust)
     asyncio.run(actor.__init__(model="m", trust_remote_code=True))
     assert vars(actor) == {"model": "m", "trust_remote_code": trust}
 

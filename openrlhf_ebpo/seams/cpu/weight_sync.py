@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import torch
 
-from openrlhf_ebpo.seams.remote_code import trusted
+from openrlhf_ebpo.extension import models_trusted
 
 # Layers that a reload leaves as they were, and rightly: the rotary table is not a weight, the head is repacked here.
 HANDLED = {"RotaryEmbedding", "ParallelLMHead"}
@@ -74,7 +74,7 @@ def kv_cache_bytes(model: str, max_model_len: int) -> int:
     """Room for 32 sequences of full length in bf16, 64 MiB at least and 4 GiB at most."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model, trust_remote_code=trusted())
+    config = AutoConfig.from_pretrained(model, trust_remote_code=models_trusted())
     config = config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -4,9 +4,9 @@ import pytest
 import tiny_tokenizers
 from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
-from openrlhf_ebpo.checks.model_fit import DIFFICULTY, EVALUATION, TRAINING, Asked, fit_warnings
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import begin_with
+from openrlhf_ebpo.models.tokenizer_fit import DIFFICULTY, EVALUATION, TRAINING, Prompting, fit_warnings
 
 TEXTS = ["1 + 1 =", "a b"]
 
@@ -24,7 +24,7 @@ def asked(model: str, texts=TEXTS, chat=False, add_bos=False, room=64, flags=TRA
         ]
     texts = list(map(begin_with(tokenizer), texts)) if add_bos else texts
     lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    found = fit_warnings(model, tokenizer, Asked(texts, lengths, chat, add_bos, room), flags)
+    found = fit_warnings(model, tokenizer, Prompting(texts, lengths, chat, add_bos, room), flags)
     assert all(line.startswith("warning: ") and line.isprintable() for line in found)
     return [line.removeprefix(f"warning: {model}: ") for line in found]
 
@@ -131,7 +131,7 @@ def test_a_configuration_that_cannot_be_looked_at_is_said_and_stops_nothing(ends
 def test_a_configuration_whose_error_is_meant_for_the_terminal(tmp_path):
     model = save(tmp_path, begins=False)
     (tmp_path / "config.json").write_text('{"model_type": "\\u001b[2J\\u202e"}')
-    (found,) = fit_warnings(model, good_tokenizer(tmp_path / "t"), Asked(["1"], [1], False, False, 64), TRAINING)
+    (found,) = fit_warnings(model, good_tokenizer(tmp_path / "t"), Prompting(["1"], [1], False, False, 64), TRAINING)
     assert "the prompts were not looked at: ValueError: " in found and found.isprintable()
 
 

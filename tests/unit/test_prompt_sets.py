@@ -7,7 +7,7 @@ import pytest
 from commands import write_rows
 from tiny_tokenizers import CHAT, save
 
-from openrlhf_ebpo.checks import model_fit
+from openrlhf_ebpo.checks import prompt_sets
 from openrlhf_ebpo.cli import train_checks, train_sample
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import engines
@@ -54,30 +54,30 @@ def args(tmp_path):
 @pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
 def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, args, tmp_path):
     save(tmp_path / "model")
-    begin, cut = model_fit.training_warnings(args(name=name, input_template="{} Now!", max_len=18))
+    begin, cut = prompt_sets.training_warnings(args(name=name, input_template="{} Now!", max_len=18))
     assert "100 of 100 prompts lack it" in begin and "Give --data.add_bos" in begin
     assert "100 of 100 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
     assert "the longest has 14" in cut
-    assert model_fit.training_warnings(args(name=name, input_template="{} Now!", add_bos=True)) == []
+    assert prompt_sets.training_warnings(args(name=name, input_template="{} Now!", add_bos=True)) == []
 
 
 def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_path):
     save(tmp_path / "model", begins=False)
-    assert model_fit.training_warnings(args(new_tokens=None, max_len=10)) == []
-    (cut,) = model_fit.training_warnings(args(new_tokens=None, max_len=9))
+    assert prompt_sets.training_warnings(args(new_tokens=None, max_len=10)) == []
+    (cut,) = prompt_sets.training_warnings(args(new_tokens=None, max_len=9))
     assert "90 of 100 prompts are longer than the 8 tokens" in cut
 
 
 def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
     save(tmp_path / "model")
-    (found,) = model_fit.training_warnings(args(prompt_dataset="owner/on_the_hub", max_len=9))
+    (found,) = prompt_sets.training_warnings(args(prompt_dataset="owner/on_the_hub", max_len=9))
     assert (
         "an example of a prompt (the data set is not on this machine) lacks it" in found
         and "Give --data.add_bos" in found
     )
     save(tmp_path / "instruct", begins=False, template=CHAT, ends=[1, 2])
-    assert model_fit.training_warnings(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
-    assert model_fit.training_warnings(args(model="owner/on_the_hub_too")) == []
+    assert prompt_sets.training_warnings(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
+    assert prompt_sets.training_warnings(args(model="owner/on_the_hub_too")) == []
 
 
 @pytest.mark.parametrize("broken", ["tokenizer.json", "config.json", "data"])
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_said_and_no_error(broken, args, tmp_path):
     save(tmp_path / "model")
     values = args()
     (tmp_path / ("train.jsonl" if broken == "data" else f"model/{broken}")).write_text("\x1b[2J no JSON")
-    (found,) = model_fit.training_warnings(values)
+    (found,) = prompt_sets.training_warnings(values)
     assert found.startswith("warning: the prompts were not looked at: ") and found.isprintable() and len(found) < 400
 
 
@@ -104,76 +104,76 @@ def test_a_folder_is_read_as_training_reads_it(kind, args, tmp_path):
     else:
         data = Dataset.from_list(rows)
         (data if kind == "saved" else DatasetDict(train=data, other=data.select(range(3)))).save_to_disk(folder)
-    assert model_fit.training_warnings(args(prompt_dataset=str(folder))) == [], "they are in the chat template"
-    (found,) = model_fit.training_warnings(args(prompt_dataset=str(folder), max_len=9))
+    assert prompt_sets.training_warnings(args(prompt_dataset=str(folder))) == [], "they are in the chat template"
+    (found,) = prompt_sets.training_warnings(args(prompt_dataset=str(folder), max_len=9))
     assert "40 of 40 prompts are longer than the 1 tokens" in found
     if kind == "splits":
-        (found,) = model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
+        (found,) = prompt_sets.training_warnings(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
         assert "3 of 3 prompts are longer" in found
         with pytest.raises(UsageError, match=r"set has no split 'none': give another --data\.prompt_split"):
-            model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="none"))
-    assert len(model_fit.read_rows(str(folder), "train", args(), 2)) == 2
+            prompt_sets.training_warnings(args(prompt_dataset=str(folder), prompt_split="none"))
+    assert len(prompt_sets.read_rows(str(folder), "train", args(), 2)) == 2
 
 
 def test_a_data_set_that_comes_as_code_does_not_run(args, tmp_path):
     save(tmp_path / "model", begins=False)
     (tmp_path / "set").mkdir()
     (tmp_path / "set/set.py").write_text("raise SystemExit")
-    (found,) = model_fit.training_warnings(args(prompt_dataset=str(tmp_path / "set")))
+    (found,) = prompt_sets.training_warnings(args(prompt_dataset=str(tmp_path / "set")))
     assert "were not looked at: " in found
 
 
 def test_lengths_are_looked_at_beyond_the_first_rows_and_in_every_data_set(args, tmp_path, monkeypatch):
     save(tmp_path / "model", begins=False)
     long = [*ROWS, {"q": "1 " * 30, "a": "2"}]
-    (found,) = model_fit.training_warnings(args(long))
+    (found,) = prompt_sets.training_warnings(args(long))
     assert "1 of 101 prompts are longer than the 32 tokens" in found and "the longest has 60" in found
-    assert model_fit.training_warnings(args(long, max_samples=100)) == []
+    assert prompt_sets.training_warnings(args(long, max_samples=100)) == []
     args(long, name="other.jsonl")
     two = f"{tmp_path / 'train.jsonl'}, {tmp_path / 'other.jsonl'}"
-    (found,) = model_fit.training_warnings(args(prompt_dataset=two))
+    (found,) = prompt_sets.training_warnings(args(prompt_dataset=two))
     assert "1 of 201 prompts are longer" in found
-    (found,) = model_fit.training_warnings(args(held_out=str(tmp_path / "other.jsonl")))
+    (found,) = prompt_sets.training_warnings(args(held_out=str(tmp_path / "other.jsonl")))
     assert "1 of 101 prompts of --eval.dataset are longer" in found
-    monkeypatch.setattr(model_fit, "MAX_ROWS", 100)
-    assert model_fit.training_warnings(args(long)) == []
-    (found,) = model_fit.training_warnings(args(long, max_len=16))
+    monkeypatch.setattr(prompt_sets, "MAX_ROWS", 100)
+    assert prompt_sets.training_warnings(args(long)) == []
+    (found,) = prompt_sets.training_warnings(args(long, max_len=16))
     assert "90 of 100 prompts are longer" in found
 
 
 def test_held_out_prompts_that_cannot_be_read_are_said_beside_what_else_is_found(args, tmp_path):
     save(tmp_path / "model")
     (tmp_path / "held_out.jsonl").write_text("no JSON")
-    begin, found = model_fit.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
+    begin, found = prompt_sets.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
     assert "Give --data.add_bos" in begin
     assert found.startswith("warning: the prompts of --eval.dataset were not looked at: ")
     args([{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}], name="held_out.jsonl")
     with pytest.raises(UsageError, match=r"--eval\.dataset .*held_out\.jsonl: column 'q' .* holds chats"):
-        model_fit.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
+        prompt_sets.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
 
 
 def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
     save(tmp_path / "model", begins=False)
     rows = [{"q": i, "a": str(i)} for i in range(300)]
     values = args(rows, input_template="{} + 1 =")
-    assert model_fit.training_warnings(values) == []
-    assert model_fit.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
+    assert prompt_sets.training_warnings(values) == []
+    assert prompt_sets.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
     with pytest.raises(UsageError, match=r"holds chats, or something else that is not text: row 1 has one of type int"):
-        model_fit.training_warnings(args(rows))
+        prompt_sets.training_warnings(args(rows))
     for odd in (None, [{"role": "user", "content": "1"}]):
         values = args(rows, input_template="{}")
         with pytest.raises(
             UsageError, match=r"row 2 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
         ):
-            model_fit.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path)
+            prompt_sets.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path)
 
 
 def test_chats_without_a_chat_template_are_refused(args, tmp_path):
     save(tmp_path / "model", template=CHAT, ends=[1, 2])
     rows = [{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}]
     with pytest.raises(UsageError, match=r"column 'q' \(--data\.input_key\) holds chats.*--data\.apply_chat_template"):
-        model_fit.training_warnings(args(rows))
-    assert model_fit.training_warnings(args(rows, apply_chat_template=True, add_bos=True)) == []
+        prompt_sets.training_warnings(args(rows))
+    assert prompt_sets.training_warnings(args(rows, apply_chat_template=True, add_bos=True)) == []
 
 
 def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, tmp_path):
@@ -181,13 +181,13 @@ def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, t
     asked = [{"role": "user", "content": "1 + 1"}]
     rows = [{"q": asked, "a": "2"}, {"q": [*asked, {"role": "assistant", "content": "2"}], "a": "2"}]
     with pytest.raises(UsageError, match=r"row 2: the chat ends with the assistant's turn"):
-        model_fit.training_warnings(args(rows, apply_chat_template=True))
+        prompt_sets.training_warnings(args(rows, apply_chat_template=True))
 
 
 def test_add_bos_without_a_bos_token_is_refused(args, tmp_path):
     save(tmp_path / "model", begins=False, begin=None)
     with pytest.raises(UsageError, match="has no begin token"):
-        model_fit.training_warnings(args(add_bos=True))
+        prompt_sets.training_warnings(args(add_bos=True))
 
 
 # a sample
@@ -197,8 +197,8 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(add_bos=True)
     model = values.actor.model_name_or_path
-    rows = model_fit.read_rows(values.data.prompt_dataset, "train", values, 2)
-    assert [each.text for each in model_fit.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
+    rows = prompt_sets.read_rows(values.data.prompt_dataset, "train", values, 2)
+    assert [each.text for each in prompt_sets.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     settings = train_sample.engine_settings(values)
     assert (settings.model, settings.max_len, settings.reward, settings.seed) == (model, 40, ("r.py",), 7)
     assert settings.reward_limits.timeout == 60 and settings.patience == train_sample.MAX_WAIT_SECONDS

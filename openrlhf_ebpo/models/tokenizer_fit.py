@@ -1,37 +1,23 @@
-"""Compare the tokenizer with the prompts as the model will read them.
+"""Compare a model's tokenizer with the prompts as the model will read them.
 
 model_check.py refuses what cannot run. Most of what is found here runs, and trains something else than was meant: it is
-a warning. The tokenizer, the configuration and the prompts are there, as the model gets them.
+a warning. The tokenizer and the prompts are given as the model gets them.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import NamedTuple
 
-from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import (
-    Prompt,
-    is_text,
-    prompt_lengths,
-    render,
-    text_tokenizer,
-    token_ids,
-    tokenizer_of,
-)
-from openrlhf_ebpo.models.hub_models import local_folder
-from openrlhf_ebpo.seams.remote_code import trusted
+from openrlhf_ebpo.extension import models_trusted
 
 MAX_TOKEN_CHARS = 60
 MAX_ERROR_CHARS = 300
 MAX_TEXTS = 256  # about so many are compared by their tokens: a mistake in the form of one prompt is mostly in all
-MAX_ROWS = 10_000  # of a data set, whose lengths are compared: about 5 s at 450 tokens each
 
 
 class Flags(NamedTuple):
@@ -48,7 +34,7 @@ DIFFICULTY = Flags("--add_bos", "--max_len", "--input_template")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Prompting:
     """Describe how a model is prompted.
 
     texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template, add_bos: whether
@@ -63,7 +49,7 @@ class Asked:
     room: int
 
 
-def fit_warnings(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
+def fit_warnings(model: str, tokenizer, prompting: Prompting, flags: Flags) -> list[str]:
     """Warn of what does not go together, each with what to do. Loads the model's configuration, no weights.
 
     tokenizer: as training sets it up, a processor if the model also sees.
@@ -71,7 +57,7 @@ def fit_warnings(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]
     Raises:
         UsageError: the prompts have tokens that the model does not.
     """
-    return or_warning("the prompts", lambda: _mismatches(model, tokenizer, asked, flags))
+    return or_warning("the prompts", lambda: mismatches(model, tokenizer, prompting, flags))
 
 
 def or_warning(prompts: str, check: Callable[[], list[str]]) -> list[str]:
@@ -89,11 +75,11 @@ def or_warning(prompts: str, check: Callable[[], list[str]]) -> list[str]:
         return [f"warning: {prompts} were not looked at: {cause}"]
 
 
-def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
+def mismatches(model: str, tokenizer, prompting: Prompting, flags: Flags) -> list[str]:
     from transformers import AutoConfig
 
-    config, tokenizer = AutoConfig.from_pretrained(model, trust_remote_code=trusted()), text_tokenizer(tokenizer)
-    tokens = [token_ids(tokenizer, text) for text in asked.texts[:: len(asked.texts) // MAX_TEXTS or 1]]
+    config, tokenizer = AutoConfig.from_pretrained(model, trust_remote_code=models_trusted()), text_tokenizer(tokenizer)
+    tokens = [token_ids(tokenizer, text) for text in prompting.texts[:: len(prompting.texts) // MAX_TEXTS or 1]]
     size = getattr(config.get_text_config(), "vocab_size", None)
     if beyond := [token for token in itertools.chain(*tokens) if size and token >= size]:
         raise UsageError(
@@ -102,11 +88,20 @@ def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
             "take the tokenizer that the model was trained with, or resize the embeddings"
         )
     found = [
-        *_begin(tokenizer, asked, tokens, flags),
+        *_begin(tokenizer, prompting, tokens, flags),
         *_end(tokenizer, end_tokens(model, config)),
-        *cut(asked.lengths, asked.room, flags),
+        *cut(prompting.lengths, prompting.room, flags),
     ]
     return [f"warning: {model}: {each}" for each in found]
+
+
+def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
+    return text_tokenizer(tokenizer)(text, add_special_tokens=add_special_tokens)["input_ids"]
+
+
+def text_tokenizer(tokenizer):
+    """Return the tokenizer of a processor: upstream loads one for a model that also sees."""
+    return tokenizer.tokenizer if hasattr(tokenizer, "image_processor") else tokenizer
 
 
 def _describe(tokenizer, token: int) -> str:
@@ -124,26 +119,26 @@ def begin_of(tokenizer) -> tuple[int, ...]:
     return tuple(itertools.takewhile(special.__contains__, put))
 
 
-def _begin(tokenizer, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flags) -> Iterator[str]:
+def _begin(tokenizer, prompting: Prompting, tokens: Sequence[Sequence[int]], flags: Flags) -> Iterator[str]:
     begin, put = tokenizer.bos_token_id, begin_of(tokenizer)
     if without := sum(tuple(each[: len(put)]) != put for each in tokens):
         remedy = f"Give {flags.add_bos}"
         if put != (begin,):
             text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
-            place = "of the chat template" if asked.chat_template else f"of every prompt, or of {flags.template}"
+            place = "of the chat template" if prompting.chat_template else f"of every prompt, or of {flags.template}"
             remedy = (
                 f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text} at the beginning "
                 f"{place}"
             )
         them = "it" if len(put) == 1 else "them"
         lacking = f"{without} of {len(tokens)} prompts lack {them}"
-        if not asked.lengths:
+        if not prompting.lengths:
             lacking = f"an example of a prompt (the data set is not on this machine) lacks {them}"
         yield (
             f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and "
             f"{lacking}: the model has been trained on texts that begin so. {remedy}"
         )
-    if asked.add_bos and tokens and begin is not None and put[:1] != (begin,):
+    if prompting.add_bos and tokens and begin is not None and put[:1] != (begin,):
         yield (
             f"{flags.add_bos} puts {_describe(tokenizer, begin)} before the prompts, and its tokenizer does not "
             f"do so by "
@@ -193,110 +188,3 @@ def cut(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterat
             f"{max(longer) - room}, or leave "
             "such prompts out"
         )
-
-
-# --- the prompts of a training
-
-
-def add_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument_group("prompts").add_argument(
-        "--data.add_bos",
-        action="store_true",
-        help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), unless it begins "
-        "with it: OpenRLHF "
-        "tokenizes prompts without special tokens. --dry_run warns if the model needs it",
-    )
-
-
-def training_warnings(args) -> list[str]:
-    """Compare a training's model with the prompts that are on this machine. args: upstream's, nested.
-
-    Raises:
-        UsageError: the prompts cannot be put into the form that was asked for, or have tokens that the model does not.
-    """
-    folder = local_folder(args.actor.model_name_or_path)
-    if folder is None:
-        return []  # the dry run says so
-    model = str(folder)
-    found = or_warning("the prompts", lambda: _of_training(args, model))
-    if args.eval.dataset:
-        found += or_warning("the prompts of --eval.dataset", lambda: _of_evaluation(args, model))
-    return found
-
-
-def _of_training(args, model: str) -> list[str]:
-    prompts = _local_prompts("data.prompt_dataset", args.data.prompt_dataset, args.data.prompt_split, args, model)
-    example = {args.data.input_key: "1 + 1 =", args.data.label_key: "2"}
-    texts = [prompt.text for prompt in prompts or render_rows([example], args, model)]
-    asked = Asked(texts, _lengths(prompts, model), args.data.apply_chat_template, args.data.add_bos, _room(args))
-    return _mismatches(model, tokenizer_of(model), asked, TRAINING)
-
-
-def _of_evaluation(args, model: str) -> list[str]:
-    prompts = _local_prompts("eval.dataset", args.eval.dataset, args.eval.split, args, model)
-    longer = cut(_lengths(prompts, model), _room(args), TRAINING, " of --eval.dataset")
-    return [f"warning: {model}: {line}" for line in longer]
-
-
-def _local_prompts(flag: str, names: str, split: str, args, model: str) -> list[Prompt]:
-    tokenizer_of(model)  # an error of its files is not one of the prompts
-    prompts = []
-    for name in filter(None, map(str.strip, names.split(","))):
-        if is_local(name):
-            prompts += render_rows(read_rows(name, split, args, MAX_ROWS), args, model, f"--{flag} {name}")
-    return prompts
-
-
-def _lengths(prompts: list[Prompt], model: str) -> list[int]:
-    return prompt_lengths(prompts, model) if prompts else []
-
-
-def _room(args) -> int:
-    """Return the tokens that a prompt may have: upstream cuts a longer one, from its beginning."""
-    return args.data.max_len - (args.rollout.max_new_tokens or 1)
-
-
-def read_rows(name: str, split: str, args, max_rows: int) -> list[dict]:
-    """Read the first rows of a data set; raises as `open_rows`."""
-    return list(open_rows(name, split, args, max_rows))
-
-
-def open_rows(name: str, split: str, args, max_rows: int | None = None):
-    """Open a data set, prompts and labels alone, by upstream's own reader. args: upstream's, nested.
-
-    Raises:
-        UsageError: the data set has no such split. Others: what the reader raises.
-    """
-    from datasets import disable_progress_bars
-    from openrlhf.datasets.utils import blending_datasets
-
-    disable_progress_bars()
-    quiet = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
-    max_rows = min(max_rows or args.data.max_samples, args.data.max_samples)
-    try:
-        data = blending_datasets(name, None, quiet, max_count=max_rows, dataset_split=split)
-    except AttributeError as error:  # of the splits, upstream has taken none
-        raise UsageError(f"{name} has no split {split!r}: give another --data.prompt_split (--eval.split)") from error
-    return data.select_columns([key for key in (args.data.input_key, args.data.label_key) if key])
-
-
-def render_rows(rows: Iterable[dict], args, model: str, source: str = "--data.prompt_dataset") -> list[Prompt]:
-    """Make the prompts that training makes of rows of its data set. source: of the rows, for the error.
-
-    Raises:
-        UsageError: they cannot be put into the form that was asked for.
-    """
-    data = args.data
-    named = [
-        {"id": number, "prompt": row[data.input_key], "label": row[data.label_key] if data.label_key else ""}
-        for number, row in enumerate(rows, 1)
-    ]
-    for row in named if not data.apply_chat_template else ():
-        if not is_text(row["prompt"], data.input_template):
-            raise UsageError(
-                f"{source}: column {data.input_key!r} (--data.input_key) holds chats, or something else that is "
-                f"not text: row "
-                f"{row['id']} has one of type {type(row['prompt']).__name__}. Add --data.apply_chat_template, "
-                f"or name a column of texts"
-            )
-    return render(named, model, data.apply_chat_template, data.input_template, add_bos=data.add_bos)
