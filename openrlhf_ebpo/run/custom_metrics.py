@@ -25,7 +25,7 @@ def custom_metrics(entries: object) -> dict[str, Metric]:
     found = {}
     for entry in entries[:MAX_ENTRIES] if isinstance(entries, list) else []:
         if problem(entry) is None:
-            found.setdefault(entry["name"], Metric(**{"unit": "", "tells": "", **entry}))
+            found.setdefault(entry["name"], Metric(**entry))
     return found
 
 

@@ -67,7 +67,7 @@ def in_order() -> list:
 
 def described(name: str, own: Mapping[str, Metric]) -> Metric:
     """Describe a metric: by the catalogue, by a run that logs it, or its name alone."""
-    found = find(name) or own.get(name) or Metric(name, name, "", "")
+    found = find(name) or own.get(name) or Metric(name, name)
     return found if found.name == name else replace(found, name=name, title=name)
 
 
