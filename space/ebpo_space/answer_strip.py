@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from openrlhf_ebpo.estimator.registry import title
 
@@ -20,42 +21,35 @@ _NAME = 24  # characters of an estimator's name
 def answers(
     rows: Sequence[Mapping],
     chosen: int,
-    *,
+    options: reading.Options,
     estimator: str,
-    source: Mapping,
-    raw: bool,
-    find: str,
     longest: bool = False,
     scale: tuple[float, float] | None = None,
 ) -> HTML:
-    """Args:
-    chosen: which of rows is shown at full width, with its reward and advantages.
-    estimator: title of the run's.
-    source: of the group's texts, for `reading.answer`.
-    find: what is searched for.
-    longest: tiles in order of length, the longest first.
-    scale: the batch's mean and deviation of r − V (`search.batch_scale`).
+    """Lay out all answers of a group, and one of them at full width, with its reward and advantages.
+
+    Args:
+        chosen: which of rows that is.
+        options: of the group's texts.
+        estimator: title of the run's.
+        longest: tiles in order of length, the longest first.
+        scale: the batch's mean and deviation of r − V (`search.batch_scale`).
     """
-    tiles = strip(rows, chosen, find, longest)
-    left = (
-        html('<p class="more">{} more answers; the Parquet file has them.</p>', len(rows) - MAX_TILES)
-        if len(rows) > MAX_TILES
-        else ""
-    )
+    row, more = rows[chosen], len(rows) - MAX_TILES
+    left = html('<p class="more">{} more answers; the Parquet file has them.</p>', more) if more > 0 else ""
     order = html('<div class="choices order">{}</div>', choice({"longest": not longest}, "longest first", longest))
-    text = reading.answer(
-        rows[chosen].get("response"),
-        source={**source, "sample": chosen},
-        raw=raw,
-        truncated=bool(rows[chosen].get("truncated")),
-        find=find,
-        gold=rows[chosen].get("label"),
+    options = replace(
+        options,
+        source={**options.source, "sample": chosen},
+        truncated=bool(row.get("truncated")),
+        gold=row.get("label"),
         name=f"Answer {chosen + 1}",
     )
-    shown = _answer(rows, chosen, estimator, _arithmetic(rows[chosen], scale), text)
+    text = reading.answer(row.get("response"), options)
     return html(
         '<section class="answers" aria-label="Answers">{}{}{}{}<p class="more">{}</p></section>',
-        *(order if len(rows) > 1 else "", tiles, left, shown, harmless(_legend(estimator), 300)),
+        *(order if len(rows) > 1 else "", strip(rows, chosen, options.find, longest), left),
+        *(_answer(rows, chosen, estimator, _arithmetic(row, scale), text), harmless(_legend(estimator), 300)),
     )
 
 
@@ -87,11 +81,11 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML
         HTML('<i class="out" title="excluded">!</i>') if not row.get("valid", True) else "",
         HTML('<i class="again" title="repeats itself">↻</i>') if _repeats(row) else "",
     ]
-    said = f"Answer {i + 1}: reward {number(reward)}, advantage {signed(advantage)}"
+    tip = f"Answer {i + 1}: reward {number(reward)}, advantage {signed(advantage)}"
     return html(
         '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} title="{}"><span>{}{}</span>'
         "<small>r = {}</small><b>{}</b></button></li>",
-        *(_side(advantage), _strength(advantage, widest), setting(answer=i + 1), current_mark(current), said),
+        *(_side(advantage), _strength(advantage, widest), setting(answer=i + 1), current_mark(current), tip),
         *(i + 1, joined(marks), number(reward), signed(advantage)),
     )
 

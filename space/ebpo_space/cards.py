@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -92,33 +93,27 @@ def _meter(rate: float) -> HTML:
     )
 
 
-def decision(row: Mapping, *, about: Mapping, picture: HTML, history: HTML, raw: bool, find: str) -> HTML:
+def decision(row: Mapping, about: Mapping, options: reading.Options, picture: HTML, history: HTML) -> HTML:
     """One group without its answers: prompt, numbers, picture, the same prompt at other steps.
 
     Args:
         row: one of its answers, for the prompt.
         about: run, step, group, mean, baseline, shrinkage, kind.
+        options: of the group's texts.
     """
     facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
     numbers = joined(
         html("<div><dt>{}</dt><dd>{}</dd></div>", name, number(value)) for name, value in facts if math.isfinite(value)
     )
-    source = {**{name: about[name] for name in ("run", "step", "group")}, "field": "prompt"}
-    prompt = reading.answer(row.get("prompt"), source=source, raw=raw, find=find, given=False, name="Prompt")
+    source = {**options.source, "field": "prompt"}
+    prompt = reading.answer(row.get("prompt"), replace(options, source=source, is_answer=False, name="Prompt"))
+    if row.get("label") not in (None, ""):
+        prompt += html('<p class="label"><small>expected</small> <code>{}</code></p>', harmless(row["label"], 400))
     return html(
-        (
-            '<article class="group">{}<section class="prompt" aria-label="Prompt">{}</section><section class="why" '
-            'aria-label="Baseline"><dl>{}</dl>{}{}</section></article>'
-        ),
-        *(_heading(row, about, raw), prompt + _label(row), numbers, picture, history),
+        '<article class="group">{}<section class="prompt" aria-label="Prompt">{}</section><section class="why" '
+        'aria-label="Baseline"><dl>{}</dl>{}{}</section></article>',
+        *(_heading(row, about, options.raw), prompt, numbers, picture, history),
     )
-
-
-def _label(row: Mapping) -> HTML:
-    label = row.get("label")
-    if label in (None, ""):
-        return HTML()
-    return html('<p class="label"><small>expected</small> <code>{}</code></p>', harmless(label, 400))
 
 
 def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
@@ -126,14 +121,7 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
     return html(
         '<header class="bar"><h2>Step {}, group {} {}</h2>{}<span class="tools"><button type="button" {} '
         'aria-pressed="{}" title="Texts as they were written, nothing drawn or folded">Source</button></span></header>',
-        *(
-            about["step"],
-            about["group"],
-            about["kind"],
-            cluster,
-            setting(raw=not raw),
-            "true" if raw else "false",
-        ),
+        *(about["step"], about["group"], about["kind"], cluster, setting(raw=not raw), "true" if raw else "false"),
     )
 
 
@@ -143,15 +131,10 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
         return HTML()
     shown = positions[-60:]
     items = joined(_visit(groups, int(p), int(p) == current) for p in shown)
-    note = (
-        f"the latest {len(shown)} of its {len(positions)} groups"
-        if len(positions) > len(shown)
-        else "in all its groups"
-    )
+    note = f"the latest {len(shown)} of its {len(positions)}" if len(positions) > len(shown) else "in all its"
     return html(
-        '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to '
-        "this prompt, "
-        "{}, by step</small><div>{}</div></section>",
+        '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to this '
+        "prompt, {} groups, by step</small><div>{}</div></section>",
         *(note, items),
     )
 

@@ -16,17 +16,8 @@ from .runs import Run
 
 PART, FEWEST = 10, 5  # a window is a tenth of a run, of five steps or more
 LEAST_STEPS = 6  # of fewer nobody can say how noisy they are
-_T = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-)  # Student's t at 97.5 %, 1 to 9 degrees of freedom
+# Student's t at 97.5 %, 1 to 9 degrees of freedom
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def written(value: float, is_share: bool, signed: bool = False) -> str:
@@ -82,7 +73,7 @@ def over_questions(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change |
     Raises:
         RunError: samples cannot be read.
     """
-    found, asked = [], 0
+    found, count = [], 0
     for run_a, a, run_b, b in pairs:
         before, after = rates(run_a, a), rates(run_b, b)
         both = [key for key in before if key in after]
@@ -90,9 +81,9 @@ def over_questions(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change |
             x, y = (np.array([of[key] for key in both]) for of in (before, after))
             ends = of_difference(x, y, min(a.samples, b.samples))
             found.append(Estimate(float(y.mean() - x.mean()), *map(float, ends)))
-            asked += len(both)
+            count += len(both)
     tasks = f" of {len(found)} tasks" if len(found) > 1 else ""
-    return Change(*of_average(found), f"{asked:,} question{'' if asked == 1 else 's'}{tasks}") if found else None
+    return Change(*of_average(found), f"{count:,} question{'' if count == 1 else 's'}{tasks}") if found else None
 
 
 def window(count: int) -> int:
@@ -114,7 +105,7 @@ def half_width(values: np.ndarray, size: int, means: int = 2) -> float | None:
     return half if np.isfinite(half) else None
 
 
-def widened(choices: int) -> float:
+def widening(choices: int) -> float:
     """Compute how much longer a 95 % interval is if it shall hold for the best of so many points (Bonferroni)."""
     return NormalDist().inv_cdf(1 - 0.025 / max(choices, 1)) / NormalDist().inv_cdf(0.975)
 

@@ -43,8 +43,8 @@ def notices(problems: Sequence[str]) -> HTML:
 
 def empty(title: str, *lines: str, kind: str = "") -> HTML:
     """The empty state: what is missing and what to do."""
-    said = joined(html("<p>{}</p>", line) for line in lines)
-    return html('<div class="empty {}"><h2>{}</h2>{}</div>', kind, title, said)
+    paragraphs = joined(html("<p>{}</p>", line) for line in lines)
+    return html('<div class="empty {}"><h2>{}</h2>{}</div>', kind, title, paragraphs)
 
 
 def no_runs(awaited: Sequence[str]) -> HTML:
@@ -56,8 +56,7 @@ def no_runs(awaited: Sequence[str]) -> HTML:
         "No runs yet",
         HTML("Start with run directories: <code>openrlhf-ebpo space --runs runs/quickstart</code>"),
         HTML(
-            "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set "
-            "repository of "
+            "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set repo of "
             "the Hub works too: <code>--runs owner/name</code>."
         ),
         "The page Understand needs none.",

@@ -12,7 +12,7 @@ from .text import HTML, attribute, html, joined
 STATIC = Path(__file__).parent / "static"
 PLOTLY = "vendor/plotly/plotly-cartesian.min.js.gz"  # a third of the whole: lines, bars; panels.js loads it
 # what all others build on; last come the pages' own
-FIRST = ("style", "space", "actions", "panels", "boards", "tables", "frame")
+FIRST = ("style", "space", "panels", "boards", "tables", "frame")
 
 
 def head(version: str) -> HTML:

@@ -39,7 +39,7 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        return f"{value:.2e}"
+        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 

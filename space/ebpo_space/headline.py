@@ -29,7 +29,7 @@ GRPO = "group_norm"
 SEEDS = {1: "One seed each: another training may differ by more.", 2: "Two seeds give a range, not an interval."}
 MAX_COMPARISONS = 6
 
-Found = tuple[Opened, Outcome | None]
+Measured = tuple[Opened, Outcome | None]
 
 
 @dataclass(frozen=True)
@@ -52,29 +52,25 @@ class Configuration:
         return tuple(str(dig(self.runs[0].about, "args", *place)) for place in places)
 
 
-def configurations(found: Sequence[Found]) -> list[Configuration]:
-    came = {run.run.key: outcome for run, outcome in found}
-    return [_configuration(runs, came) for runs in seeds.grouped([run for run, _ in found])]
+def configurations(measured: Sequence[Measured]) -> list[Configuration]:
+    outcomes = {run.run.key: outcome for run, outcome in measured}
+    found = []
+    for runs in seeds.grouped([run for run, _ in measured]):
+        known = [(seeds.seed_of(run.about), outcome) for run in runs if (outcome := outcomes[run.run.key])]
+        most = Counter(outcome.what for _, outcome in known).most_common(1)  # a seed may have stopped early
+        alike = {seed: outcome for seed, outcome in known if outcome.what == most[0][0]}
+        found.append(Configuration(seeds.name([run.run.key for run in runs]), runs, alike))
+    return found
 
 
-def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> Configuration:
-    known = [(seeds.seed_of(run.about), came[run.run.key]) for run in runs if came[run.run.key]]
-    most = Counter(outcome.what for _, outcome in known).most_common(1)  # a seed may have stopped early
-    alike = {seed: outcome for seed, outcome in known if outcome.what == most[0][0]}
-    return Configuration(seeds.name([run.run.key for run in runs]), runs, alike)
-
-
-def headline(found: Sequence[Found]) -> HTML:
-    """Nothing unless two configurations start from the same model and train on the same data."""
-    each = configurations(found)
-    base = next((one for one in each if one.runs[0].estimator == GRPO), each[0] if each else None)
-    others = [one for one in each if one is not base and one.start == base.start][:MAX_COMPARISONS]
-    count = Counter(one.runs[0].estimator for one in each)
-    items = joined(
-        _sentence(*compared, _name(one, count), _name(base, count))
-        for one in others
-        if (compared := compare(one, base))
-    )
+def headline(measured: Sequence[Measured]) -> HTML:
+    """Compare configurations that start from the same model and train on the same data; "" unless there are two."""
+    every = configurations(measured)
+    base = next((one for one in every if one.runs[0].estimator == GRPO), every[0] if every else None)
+    others = [one for one in every if one is not base and one.start == base.start][:MAX_COMPARISONS]
+    count = Counter(one.runs[0].estimator for one in every)
+    compared = ((one, compare(one, base)) for one in others)
+    items = joined(_sentence(*found, _name(one, count), _name(base, count)) for one, found in compared if found)
     return html('<section class="headline" aria-label="Comparison">{}</section>', items) if items else HTML()
 
 
@@ -87,7 +83,7 @@ def _name(one: Configuration, count: Counter) -> HTML:
 def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML) -> HTML:
     """paired: seeds of each that are compared."""
     verdict = "unsure" if paired == 2 else found.verdict
-    said = {
+    sentence = {
         "better": html("{} did better than {}", one, base),
         "worse": html("{} did worse than {}", one, base),
         "open": html("No difference shown between {} and {}", one, base),
@@ -96,7 +92,7 @@ def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML) -> H
     unseen = f" Less than {found.least} could not be seen." if verdict == "open" and found.high > found.low else ""
     return html(
         '<div class="{}"><p class="big">{} <b>{}</b></p><p>{}, {} over {}.{} {}</p></div>',
-        *(verdict, said, found.written, what, found.interval, found.over, unseen, SEEDS.get(paired, "")),
+        *(verdict, sentence, found.written, what, found.interval, found.over, unseen, SEEDS.get(paired, "")),
     )
 
 
@@ -114,20 +110,20 @@ def compare(one: Configuration, base: Configuration) -> tuple[Change, str, int] 
 
 def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> tuple[Change, str, int]:
     """Ends of runs of the same seed, paired."""
-    found = np.array([one.alike[seed].last - base.alike[seed].last for seed in both])
-    low, high = (float(end) for end in seeds.spread(found))
+    differences = np.array([one.alike[seed].last - base.alike[seed].last for seed in both])
+    low, high = map(float, seeds.spread(differences))
     kind, paired = ("range", "") if len(both) == 2 else ("95% CI", ", paired by seed")
     is_share = one.alike[both[0]].is_share
-    made = Change(float(found.mean()), low, high, f"{len(both)} seeds{paired}", is_share, kind)
-    return made, one.what.rpartition(", ")[0], len(both)
+    change = Change(float(differences.mean()), low, high, f"{len(both)} seeds{paired}", is_share, kind)
+    return change, one.what.rpartition(", ")[0], len(both)
 
 
 def _by_question(one: Opened, base: Opened) -> tuple[Change, str] | None:
     """pass@1 of the last checkpoint that both have, question by question."""
     try:
-        (here, _), (there, _) = results.find(one.run), results.find(base.run)
-        protocol = results.largest_protocol([*here, *there])
-        mine, theirs = (results.scores([each for each in side if each.protocol == protocol]) for side in (here, there))
+        sides = [results.find(side.run)[0] for side in (one, base)]
+        protocol = results.largest_protocol([result for side in sides for result in side])
+        mine, theirs = (results.scores([each for each in side if each.protocol == protocol]) for side in sides)
         shared = mine.keys() & theirs.keys()
         step = max((step for step, _ in shared), default=0)
         if not step:
@@ -158,17 +154,15 @@ def _by_step(one: Opened, base: Opened) -> tuple[Change, str] | None:
     return Change(value, low, high, over, a and b), "training reward"
 
 
-def seed_table(found: Sequence[Found]) -> HTML:
-    """One row for each configuration of several runs; nothing without one."""
-    rows = [_row(one) for one in configurations(found) if len(one.runs) > 1]
+def seed_table(measured: Sequence[Measured]) -> HTML:
+    """Lay out one row for each configuration of several runs; nothing without one."""
+    rows = [_row(one) for one in configurations(measured) if len(one.runs) > 1]
     if not rows:
         return HTML()
-    note = (
-        "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their "
-        "range."
-    )
-    shown = table(["configuration", "seeds", "start to end", "change"], rows, "Seeds of one configuration", "seeds")
-    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', note, shown)
+    note = "Runs that differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
+    head = ["configuration", "seeds", "start to end", "change"]
+    cells = table(head, rows, "Seeds of one configuration", "seeds")
+    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', note, cells)
 
 
 def _row(one: Configuration) -> list[HTML | str]:
@@ -177,13 +171,15 @@ def _row(one: Configuration) -> list[HTML | str]:
     count = f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs))
     if len(one.alike) < 2:
         return [name, count, "–", "not at the same step yet"]
-    say = next(iter(one.alike.values())).written
+    write = next(iter(one.alike.values())).written
     firsts, lasts = (np.array([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
     low, high = seeds.spread(lasts)
-    least, most = (say(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))
+    least, most = (write(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))
     return [
         name,
         count,
-        html("{} → <b>{}</b><small>{} to {}</small>", say(firsts.mean()), say(lasts.mean()), *map(say, (low, high))),
-        html("<b>{}</b><small>{} to {}</small>", say((lasts - firsts).mean(), True), least, most),
+        html(
+            "{} → <b>{}</b><small>{} to {}</small>", write(firsts.mean()), write(lasts.mean()), *map(write, (low, high))
+        ),
+        html("<b>{}</b><small>{} to {}</small>", write((lasts - firsts).mean(), True), least, most),
     ]

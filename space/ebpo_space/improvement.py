@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import change, results
-from .change import Change, half_width, over_questions, widened, window
+from .change import Change, half_width, over_questions, widening, window
 from .errors import RunError
 from .metrics import Metrics
 from .results import Result
@@ -24,7 +24,7 @@ FEWEST_AT_PEAK = 3  # steps whose mean is a peak
 @dataclass(frozen=True)
 class Peak:
     """The best point between start and end, from which a run fell by more than noise explains. at: in words; fall: from
-    there to the end, its interval widened for the choice of the best point; best: the best single step, in words."""
+    there to the end, its interval widening for the choice of the best point; best: the best single step, in words."""
 
     at: str
     value: float
@@ -60,56 +60,54 @@ class Outcome:
 
 
 def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[Outcome | None, list[str]]:
-    """The best known of a run, None without steps and evaluations; and what could not be read."""
+    """Measure a run by the best means known, None without steps and evaluations; and list what could not be read."""
     try:
-        found, problems = results.find(run)
-        evaluated = _evaluated(run, found)
+        evaluations, problems = results.find(run)
+        evaluated = _evaluated(run, evaluations)
     except RunError as error:
         evaluated, problems = None, [str(error)]
     return evaluated or _logged(metrics) or _trained(metrics, rewards), problems
 
 
+def held_out(evaluations: Sequence[Result]) -> tuple[list[str], dict[int, float]]:
+    """Find the tasks that the first and the last step have, and the mean of their pass@1 at every step that has all."""
+    by = results.scores(evaluations)
+    steps = sorted({step for step, _ in by})
+    tasks = [task for step, task in by if step == steps[0] and (steps[-1], task) in by]
+    complete = [step for step in steps if tasks and all((step, task) in by for task in tasks)]
+    value = lambda step, task: by[step, task].metrics["pass@1"]["value"]  # noqa: E731
+    return tasks, {step: float(np.mean([value(step, task) for task in tasks])) for step in complete}
+
+
 def evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and the mean of pass@1 over the tasks that all of them have."""
+    """Steps and `held_out` of a run's evaluations."""
     try:
-        by = results.scores(results.find(run)[0])
+        means = held_out(results.find(run)[0])[1]
     except RunError:
-        by = {}
-    steps = sorted({step for step, _ in by})
-    tasks = [task for task in {task for _, task in by} if all((step, task) in by for step in steps)]
-    if not tasks:
-        return np.zeros(0, int), np.zeros(0)
-    means = [np.mean([by[step, task].metrics["pass@1"]["value"] for task in tasks]) for step in steps]
-    return np.array(steps), np.array(means)
+        means = {}
+    return np.array(list(means), int), np.array(list(means.values()), float)
 
 
-def _evaluated(run: Run, found: Sequence[Result]) -> Outcome | None:
-    """pass@1 of the first and the last checkpoint that were asked all tasks that both were asked, paired by
-    question."""
-    by = results.scores(found)
-    steps = sorted({step for step, _ in by})
-    tasks = [task for step, task in by if steps and step == steps[0] and (steps[-1], task) in by]
-    if len(steps) < 2 or not tasks:
+def _evaluated(run: Run, evaluations: Sequence[Result]) -> Outcome | None:
+    """Compare the first and the last checkpoint, paired by question."""
+    tasks, mean = held_out(evaluations)
+    if len(mean) < 2:
         return None
-    mean = {
-        step: float(np.mean([by[step, task].metrics["pass@1"]["value"] for task in tasks]))
-        for step in steps
-        if all((step, task) in by for task in tasks)
-    }
+    by = results.scores(evaluations)
+    first, last = min(mean), max(mean)
     named = middle_cut(tasks[0], 40) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
-    what = f"held-out pass@1, {named}, {'base model' if not steps[0] else f'step {steps[0]:,}'} to step {steps[-1]:,}"
+    what = f"held-out pass@1, {named}, {f'step {first:,}' if first else 'base model'} to step {last:,}"
 
     def between(a: int, b: int) -> Change | None:
         return over_questions((run, by[a, task], run, by[b, task]) for task in tasks)
 
-    first, last = mean[steps[0]], mean[steps[-1]]
     try:
-        paired = between(steps[0], steps[-1])
+        paired = between(first, last)
         peak = _best_checkpoint(mean, between) if paired else None
     except RunError:
         paired, peak = None, None
     how = f"paired over {paired.over}" if paired else "its answers cannot be read: no interval"
-    return Outcome(what, first, last, paired, how, True, peak)
+    return Outcome(what, mean[first], mean[last], paired, how, True, peak)
 
 
 def _best_checkpoint(mean: dict[int, float], between) -> Peak | None:
@@ -122,7 +120,7 @@ def _best_checkpoint(mean: dict[int, float], between) -> Peak | None:
     rise, fall = between(first, best), between(best, last)
     if rise is None or fall is None:
         return None
-    wider = widened(len(others))
+    wider = widening(len(others))
     low, high = (fall.difference + wider * (end - fall.difference) for end in (fall.low, fall.high))
     if rise.difference + wider * (rise.low - rise.difference) <= 0 or high >= 0:
         return None
@@ -175,7 +173,7 @@ def _best_window(steps: np.ndarray, values: np.ndarray, is_share: bool) -> Peak 
         return None
     means = np.convolve(values, np.full(size, 1 / size), "valid")
     best = size + int(means[size:-size].argmax())
-    half = half_width(values, size) * widened(len(means) - 2 * size)
+    half = half_width(values, size) * widening(len(means) - 2 * size)
     peak, last = float(means[best]), float(means[-1])
     if peak - half <= means[0] or peak - half <= last:
         return None

@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.score_text import percent
 
 from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth
-from .text import distinct_names, plain
+from .text import distinct_names, middle_cut, plain
 
-LEGEND_CHARS, WIDE_LEGEND_CHARS = 18, 24  # of a name above a panel
+SHORT_CHARS, LONG_CHARS = 8, 24  # of names above a panel: of many lines, which stand side by side (boards.js); of few
+FEW_NAMES = 4
+MAX_TITLE_CHARS = 120
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -105,13 +108,11 @@ def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 def outlying(lines: Sequence[Line], unit: str) -> str:
     """Say what lies beyond the ends of `usual_range`; "" for nothing."""
-    found = [
-        (float(x), float(y)) for line in lines for x, y in zip(line.x[~line.inside], line.y[~line.inside], strict=True)
-    ]
-    if not found:
+    points = [(float(line.x[i]), float(line.y[i])) for line in lines for i in np.flatnonzero(~line.inside)]
+    if not points:
         return ""
-    x, y = max(found, key=lambda point: abs(point[1]))
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    x, y = max(points, key=lambda point: abs(point[1]))
+    more = f" and {len(points) - 1} more" if len(points) > 1 else ""
     return f"axis cut: {number(y)} at {unit} {number(x)}{more}"
 
 
@@ -125,60 +126,57 @@ def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
     return (0.0 if low >= 0 and low - margin < 0 else low - margin), high + margin
 
 
-def line_panel(
-    name: str,
-    title: str,
-    lines: Sequence[Line],
-    *,
-    unit: str,
-    share: float,
-    log: bool,
-    note: str = "",
-    worry: str = "",
-    zoom: tuple[float, float] | None = None,
-    whole: bool = False,
-) -> dict:
-    """A panel of one metric. `log` is left alone where a value is not positive. whole: no value is left out of the
-    axis."""
+@dataclass(frozen=True)
+class Axes:
+    """How panels of metrics are drawn. unit: of the x axis; share: of the run, for the moving mean; log: but where a
+    value is not positive; whole: no value is left out of the y axis."""
+
+    unit: str
+    share: float = 0.0
+    log: bool = False
+    zoom: tuple[float, float] | None = None
+    whole: bool = False
+
+
+def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
+    """Draw one metric."""
     lines = [line for line in lines if len(line.x)]
     positive = bool(lines) and all((line.y > 0).all() for line in lines)
-    ends = None if whole or (log and positive) else usual_range(lines)
-    if ends:
-        note = " · ".join(filter(None, (outlying(lines, unit), note)))
-    if log and lines and not positive:
-        linear = f"linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
-        note = f"{note} · {linear}" if note else linear
-    if log and positive:
+    log = axes.log and positive
+    ends = None if axes.whole or log else usual_range(lines)
+    notes = [outlying(lines, axes.unit) if ends else "", metric.tells, metric.unit]
+    if axes.log and lines and not positive:
+        notes.append(f"linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}")
+    if log:
         lines = [line if line.band is None else replace(line, band=_on_log(line)) for line in lines]
-    bolds = [bold(line, share) for line in lines]
+    bolds = [bold(line, axes.share) for line in lines]
     values = _legend(lines, [number(float(y[-1])) for _, y in bolds])
-    summary = "; ".join(f"{v['name']}: {v['text']} at the end" for v in values)
-    return {
-        **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True, "readout": True},
-        "summary": f"{title} over {unit}. {summary}" if lines else f"{title}: no values yet",
-        "figure": {
-            "data": line_traces(lines, bolds, zoom),
-            "layout": {
-                "height": HEIGHT,
-                "uirevision": f"{unit}{log}",
-                "xaxis": {
-                    "title": {"text": unit},
-                    "exponentformat": "none" if unit == "hours" else "SI",
-                    **_whole_steps(lines, unit),
-                },
-                "yaxis": {
-                    "tickformat": ",.4~g",
-                    **_scale(lines, log and positive),
-                    **({"range": ends} if ends else {}),
-                },
-            },
+    title, summary = plain(middle_cut(metric.title, MAX_TITLE_CHARS)), "; ".join(map(_at_end, values))
+    unit = {"title": {"text": axes.unit}, "exponentformat": "none" if axes.unit == "hours" else "SI"}
+    layout = {
+        **{
+            "height": HEIGHT,
+            "uirevision": f"{axes.unit}{axes.log}",
+            "xaxis": {**unit, **_whole_steps(lines, axes.unit)},
         },
+        "yaxis": {"tickformat": ",.4~g", **_scale(lines, log), **({"range": ends} if ends else {})},
+    }
+    return {
+        **{"id": metric.name, "title": title, "note": plain(" · ".join(filter(None, notes)))},
+        **{"worry": plain(metric.worry), "values": values, "linked": True, "readout": True},
+        "summary": f"{title} over {axes.unit}. {summary}" if lines else f"{title}: no values yet",
+        "figure": {"data": line_traces(lines, bolds, axes.zoom), "layout": layout},
     }
 
 
-def _legend(lines: Sequence[Line], texts: Sequence[str], limit: int = LEGEND_CHARS) -> list[dict]:
-    """short: the name as far as it tells the lines apart."""
+def _at_end(value: dict) -> str:
+    return f"{value['name']}: {value['text']} at the end"
+
+
+def _legend(lines: Sequence[Line], texts: Sequence[str], most: int = FEW_NAMES) -> list[dict]:
+    """short: the name as far as it tells the lines apart; of more than `most` lines it takes half a row."""
     names = [plain(line.name) for line in lines]
+    limit = LONG_CHARS if len(lines) <= most else SHORT_CHARS
     return [
         {"name": name, "short": short, "color": colour(line.number), "text": text}
         for line, name, short, text in zip(lines, names, distinct_names(names, limit), texts, strict=True)
@@ -227,10 +225,10 @@ def _scores(name: str, title: str, lines: Sequence[Line], axis: dict, at: int, s
     for trace in traces:
         trace["hovertemplate"] = "%{y:.1f} %"
     named = [line for line in lines if not line.dash]
-    values = _legend(named, [f"{percent(line.y[at] / 100)} %" for line in named], WIDE_LEGEND_CHARS)
-    said = "; ".join(f"{value['name']}: {value['text']}" for value in values)
+    values = _legend(named, [f"{percent(line.y[at] / 100)} %" for line in named], len(named))
+    scores = "; ".join(f"{value['name']}: {value['text']}" for value in values)
     layout = {"xaxis": axis, "yaxis": {"ticksuffix": " %", "rangemode": "tozero"}}
     return {
-        **{"id": name, "title": title, "values": values, "note": "", "summary": f"{summary}: {said}"},
+        **{"id": name, "title": title, "values": values, "note": "", "summary": f"{summary}: {scores}"},
         "figure": {"data": traces, "layout": layout},
     }

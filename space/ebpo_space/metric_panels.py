@@ -11,53 +11,47 @@ from openrlhf_ebpo.run.catalogue import ESTIMATOR, GROUPS, HELD_OUT, Metric, Sho
 from openrlhf_ebpo.run.custom_metrics import COLUMNS
 
 from . import seeds
-from .lines import Line, bold, line_panel
+from .lines import Axes, Line, bold, line_panel
 from .metrics import AXES, Metrics, positions
-from .text import middle_cut, plain
 from .workspace import Opened
 
 DRAWN = "Faint: every step, which the pointer reads. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
 MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
-MAX_TITLE_CHARS = 120
 MAX_NAME_CHARS = 300  # of a name that gets one of them: as many as a link takes
-SPEED = "tokens a second"  # of a panel; a run may log a metric called speed
+# a run may log a metric called speed
+SPEED = Metric("tokens a second", "Tokens a second", "", "of responses, by the clock: what counts for a budget")
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 
 
 def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
-    """Make all panels that at least one run has values for, each once: asked-for metrics first, unknown ones last."""
+    """Make all panels that at least one run has values for, each once: chosen metrics first, unknown ones last."""
     names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
     own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
-    asked = [described(name, own) for name in view["more"] if name in names]
-    others = [described(name, own) for name in _unknown(names, own) if name not in view["more"]]
+    more = view["more"]
+    others = [described(name, own) for name in _unknown(names, own) if name not in more]
     rest = f" {len(others) - MAX_OTHERS} more are among “More metrics”." if len(others) > MAX_OTHERS else ""
     shelves = [
-        ("Chosen metrics", "", asked),
+        ("Chosen metrics", "", [described(name, own) for name in more if name in names]),
         *(
-            (each.title, each.note, [m for m in each.metrics if Shown.SPACE in m.shown and m.name not in view["more"]])
-            for each in in_order()
+            (g.title, g.note, [m for m in g.metrics if Shown.SPACE in m.shown and m.name not in more])
+            for g in in_order()
         ),
         ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
     ]
-    found = [
-        {"title": title, "note": note, "panels": [panel for each in metrics if (panel := _panel(runs, view, each))]}
-        for title, note, metrics in shelves
-    ]
-    if speed := speed_panel(runs, view):
-        found.append({"title": "Speed", "note": "", "panels": [speed]})
-    shown = [section for section in found if section["panels"]]
-    drawn = f"{DRAWN} {said}" if (said := _seed_sentence(runs, view)) else DRAWN
-    return [{**section, "note": section["note"] or drawn} if section is shown[0] else section for section in shown]
+    drawn = [(title, note, [_panel(runs, view, metric) for metric in metrics]) for title, note, metrics in shelves]
+    drawn.append(("Speed", "", [speed_panel(runs, view)]))
+    found = [{"title": title, "note": note, "panels": list(filter(None, panels))} for title, note, panels in drawn]
+    found = [section for section in found if section["panels"]]
+    if found and not found[0]["note"]:
+        found[0]["note"] = DRAWN + _seed_sentence(runs, view)
+    return found
 
 
 def _seed_sentence(runs: Sequence[Opened], view: dict) -> str:
     sizes = {len(group) for group in seeds.grouped(runs)} - {1} if view["seeds"] == "mean" else set()
-    return (
-        f"Seeds of one configuration: their mean; {', '.join(seeds.spread_words(n) for n in sorted(sizes))}."
-        if sizes
-        else ""
-    )
+    bands = ", ".join(seeds.spread_words(size) for size in sorted(sizes))
+    return f" Seeds of one configuration: their mean; {bands}." if sizes else ""
 
 
 def in_order() -> list:
@@ -83,23 +77,16 @@ def zoomed(view: dict) -> tuple[float, float] | None:
     return (float(low), float(high)) if high else None
 
 
+def axes_of(view: dict) -> Axes:
+    return Axes(AXES[view["x"]], view["smooth"], view["log"], zoomed(view), view["whole"])
+
+
 def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
-    share = 0 if metric.name == HELD_OUT else view["smooth"]
-    lines = _lines(runs, metric, view, share)
-    if not lines:
-        return None
-    return line_panel(
-        metric.name,
-        plain(middle_cut(metric.title, MAX_TITLE_CHARS)),
-        lines,
-        unit=AXES[view["x"]],
-        share=share,
-        log=view["log"],
-        note=plain(" · ".join(filter(None, (metric.tells, metric.unit)))),
-        worry=plain(metric.worry),
-        zoom=zoomed(view),
-        whole=view["whole"],
-    )
+    axes = axes_of(view)
+    if metric.name == HELD_OUT:  # evaluations are few
+        axes = replace(axes, share=0)
+    lines = _lines(runs, metric, view, axes.share)
+    return line_panel(metric, lines, axes) if lines else None
 
 
 Series = tuple[np.ndarray, np.ndarray]  # steps, values
@@ -147,12 +134,7 @@ def speed_panel(runs: Sequence[Opened], view: dict) -> dict | None:
         for known in [np.isfinite(values)]
         if known.any()
     ]
-    if not lines:
-        return None
-    note = "of responses, by the clock: what counts for a budget"
-    return line_panel(
-        SPEED, "Tokens a second", lines, unit=AXES[view["x"]], share=view["smooth"], log=view["log"], note=note
-    )
+    return line_panel(SPEED, lines, axes_of(view)) if lines else None
 
 
 def tokens_per_second(metrics: Metrics) -> np.ndarray:

@@ -11,7 +11,6 @@ from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 from openrlhf_ebpo.run.score_text import whole_percent
 
-from . import warnings
 from .change import written
 from .components import STATE, dot, setting
 from .figures import colour, number
@@ -23,7 +22,7 @@ from .run_state import Condition, ago, clock, condition, lasting, signs
 from .search import one_passing_text
 from .settings import model_of
 from .text import HTML, attribute, harmless, html, joined, run_name
-from .warnings import COPIED, RULES, Warned, above, collapsed, parted, spiked
+from .warnings import COPIED, RULES, Warned, find_warnings
 from .workspace import Opened
 
 UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
@@ -40,8 +39,8 @@ VERDICT = {
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One run, looked through."""
+class Examined:
+    """One run and what its card says."""
 
     run: Opened
     condition: Condition
@@ -52,55 +51,52 @@ class Looked:
     now: float
 
 
-def look(run: Opened, groups: Groups, now: float) -> Looked:
-    came, problems = outcome(run.run, run.metrics, run.rewards)
-    state = condition(run.about, run.metrics, signs(run.run), now)
+def examine(run: Opened, groups: Groups, now: float) -> Examined:
     measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2)}
     if len((held_out := evaluated(run.run))[0]) > 1:
         measured[HELD_OUT] = held_out
-    return Looked(run, state, came, warnings.found(run.metrics, run.rewards, more=measured), groups, problems, now)
+    warnings = find_warnings(run.metrics, run.rewards, measured)
+    state = condition(run.about, run.metrics, signs(run.run), now)
+    measure, problems = outcome(run.run, run.metrics, run.rewards)
+    return Examined(run, state, measure, warnings, groups, problems, now)
 
 
-def card(looked: Looked, scale: tuple[float, float]) -> HTML:
+def card(of: Examined, scale: tuple[float, float]) -> HTML:
     """scale: of the sparkline."""
-    run = looked.run
     return html(
         '<article class="run-card" style="--shade:var(--{})" aria-label="{}">{}{}{}{}</article>',
-        *(colour(run.run.number), attribute(run.run.key, 80)),
-        *(_head(looked), _outcome(looked, scale), _changed(looked), _warning_list(looked)),
+        *(colour(of.run.run.number), attribute(of.run.run.key, 80)),
+        *(_head(of), _outcome(of, scale), _changed(of), _warning_list(of)),
     )
 
 
-def _head(looked: Looked) -> HTML:
-    state, about = looked.condition, looked.run.about
-    words, badge = STATE[state.kind], BADGE.get(state.kind, "")
-    of = f" of {state.steps:,}" if state.steps else ""
+def _head(of: Examined) -> HTML:
+    state, badge = of.condition, BADGE.get(of.condition.kind, "")
+    total = f" of {state.steps:,}" if state.steps else ""
     parts = [
-        f"step {state.step:,}{of}" if state.step is not None else f"no step{of} yet",
+        f"step {state.step:,}{total}" if state.step is not None else f"no step{total} yet",
         f"about {lasting(state.left)} left" if state.left is not None else "",
-        html('<span title="{}">{}</span>', clock(state.at), ago(state.at, looked.now)) if state.at else "",
+        html('<span title="{}">{}</span>', clock(state.at), ago(state.at, of.now)) if state.at else "",
     ]
-    said = html('<p class="said {}">{}</p>', badge, harmless(state.said, 400)) if state.said else ""
-    trained = html(
-        "<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), harmless(model_of(about) or "unknown model", 40)
-    )
+    estimator, model = title(of.run.estimator), model_of(of.run.about) or "unknown model"
     return html(
-        '<header><h2>{}{}</h2><p><em class="{}">{}</em></p><p>{}</p>{}{}</header>',
-        *(dot(looked.run.run.number), run_name(looked.run.run.key, 40), badge, words),
-        *(HTML(" · ").join(part for part in parts if part), trained, said),
+        '<header><h2>{}{}</h2><p><em class="{}">{}</em></p><p>{}</p><p>{} · {}</p>{}</header>',
+        *(dot(of.run.run.number), run_name(of.run.run.key, 40), badge, STATE[state.kind]),
+        *(HTML(" · ").join(part for part in parts if part), harmless(estimator, 40), harmless(model, 40)),
+        html('<p class="said {}">{}</p>', badge, harmless(state.detail, 400)) if state.detail else "",
     )
 
 
-def _outcome(looked: Looked, scale: tuple[float, float]) -> HTML:
-    found = looked.outcome
+def _outcome(of: Examined, scale: tuple[float, float]) -> HTML:
+    found = of.outcome
     if found is None:
         return HTML(
             "<section><h3>Outcome</h3><p>Nothing to compare yet: two steps or two evaluations are needed.</p></section>"
         )
-    steps, rewards = looked.run.metrics.rewards()
-    values, is_share = shares(rewards, looked.run.rewards)
+    steps, rewards = of.run.metrics.rewards()
+    values, is_share = shares(rewards, of.run.rewards)
     ends = " → ".join(written(float(values[at]), is_share) for at in (0, -1)) if len(values) else ""
-    line = sparkline(steps, values, f"Mean reward: {ends}", looked.run.run.number, scale)
+    line = sparkline(steps, values, f"Mean reward: {ends}", of.run.run.number, scale)
     figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, ends) if line else ""
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',
@@ -129,81 +125,71 @@ def _fall(found: Outcome) -> HTML:
     )
 
 
-def _changed(looked: Looked) -> HTML:
-    run = looked.run
-    moved = ((said, run.metrics.series(f"ebpo/{name}")[1]) for name, said in OVER_TIME)
+def _changed(of: Examined) -> HTML:
+    run = of.run
+    moved = ((label, run.metrics.series(f"ebpo/{name}")[1]) for name, label in OVER_TIME)
     lines = joined(
-        html("<p>{} <b>{} → {}</b></p>", said, number(values[0]), number(values[-1]))
-        for said, values in moved
+        html("<p>{} <b>{} → {}</b></p>", label, number(values[0]), number(values[-1]))
+        for label, values in moved
         if len(values)
     )
-    head = html("What {} changed", harmless(title(run.estimator), 40))
-    if run.estimator == GRPO:
-        head = HTML("What GRPO left out")
-    return html("<section><h3>{}</h3>{}{}</section>", head, _difference(looked), lines)
+    head = "What GRPO left out" if run.estimator == GRPO else f"What {title(run.estimator)[:40]} changed"
+    return html("<section><h3>{}</h3>{}{}</section>", head, _difference(of), lines)
 
 
-def _difference(looked: Looked) -> HTML:
-    run, groups = looked.run, looked.groups
+def _difference(of: Examined) -> HTML:
+    run, groups = of.run, of.groups
     responses = int(groups.compared.sum())
     if not responses:
         return HTML("<p>There are no rollouts with both advantages.</p>")
     moved, steps = int(groups.rescued.sum()), f"in {len(np.unique(groups.step)):,} steps"
+    template = '<p class="big">{}</p><p>{}</p><p>{}</p>'
     if run.estimator == GRPO or not moved:
-        ignored = int(groups.ignored.sum()) / responses
-        return _big(ignored, "of responses got no advantage: all of their group earned the same") + html(
-            "<p>{}</p>", steps
-        )
-    return joined(
-        (
-            _big(moved / responses, "of responses got an advantage where GRPO gives none"),
-            html("<p>{}</p>", _pushes(looked, responses)),
-            html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(groups.shift.sum() / responses), steps),
-        )
-    )
+        share = whole_percent(int(groups.ignored.sum()) / responses)
+        return html(template, share, "of responses got no advantage: all of their group earned the same", steps)
+    about = "of responses got an advantage where GRPO gives none"
+    shift = html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(groups.shift.sum() / responses), steps)
+    return html(template, whole_percent(moved / responses), about, _pushes(of, responses)) + shift
 
 
-def _big(share: float, said: str) -> HTML:
-    return html('<p class="big">{}</p><p>{}</p>', whole_percent(share), said)
-
-
-def _pushes(looked: Looked, responses: int) -> str:
-    """Rescued is not a success: answers of groups that fail are pushed down."""
-    groups, middle = looked.groups, sum(looked.run.rewards) / 2
-    said = []
+def _pushes(of: Examined, responses: int) -> str:
+    """Describe the new advantages. They are not a success: answers of groups that fail are pushed down."""
+    groups, middle = of.groups, sum(of.run.rewards) / 2
+    parts = []
     for kind, these in (("all-fail", groups.mean <= middle), ("all-pass", groups.mean > middle)):
         if count := int(groups.rescued[these].sum()):
             push = float(groups.push[these].sum()) / count
-            way = "down" if push < 0 else "up"
-            said.append(f"{whole_percent(count / responses)} {kind}, pushed {way} ({push:+.2f} each)")
-    return "; ".join(said).replace("(-", "(−")
+            share, way = whole_percent(count / responses), "down" if push < 0 else "up"
+            parts.append(f"{share} {kind}, pushed {way} ({f'{push:+.2f}'.replace('-', '−')} each)")
+    return "; ".join(parts)
 
 
-def _warning_list(looked: Looked) -> HTML:
-    shown = looked.warnings[:WARNINGS]
+def _warning_list(of: Examined) -> HTML:
+    shown = of.warnings[:WARNINGS]
     if not shown:
-        words = f"No warnings ({len(RULES)} checks)." if len(looked.run.metrics.steps) else "No metrics yet."
-        return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', words)
-    items = joined(_warning(each, looked) for each in shown)
-    more = html("<li>and {} more</li>", len(looked.warnings) - WARNINGS) if len(looked.warnings) > WARNINGS else ""
+        none = f"No warnings ({len(RULES)} checks)." if len(of.run.metrics.steps) else "No metrics yet."
+        return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', none)
+    items = joined(_warning(each, of) for each in shown)
+    more = html("<li>and {} more</li>", len(of.warnings) - WARNINGS) if len(of.warnings) > WARNINGS else ""
     return html('<section class="warned some"><h3>Warnings</h3><ul>{}{}</ul></section>', items, more)
 
 
-def _warning(each: Warned, looked: Looked) -> HTML:
+def _warning(each: Warned, of: Examined) -> HTML:
     return html(
         '<li><b title="{}">{}</b> <span>{}</span><p>{} {} {}</p></li>',
-        *(f"when: {each.rule.when}", each.rule.title, each.since, _worst(each) + each.rule.means + "."),
-        *(_panel_link(each), _groups_link(each, looked)),
+        *(f"when: {each.rule.when}", each.rule.title, each.since, f"{_worst(each)}{each.rule.means}."),
+        *(_panel_link(each), _groups_link(each, of)),
     )
 
 
 def _worst(each: Warned) -> str:
-    if each.rule.holds not in (above, collapsed, spiked, parted):
+    if each.rule.test not in ("above", "collapsed", "spiked", "parted"):
         return ""
     metric = find(each.metric)
-    if each.metric == COPIED or (metric and metric.unit == "fraction"):
+    if each.metric in (COPIED, HELD_OUT) or (metric and metric.unit == "fraction"):
         return f"{whole_percent(each.worst)} at worst: "
-    return f"{number(each.worst)}{f' {metric.unit}' if metric and metric.unit else ''} at worst: "
+    unit = f" {metric.unit}" if metric and metric.unit else ""
+    return f"{number(each.worst)}{unit} at worst: "
 
 
 def _panel_link(each: Warned) -> HTML:
@@ -211,15 +197,13 @@ def _panel_link(each: Warned) -> HTML:
         return HTML()
     if each.metric == HELD_OUT:
         return html('<button type="button" {}>evaluation</button>', setting(tab="evaluation"))
-    return html(
-        '<button type="button" {}>panel</button>',
-        setting(tab="dynamics", more=[each.metric], zoom="", x="step", whole=True),
-    )
+    view = {"tab": "dynamics", "more": [each.metric], "zoom": "", "x": "step", "whole": True}
+    return html('<button type="button" {}>panel</button>', setting(**view))
 
 
-def _groups_link(each: Warned, looked: Looked) -> HTML:
-    if not each.rule.groups or not len(looked.groups):
+def _groups_link(each: Warned, of: Examined) -> HTML:
+    if not each.rule.groups or not len(of.groups):
         return HTML()
     steps = f"{each.begins}-{each.last}" if each.last > each.begins else str(each.begins)
-    wish = {"tab": "samples", "run": looked.run.run.key, "kind": each.rule.groups, "steps": steps} | UNFILTERED
-    return html('<button type="button" {}>groups</button>', setting(**wish))
+    view = {"tab": "samples", "run": of.run.run.key, "kind": each.rule.groups, "steps": steps} | UNFILTERED
+    return html('<button type="button" {}>groups</button>', setting(**view))

@@ -62,13 +62,10 @@ def picture(group: Drawn) -> HTML:
     parts.append(_way(x(group.mean), x(group.baseline)))
     parts += _labels(group, x)
     prior = f" prior mean {number(group.prior_mean)}," if group.prior_mean is not None else ""
-    said = (
-        f"group mean {number(group.mean)},{prior} baseline {number(group.baseline)}, shrinkage "
-        f"{number(group.shrinkage)}"
-    )
+    numbers = f"group mean {number(group.mean)},{prior} baseline {number(group.baseline)}"
+    label = f"On the reward axis: {numbers}, shrinkage {number(group.shrinkage)}"
     return HTML(  # noqa: S704 (numbers, and words of this file)
-        f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="On the reward axis: {said}">'
-        f"{''.join(parts)}</svg>"
+        f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from .text import HTML, attribute, harmless, html, joined
@@ -14,48 +15,59 @@ from .turns import Part, parts
 WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
 ROUTE = "./space/text"
 _FORMULA = re.compile(r"\$[^$]{1,400}\$|\\\(.{1,400}?\\\)|\\\[.{1,400}?\\\]")
-LOOKED_AT = 20_000  # characters of each end of a text, for repetition
+EDGE = 20_000  # characters of each end of a long text that are searched for repetition
 # sequences of words; share of them that marks an answer (ordinary reasoning stays below 0.3)
 FEWEST, REPETITIVE = 40, 0.5
 
 
-def answer(
-    text,
-    *,
-    source: Mapping | None = None,
-    raw: bool = False,
-    room: int = WHOLE,
-    truncated: bool = False,
-    find: str = "",
-    given: bool = True,
-    extracted=None,
-    gold=None,
-    name: str = "Answer",
-) -> HTML:
-    """Lay out a text, head and tail of each part first.
+@dataclass(frozen=True)
+class Options:
+    """How a text is laid out.
 
-    Args:
-        source: what the route `ROUTE` is asked with for the rest; without it the rest is not to be had.
+    Attributes:
+        source: what the route `ROUTE` is asked with for what is left out; None: it cannot be asked for.
         raw: as it was written, with all marks of its template.
         room: characters of a part that are there at first.
         truncated: the generation ended at its limit.
         find: what is searched for.
-        given: whether it gives an answer, which is marked: `extracted`, what the grader took, where that is known.
+        is_answer: the answer that it gives is marked: `extracted`, what the grader took, where that is known.
         gold: the expected answer, marked too.
+        name: for screen readers.
     """
+
+    source: Mapping | None = None
+    raw: bool = False
+    room: int = WHOLE
+    truncated: bool = False
+    find: str = ""
+    is_answer: bool = True
+    extracted: object = None
+    gold: object = None
+    name: str = "Answer"
+
+
+def answer(text, options: Options = Options()) -> HTML:
+    """Lay out a text, head and tail of each part first."""
     text = "" if text is None else str(text)
-    shown = [Part(0, len(text))] if raw else _non_empty_parts(text)
-    said = joined(_part(text, part, room, alone=all(each.thought for each in shown)) for part in shown)
-    end = HTML('<span class="role end">end of turn</span>') if given and shown[-1].ended else HTML()
-    cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
+    found = [Part(0, len(text))] if options.raw else _non_empty_parts(text)
+    alone = all(part.thought for part in found)
+    data = {
+        "from": f"{ROUTE}?{urlencode(options.source)}" if options.source else "",
+        "raw": "yes" if options.raw else "",
+        "find": options.find,
+        "hits": str(hits(text, options.find)) if options.find else "",
+        "given": "yes" if options.is_answer else "",
+        "extracted": _findable(options.extracted),
+        "gold": _findable(options.gold),
+    }
+    ended = options.is_answer and found[-1].ended
     return html(
-        '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}</div>',
-        *(
-            attribute(name, 80),
-            _attributes(text, source, raw, find) + _answers(given, extracted, gold),
-            said,
-            end + cut,
-        ),
+        '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}{}</div>',
+        attribute(options.name, 80),
+        joined(html('data-{}="{}" ', key, attribute(value)) for key, value in data.items() if value),
+        joined(_part(text, part, options.room, alone) for part in found),
+        HTML('<span class="role end">end of turn</span>') if ended else "",
+        HTML('<p class="ending">Cut off at the length limit.</p>') if options.truncated else "",
     )
 
 
@@ -66,41 +78,15 @@ def _non_empty_parts(text: str) -> list[Part]:
 
 
 def line(text, limit: int = 140) -> HTML:
-    """The first words on one line."""
-    words = " ".join(str(text)[: 4 * limit].split())
-    end = _outside_formulas(words, limit)
-    return html('<span class="reading line">{}</span>', harmless(words[:end] + ("…" if len(words) > end else "")))
+    """The start of a text on one line, cut at the limit or, if a formula reaches over it, before or after that."""
+    start = " ".join(str(text)[: 4 * limit].split())
+    across = next((found for found in _FORMULA.finditer(start) if found.start() < limit < found.end()), None)
+    end = limit if across is None else across.start() if across.start() > limit // 2 else across.end()
+    return html('<span class="reading line">{}</span>', harmless(start[:end] + ("…" if len(start) > end else "")))
 
 
-def _outside_formulas(words: str, limit: int) -> int:
-    """Return where to cut: at the limit, or before a formula that reaches over it."""
-    across = (match for match in _FORMULA.finditer(words) if match.start() < limit < match.end())
-    found = next(across, None)
-    if found is None:
-        return limit
-    return found.start() if found.start() > limit // 2 else found.end()
-
-
-def _attributes(text: str, source: Mapping | None, raw: bool, find: str) -> HTML:
-    found = {
-        "from": f"{ROUTE}?{urlencode(source)}" if source else "",
-        "raw": "yes" if raw else "",
-        "find": find,
-        "hits": str(hits(text, find)) if find else "",
-    }
-    return _data(found)
-
-
-def _answers(given: bool, extracted, gold) -> HTML:
-    return _data({"given": "yes" if given else "", "extracted": _marked(extracted), "gold": _marked(gold)})
-
-
-def _data(found: Mapping[str, str]) -> HTML:
-    return joined(html('data-{}="{}" ', key, attribute(value)) for key, value in found.items() if value)
-
-
-def _marked(value) -> str:
-    """Return an answer that can be found in a text, which an entry of a task or a list of tests cannot."""
+def _findable(value) -> str:
+    """An answer that can be found in a text, which an entry of a task or a list of tests cannot."""
     return "" if value is None or len(str(value)) > 100 else str(value)
 
 
@@ -114,8 +100,8 @@ def repeated(text) -> float:
     """Share of a text's sequences of four words that occurred before, of 0 to 1; of a long text its two ends are
     looked at."""
     text = str(text or "")
-    words = (text if len(text) <= 2 * LOOKED_AT else f"{text[:LOOKED_AT]} {text[-LOOKED_AT:]}").split()
-    sequences = list(zip(*(words[i:] for i in range(4)), strict=False))
+    tokens = (text if len(text) <= 2 * EDGE else f"{text[:EDGE]} {text[-EDGE:]}").split()
+    sequences = list(zip(*(tokens[i:] for i in range(4)), strict=False))
     return 1 - len(set(sequences)) / len(sequences) if len(sequences) >= FEWEST else 0.0
 
 
@@ -124,10 +110,10 @@ def _part(text: str, part: Part, room: int, alone: bool) -> HTML:
     role = html('<span class="role">{}</span>', part.role) if part.role else ""
     body = _body(text[part.start : part.stop], part.start, room)
     if part.thought:
-        said = f"{part.stop - part.start:,} characters{', never closed' if part.open else ''}"
+        size = f"{part.stop - part.start:,} characters{', never closed' if part.open else ''}"
         return html(
             '{}<details class="part thought" {}><summary>Thinking <small>{}</small></summary>{}</details>',
-            *(role, "open" if alone else "", said, body),
+            *(role, "open" if alone else "", size, body),
         )
     return html('<section class="part">{}{}</section>', role, body)
 
@@ -135,15 +121,10 @@ def _part(text: str, part: Part, room: int, alone: bool) -> HTML:
 def _body(text: str, start: int, room: int) -> HTML:
     """start: where the part begins in the text."""
     if len(text) <= room:
-        return _text(text)
+        return html("<pre>{}</pre>", harmless(text, WHOLE))
     edge = max(3 * room // 8, 1)
     left = len(text) - 2 * edge
-    gap = html(
-        '<p class="gap" data-next="{}" data-stop="{}">… {:,} more characters …</p>',
-        *(start + edge, start + edge + left, left),
+    return html(
+        '<pre>{}</pre><p class="gap" data-next="{}" data-stop="{}">… {:,} more characters …</p><pre>{}</pre>',
+        *(harmless(text[:edge], WHOLE), start + edge, start + edge + left, left, harmless(text[-edge:], WHOLE)),
     )
-    return joined([_text(text[:edge]), gap, _text(text[-edge:])])
-
-
-def _text(text: str) -> HTML:
-    return html("<pre>{}</pre>", harmless(text, WHOLE))

@@ -20,13 +20,14 @@ CALL = re.compile(r"/gradio_api/run/predict")
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 MAX_BODY_BYTES = 2**18  # of what a page sends: values of controls, names of runs
 SECONDS = 30.0  # to send it
+LOCAL = "This app answers on this machine alone: open it as 127.0.0.1, or start it with --host."
 
 
 class Refused(Exception):
     """A request that the pages do not make: HTTP status and a line for whoever made it."""
 
-    def __init__(self, status: int, said: str):
-        super().__init__(said)
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
         self.status = status
 
 
@@ -50,9 +51,7 @@ class Gate:
             return await send({"type": "websocket.close", "code": 1008})
         try:
             if self.hosts is not None and host_of(scope) not in self.hosts:
-                raise Refused(
-                    403, "This app answers on this machine alone: open it as 127.0.0.1, or start it with --host."
-                )
+                raise Refused(403, LOCAL)
             receive = await admitted(scope, receive)
         except Refused as error:
             return await PlainTextResponse(str(error), error.status)(scope, receive, send)
@@ -61,8 +60,8 @@ class Gate:
 
 def host_of(scope: dict) -> str:
     """The name that a request was sent to, without its port; "" where it says none, or several."""
-    said = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
-    found = HOST.fullmatch(said[0]) if len(said) == 1 else None
+    hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
+    found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     return (found[1] or found[2]) if found else ""
 
 
@@ -84,7 +83,12 @@ async def admitted(scope, receive):
     except asyncio.TimeoutError:
         raise Refused(408, f"The request was not complete after {SECONDS:.0f} seconds.") from None
     check(body)
-    return _again(body, receive)
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replay():
+        return next(messages, None) or await receive()
+
+    return replay
 
 
 async def _whole(receive) -> bytes:
@@ -114,13 +118,3 @@ def _no_file(found: dict) -> dict:
     if "path" in found and "meta" in found:
         raise Refused(403, "This app takes no files.")
     return found
-
-
-def _again(body: bytes, receive):
-    """`receive` that replays the body that was read, then passes on what comes after it."""
-    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-    async def replayed():
-        return next(messages, None) or await receive()
-
-    return replayed

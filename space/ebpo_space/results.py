@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -70,19 +70,19 @@ class Column(NamedTuple):
         return f"{self.run} · {f'step {self.step}' if self.step else 'base model'}"
 
 
-def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
-    return sorted({Column(number, result.run, result.step) for number, result in shown})
+def checkpoints(found: Iterable[tuple[int, Result]]) -> list[Column]:
+    return sorted({Column(number, result.run, result.step) for number, result in found})
 
 
-def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> list[Column]:
-    """The wanted checkpoints, by name; if there is none, all, or of many the first and the last of each run, up to
-    RUNS runs, one of each configuration in turn."""
-    each, wanted = checkpoints(shown), list(wanted)
-    chosen = [column for column in each if column.name in wanted]
-    if chosen or len(each) <= COLUMNS:
-        return chosen[:COLUMNS] or each
+def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = ()) -> list[Column]:
+    """Choose checkpoints by name; without any, take all, or of many the first and the last of each run, up to RUNS
+    runs, one of each configuration in turn."""
+    every = checkpoints(found)
+    chosen = [column for column in every if column.name in names]
+    if chosen or len(every) <= COLUMNS:
+        return chosen[:COLUMNS] or every
     configurations: dict[int, dict[str, list[Column]]] = {}
-    for column in each:
+    for column in every:
         configurations.setdefault(column.number, {}).setdefault(column.run, []).append(column)
     turns = itertools.zip_longest(*(runs.values() for runs in configurations.values()))
     runs = [steps for turn in turns for steps in turn if steps][:RUNS]

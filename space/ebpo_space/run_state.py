@@ -32,12 +32,12 @@ class Signs(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """kind: training, stalled, silent, complete, interrupted, paused, failed, unknown. said: more of it, from the
+    """kind: training, stalled, silent, complete, interrupted, paused, failed, unknown. detail: more of it, from the
     run's files. step: the last one, at: seconds since the epoch when it was finished. steps: planned, 0 if unknown;
     left: seconds until they are done, None unless it trains."""
 
     kind: str
-    said: str
+    detail: str
     step: int | None
     at: float | None
     steps: int = 0
@@ -58,16 +58,16 @@ def condition(about: dict, metrics: Metrics, seen: Signs, now: float) -> Conditi
     step, at = last_step(metrics)
     ended = str(about.get("status") or "unknown")
     if ended == "running":
-        kind, said = _at_work(about, metrics, seen, now)
+        kind, detail = _at_work(about, metrics, seen, now)
         step = max(step or 0, seen.beat.step if seen.beat else 0) or step
     elif ended in ("complete", "interrupted", "paused", "failed"):
-        kind, said = ended, str(about.get("error") or "")[:MAX_ERROR_CHARS].strip()
+        kind, detail = ended, str(about.get("error") or "")[:MAX_ERROR_CHARS].strip()
     else:
-        kind, said = "unknown", "run.json does not say how it ended."
+        kind, detail = "unknown", "run.json does not say how it ended."
     steps = seen.beat.steps if seen.beat and (step or 0) <= seen.beat.steps < 2**31 else 0
     each = usual_step(metrics)
     left = (steps - (step or 0)) * each if kind == "training" and steps and each else None
-    return Condition(kind, said, step, at, steps, left)
+    return Condition(kind, detail, step, at, steps, left)
 
 
 def last_step(metrics: Metrics) -> tuple[int | None, float | None]:

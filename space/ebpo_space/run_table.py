@@ -163,14 +163,12 @@ def _table(rows: Sequence[Row], view: dict) -> HTML:
         rows = [*known, *(row for row in rows if value(row) is None)]
     more = f" {len(rows) - MAX_ROWS} more are not listed." if len(rows) > MAX_ROWS else ""
     unread = sum(not row.state for row in rows)
-    said = (
-        f"{AT_ONCE} runs are read at a time; one that is added takes the place of a hidden or of the first one.{more}"
-    )
+    note = f"{AT_ONCE} runs are read at a time; one that is added takes the place of a hidden or of the first one."
     return html(
         '<div class="scroll all-runs" tabindex="0" role="region" aria-label="Runs"><table><caption>Runs</caption>'
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}",
         *(joined(_head(each, name, reverse) for each in COLUMNS), joined(_line(row, view) for row in rows[:MAX_ROWS])),
-        html('<p class="more">{}</p>', said) if unread or more else "",
+        html('<p class="more">{}{}</p>', note, more) if unread or more else "",
     )
 
 
@@ -190,13 +188,8 @@ def _line(row: Row, view: dict) -> HTML:
     if row.state:
         button = _switch([row.key], row.key, row.number, view, row.state == "training")
     else:
-        button = html(
-            (
-                '<button type="button" class="see" {} title="not read; add it" aria-label="{} is not read; add '
-                'it">+</button>'
-            ),
-            *(setting(add=row.key), attribute(row.key, 60)),
-        )
+        template = '<button type="button" class="see" {} title="not read; add it" aria-label="add {}">+</button>'
+        button = html(template, setting(add=row.key), attribute(row.key, 60))
     cells = [write(row) for _, write in COLUMNS.values()]
     kind = "hidden" if row.key in view["hidden"] or not row.state else ""
     return html(

@@ -4,7 +4,7 @@ words."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.run import score_text
@@ -71,13 +71,9 @@ class Scores:
     @functools.cached_property
     def scale(self) -> int:
         """Percent at the end of every bar."""
-        shown = [
-            self.by[c.run, c.step, t].metrics["pass@1"]["interval"][1] for c in self.columns for t in self.tasks_of(c)
-        ]
-        return next((scale for scale in SCALES if 100 * max(shown, default=0) <= scale), SCALES[-1])
-
-    def tasks_of(self, column: Column) -> list[str]:
-        return [task for task in self.tasks if (column.run, column.step, task) in self.by]
+        places = ((c.run, c.step, task) for c in self.columns for task in self.tasks)
+        ends = [self.by[place].metrics["pass@1"]["interval"][1] for place in places if place in self.by]
+        return next((scale for scale in SCALES if 100 * max(ends, default=0) <= scale), SCALES[-1])
 
     def value(self, column: Column, task: str) -> float | None:
         """Find the score of a task, or the average of all if the column has all."""
@@ -98,60 +94,57 @@ def _between(
         return None
 
 
+Cell = Callable[[str], HTML | str]  # of a task
+
+
 def score_table(scores: Scores) -> HTML:
-    against = [_Against(scores.lasts)] if scores.against else []
-    cells = [*against, *map(_Checkpoint, scores.columns), *_changed(scores), *map(_Reported, scores.reported)]
-    rows = [[_task(scores, task), *[cell.cell(scores, task) for cell in cells]] for task in scores.tasks]
-    if len(scores.tasks) > 1:
-        size = len(scores.tasks)
-        average = html("average<small>of these {} tasks</small>", size)
-        rows.append([average, *[cell.cell(scores, AVERAGE) for cell in cells]])
-    shown = table(
-        ["task", *(cell.head(scores) for cell in cells)], rows, f"Results under protocol {scores.protocol}", "scores"
-    )
+    ends = ends_of(scores.columns)
+    columns: list[tuple[HTML, Cell]] = [
+        *([_against(scores)] if scores.against else []),
+        *(_checkpoint(scores, column) for column in scores.columns),
+        *(_change(scores, *ends[run]) for run in ends if (run, AVERAGE) in scores.changes),
+        *(_reported(scores, name) for name in scores.reported),
+    ]
+    tasks = [*scores.tasks, *([AVERAGE] if len(scores.tasks) > 1 else [])]
+    rows = [[_task(scores, task), *(cell(task) for _, cell in columns)] for task in tasks]
+    caption = f"Results under protocol {scores.protocol}"
     return html(
-        '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, '
-        "its questions × "
-        "samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the score; "
-        "the line over it is the 95 % interval over questions, as if others of their kind "
-        "were asked. ± is the standard error across runs, as if the same questions were "
-        'answered again.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as '
-        "CSV</button></p></section>",
-        *(harmless(scores.protocol, 80), shown),
+        '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its '
+        "questions × samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the "
+        "score; the line over it is the 95 % interval over questions, as if others of their kind were asked. ± is the "
+        "standard error across runs, as if the same questions were answered again.</p>{}"
+        '<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p></section>',
+        *(harmless(scores.protocol, 80), table(["task", *(head for head, _ in columns)], rows, caption, "scores")),
     )
 
 
 def _task(scores: Scores, task: str) -> HTML:
+    if task == AVERAGE:
+        return html("average<small>of these {} tasks</small>", len(scores.tasks))
     sizes = {f"{r.questions:,} × {r.samples:,}" for (_, _, of), r in scores.by.items() if of == task}
     return html("{}<small>{}</small>", harmless(task, 60), ", ".join(sorted(sizes)))
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    column: Column
+def _checkpoint(scores: Scores, column: Column) -> tuple[HTML, Cell]:
+    ticks = html('<small class="ticks" aria-hidden="true"><span>0</span><span>{}</span></small>', f"{scores.scale} %")
+    name = f"step {column.step}" if column.step else "base model"
+    head = html("{}{}<small>{}</small>{}", dot(column.number), run_name(column.run, 28), name, ticks)
 
-    def head(self, scores: Scores) -> HTML:
-        number, run, step = self.column
-        ticks = html(
-            '<small class="ticks" aria-hidden="true"><span>0</span><span>{}</span></small>', f"{scores.scale} %"
-        )
-        name = f"step {step}" if step else "base model"
-        return html("{}{}<small>{}</small>{}", dot(number), run_name(run, 28), name, ticks)
-
-    def cell(self, scores: Scores, task: str) -> HTML | str:
-        value = scores.value(self.column, task)
+    def cell(task: str) -> HTML | str:
+        value = scores.value(column, task)
         if value is None:
             return NONE
-        if not task:
-            return html("<b>{}</b>", percent(value)) + _bar(value, None, scores, self.column)
-        result = scores.by[self.column.run, self.column.step, task]
+        if task == AVERAGE:
+            return html("<b>{}</b>", percent(value)) + _bar(value, None, scores, column)
+        result = scores.by[column.run, column.step, task]
         metric = result.metrics["pass@1"]
         return html(
             '<b>{}</b><small>{}</small><span class="sr"> ({})</span>{}{}',
             *(percent(value), score_text.plus_minus(metric), score_text.span(metric)),
-            _bar(value, metric["interval"], scores, self.column),
-            _vote(result),
+            *(_bar(value, metric["interval"], scores, column), _vote(result)),
         )
+
+    return head, cell
 
 
 def _vote(result: Result) -> HTML:
@@ -159,9 +152,8 @@ def _vote(result: Result) -> HTML:
     if result.vote is None:
         return HTML()
     metric = result.metrics[result.vote]
-    return html(
-        '<small class="vote">{} {} ({})</small>', result.vote, percent(metric["value"]), score_text.span(metric)
-    )
+    value, span = percent(metric["value"]), score_text.span(metric)
+    return html('<small class="vote">{} {} ({})</small>', result.vote, value, span)
 
 
 def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column: Column) -> HTML:
@@ -176,17 +168,12 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
     )
 
 
-@dataclass(frozen=True)
-class _Change:
-    first: Column
-    last: Column
+def _change(scores: Scores, first: Column, last: Column) -> tuple[HTML, Cell]:
+    start = f"step {first.step}" if first.step else "base"
+    head = html("{}change<small>{} to {}</small>", dot(last.number), start, last.step)
 
-    def head(self, scores: Scores) -> HTML:
-        steps = f"{f'step {self.first.step}' if self.first.step else 'base'} to {self.last.step}"
-        return html("{}change<small>{}</small>", dot(self.last.number), steps)
-
-    def cell(self, scores: Scores, task: str) -> HTML | str:
-        found = scores.changes.get((self.last.run, task))
+    def cell(task: str) -> HTML | str:
+        found = scores.changes.get((last.run, task))
         if found is None:
             return NONE
         return html(
@@ -194,22 +181,21 @@ class _Change:
             *(found.verdict, points(found.difference), points(found.low), points(found.high), found.words),
         )
 
+    return head, cell
 
-@dataclass(frozen=True)
-class _Against:
+
+def _against(scores: Scores) -> tuple[HTML, Cell]:
     """The last columns of all runs against the first of them."""
+    base, *others = scores.lasts
+    step = f"step {base.step}" if base.step else "base model"
+    head = html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), step)
 
-    columns: Sequence[Column]
-
-    def head(self, scores: Scores) -> HTML:
-        base = self.columns[0]
-        step = f"step {base.step}" if base.step else "base model"
-        return html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), step)
-
-    def cell(self, scores: Scores, task: str) -> HTML | str:
-        found = [(column, scores.against.get((column.run, task))) for column in self.columns[1:]]
-        lines = joined(_difference(column, each) for column, each in found if each)
+    def cell(task: str) -> HTML | str:
+        compared = ((column, scores.against.get((column.run, task))) for column in others)
+        lines = joined(_difference(column, found) for column, found in compared if found)
         return html('<div class="against">{}</div>', lines) if lines else NONE
+
+    return head, cell
 
 
 def _difference(column: Column, found: Change) -> HTML:
@@ -221,21 +207,12 @@ def _difference(column: Column, found: Change) -> HTML:
     )
 
 
-def _changed(scores: Scores) -> list[_Change]:
-    ends = ends_of(scores.columns)
-    return [_Change(*ends[run]) for run in ends if (run, AVERAGE) in scores.changes]
+def _reported(scores: Scores, name: str) -> tuple[HTML, Cell]:
+    method, _, model = name.partition(", ")
+    head = html('{}<small>{}</small><small class="reported">reported in the paper</small>', method, model)
 
+    def cell(task: str) -> str:
+        values = [scores.reported[name].get(each) for each in (scores.tasks if task == AVERAGE else [task])]
+        return NONE if None in values else score_text.reported(sum(values) / len(values))
 
-@dataclass(frozen=True)
-class _Reported:
-    name: str
-
-    def head(self, scores: Scores) -> HTML:
-        method, _, model = self.name.partition(", ")
-        return html('{}<small>{}</small><small class="reported">reported in the paper</small>', method, model)
-
-    def cell(self, scores: Scores, task: str) -> str:
-        of = scores.reported[self.name]
-        tasks = [task] if task else scores.tasks
-        known = all(each in of for each in tasks)
-        return score_text.reported(sum(of[each] for each in tasks) / len(tasks)) if known else NONE
+    return head, cell

@@ -51,14 +51,6 @@ class Filter:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Found:
-    """positions in the index, latest step first; note says what a text search has not looked at."""
-
-    positions: np.ndarray
-    note: str = ""
-
-
 def step_range(text: str, groups: Groups) -> tuple[int, int]:
     """First and last step of a filter's text.
 
@@ -75,17 +67,21 @@ def step_range(text: str, groups: Groups) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def choose(run: Run, groups: Groups, wanted: Filter, fail: float = 0.0, passing: float = 1.0) -> Found:
-    """Groups that fit, by the index alone; with a text, the texts of those that fit are searched, latest first."""
-    first, last = step_range(wanted.steps, groups)
-    keep = (groups.step >= first) & (groups.step <= last) & _of_kind(groups, wanted.kind, fail, passing)
-    if wanted.cluster:
-        keep &= groups.cluster == wanted.cluster
-    if tuple(wanted.success) != (0.0, 1.0):
-        keep &= (groups.success >= wanted.success[0] - 1e-9) & (groups.success <= wanted.success[1] + 1e-9)
+def choose(run: Run, groups: Groups, chosen: Filter, fail: float = 0.0, passing: float = 1.0) -> tuple[np.ndarray, str]:
+    """Find groups by the index alone; with a text, the texts of those that fit are searched, latest first.
+
+    Returns:
+        positions in the index, latest step first; what a text search has not read, in words.
+    """
+    first, last = step_range(chosen.steps, groups)
+    keep = (groups.step >= first) & (groups.step <= last) & _of_kind(groups, chosen.kind, fail, passing)
+    if chosen.cluster:
+        keep &= groups.cluster == chosen.cluster
+    if tuple(chosen.success) != (0.0, 1.0):
+        keep &= (groups.success >= chosen.success[0] - 1e-9) & (groups.success <= chosen.success[1] + 1e-9)
     positions = np.flatnonzero(keep)
     positions = positions[np.argsort(-groups.step[positions], kind="stable")]
-    return _with_text(run, groups, positions, wanted.text) if wanted.text else Found(positions)
+    return _with_text(run, groups, positions, chosen.text) if chosen.text else (positions, "")
 
 
 def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarray:
@@ -98,7 +94,7 @@ def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarr
     return masks.get(kind, np.ones(len(groups), bool))
 
 
-def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Found:
+def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> tuple[np.ndarray, str]:
     started, kept, searched = time.monotonic(), [], 0
     steps = list(dict.fromkeys(groups.step[positions].tolist()))
     for step in steps:
@@ -113,7 +109,7 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Fo
     note = f"Searched the latest {searched} of {len(steps)} steps; narrow the steps to search others." if left else ""
     if len(kept) > MAX_FOUND:
         note = f"More than {MAX_FOUND} groups have this text; the latest {MAX_FOUND} are listed."
-    return Found(np.array(kept[:MAX_FOUND], int), note)
+    return np.array(kept[:MAX_FOUND], int), note
 
 
 def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray, bool]:
@@ -216,8 +212,8 @@ def _one_text(run: Run, step: int, stamp: int, middle: float) -> float:
         return 0.0
     texts = Counter(str(row["response"]).strip() for row in passing if not _holds_label(row))
     text, count = texts.most_common(1)[0] if texts else ("", 0)
-    asked = {row["group"] for row in passing if str(row["response"]).strip() == text}
-    return count / len(passing) if len(asked) >= LEAST_COPIED_GROUPS else 0.0
+    prompts = {row["group"] for row in passing if str(row["response"]).strip() == text}
+    return count / len(passing) if len(prompts) >= LEAST_COPIED_GROUPS else 0.0
 
 
 def _holds_label(row: dict) -> bool:

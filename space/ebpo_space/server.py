@@ -82,12 +82,12 @@ class SafeHeaders:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         scope["nonce"] = secrets.token_urlsafe(16)
-        said = (b"content-security-policy", policy(scope["nonce"]).encode())
+        headers = (*HEADERS, (b"content-security-policy", policy(scope["nonce"]).encode()))
 
         async def with_headers(message):
             if message["type"] == "http.response.start":
                 kept = [KEPT] if message["status"] == 200 and is_lasting(scope) else []
-                message["headers"] = [*message.get("headers", []), *HEADERS, said, *kept]
+                message["headers"] = [*message.get("headers", []), *headers, *kept]
             await send(message)
 
         await self.app(scope, receive, with_headers)

@@ -4,7 +4,7 @@ import pytest
 
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space.metrics import Follower
-from openrlhf_ebpo.space.warnings import found
+from openrlhf_ebpo.space.warnings import find_warnings
 
 pytestmark = pytest.mark.nightly  # daily: contract/test_mismatch.py, unit/test_mismatch.py, unit/test_space_warnings.py
 
@@ -43,5 +43,5 @@ def test_rollouts_from_old_weights_are_told_within_three_steps(stale):
 
 
 def test_the_space_warns_of_it(stale):
-    warned = found(Follower(stale[1] / "metrics.jsonl").read())
+    warned = find_warnings(Follower(stale[1] / "metrics.jsonl").read())
     assert {each.rule.name: each.begins for each in warned}["stale"] == 3

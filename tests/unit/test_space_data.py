@@ -132,7 +132,7 @@ def test_filters(learnt):
     groups, _ = index.read()
 
     def found(**wanted):
-        return choose(index.run, index.read()[0], Filter(**wanted)).positions
+        return choose(index.run, index.read()[0], Filter(**wanted))[0]
 
     assert set(groups.step[found()]) == {12} and len(found(steps="all")) == 120
     assert set(groups.step[found(steps="3-5")]) == {3, 4, 5}
@@ -152,11 +152,11 @@ def test_filters(learnt):
 def test_text_is_found_in_prompts_answers_and_labels(learnt):
     index = Index(learnt)
     groups, _ = index.read()
-    positions = choose(index.run, index.read()[0], Filter("all", text="TRIANGLE has legs")).positions
+    positions = choose(index.run, index.read()[0], Filter("all", text="TRIANGLE has legs"))[0]
     assert set(groups.cluster[positions]) == {"Geometry"} and len(positions) == (groups.cluster == "Geometry").sum()
     row = answers(learnt, groups, int(positions[0]))[2]
-    assert positions[0] in choose(index.run, index.read()[0], Filter("all", text=row["response"][-40:])).positions
-    assert not len(choose(index.run, index.read()[0], Filter("all", text="nobody wrote this")).positions)
+    assert positions[0] in choose(index.run, index.read()[0], Filter("all", text=row["response"][-40:]))[0]
+    assert not len(choose(index.run, index.read()[0], Filter("all", text="nobody wrote this"))[0])
 
 
 def test_a_visit_without_valid_answers_is_not_called_wrong(learnt):
@@ -221,8 +221,8 @@ def test_one_group_of_a_file_with_many_rows_is_that_group(tmp_path):
 
 def test_a_search_says_when_there_is_more_than_it_lists(tmp_path):
     run = Run("large", large_run(tmp_path / "large", 8191), 0)
-    found = choose(run, Index(run).read()[0], Filter(steps="all", text="problem"))
-    assert len(found.positions) == 500 and "More than 500" in found.note
+    positions, note = choose(run, Index(run).read()[0], Filter(steps="all", text="problem"))
+    assert len(positions) == 500 and "More than 500" in note
 
 
 # results

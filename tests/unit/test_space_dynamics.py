@@ -10,8 +10,9 @@ from marked_runs import BROKEN, marked_run
 from panels import board, values
 from space_runs import learning_run
 
+from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.space.figures import packed
-from openrlhf_ebpo.space.lines import Line, checkpoint_panel, line_panel
+from openrlhf_ebpo.space.lines import Axes, Line, checkpoint_panel, line_panel
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metric_panels import SPEED, tokens_per_second
 from openrlhf_ebpo.space.metrics import Metrics
@@ -22,7 +23,7 @@ from openrlhf_ebpo.space.workspace import Workspace
 
 
 def drawn(*lines: Line, **more) -> dict:
-    return line_panel("m", "M", list(lines), **{"unit": "step", "share": 0.1, "log": False, **more})
+    return line_panel(Metric("m", "M"), list(lines), Axes("step", 0.1, **more))
 
 
 def metrics(steps: int = 40, **columns) -> Metrics:
@@ -106,7 +107,7 @@ def test_a_metric_called_speed_has_a_panel_of_its_own(tmp_path):
     (path / "metrics.jsonl").write_text("".join(json.dumps({**row, "speed": 7.0}) + "\n" for row in rows))
     sections = json.loads(dynamics.render(clean({}), Workspace(Runs([str(path)])))["board"])["sections"]
     ids = [panel["id"] for section in sections for panel in section["panels"]]
-    assert "speed" in ids and SPEED in ids and len(set(ids)) == len(ids)
+    assert "speed" in ids and SPEED.name in ids and len(set(ids)) == len(ids)
 
 
 def test_a_run_whose_directory_vanishes_says_so(tmp_path):

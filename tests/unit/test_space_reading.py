@@ -10,7 +10,7 @@ from tags import Tags
 
 from openrlhf_ebpo.space import reading, results
 from openrlhf_ebpo.space.errors import RunError
-from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
+from openrlhf_ebpo.space.reading import WHOLE, Options, answer, hits, line
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.server import MAX_CHUNK_CHARS, chunk
 from openrlhf_ebpo.space.turns import MARKED, MAX_PARTS, Part, last_user_turn, parts
@@ -48,7 +48,7 @@ def test_an_answer_says_where_it_ended():
     text = "It is 2.<|im_end|>"
     assert parts(text) == [Part(0, 8, ended=True)]
     assert "end of turn" in answer(text) and "im_end" not in answer(text)
-    assert "im_end" in answer(text, raw=True)
+    assert "im_end" in answer(text, Options(raw=True))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_many_marks_end_in_one_part():
 
 def test_head_and_tail_of_a_long_text_are_there_and_the_rest_is_named():
     text = "A" * EDGE + "B" * 50_000 + "C" * EDGE
-    found = answer(text, source={"run": "a/b&c", "step": 1, "group": 2, "sample": 3})
+    found = answer(text, Options(source={"run": "a/b&c", "step": 1, "group": 2, "sample": 3}))
     said = Tags(found)
     assert "50,000 more characters" in said.text and said.text.count("A") == EDGE and said.text.count("C") == EDGE
     assert 'data-next="6000" data-stop="56000"' in found
@@ -90,11 +90,11 @@ def test_head_and_tail_of_a_long_text_are_there_and_the_rest_is_named():
 
 
 def test_what_was_cut_by_its_limit_says_so():
-    assert "length limit" in answer("and so", truncated=True) and "length limit" not in answer("and so")
+    assert "length limit" in answer("and so", Options(truncated=True)) and "length limit" not in answer("and so")
 
 
 def test_marks_are_kept_per_place_in_the_text():
-    found = Tags(answer("x", find='"><b>', extracted="1", gold=None))
+    found = Tags(answer("x", Options(find='"><b>', extracted="1", gold=None)))
     assert {"data-find", "data-hits", "data-extracted"} <= found.attributes and "data-gold" not in found.attributes
     assert "b" not in found.tags
     assert hits("İİ Abab", "AB") == 2 and hits("İab", "i") == 0 and hits("İab", "İA") == 1
@@ -103,7 +103,7 @@ def test_marks_are_kept_per_place_in_the_text():
 
 @pytest.mark.parametrize("text", space_runs.EVIL, ids=range(len(space_runs.EVIL)))
 def test_hostile_text_stays_text(text):
-    for found in (answer(text), answer(text, raw=True), line(text)):
+    for found in (answer(text), answer(text, Options(raw=True)), line(text)):
         assert Tags(found).tags <= {"div", "section", "pre", "span", "wbr", "p", "details", "summary", "small"}
 
 

@@ -31,6 +31,28 @@ async def empty(scope, receive, send):
     await send({"type": "http.response.body", "body": b""})
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/", "GET", 200),
+        ("/space/style.css", "HEAD", 200),
+        ("/gradio_api/heartbeat/abc", "GET", 200),
+        ("/gradio_api/run/predict", "POST", 200),
+        ("/gradio_api/run/predict", "GET", 403),
+        ("/gradio_api/file=/etc/passwd", "GET", 403),
+        ("/gradio_api/queue/data", "GET", 403),
+        ("/gradio_api/heartbeat/a/b", "GET", 403),
+        ("/gradio_api/upload", "POST", 403),
+        ("/gradio_api/component_server/", "POST", 403),
+        ("/monitoring", "GET", 403),
+        ("/", "POST", 403),
+        ("/space/style.css", "PUT", 403),
+    ],
+)
+def test_what_the_pages_ask_for_is_admitted_and_nothing_else(path, method, status):
+    assert asyncio.run(ask(Gate(empty), path, method))[0] == status
+
+
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "127.0.0.1:7860", "127.0.0.1", "[::1]:7860", "[::1]"])
 def test_an_app_for_this_machine_answers_to_its_names(host):
     assert asyncio.run(ask(Gate(empty, hosts=LOOPBACK), "/", host=host))[0] == 200

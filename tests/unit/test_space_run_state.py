@@ -68,7 +68,7 @@ def test_planned_steps_and_the_time_left_are_known():
 )
 def test_every_end_and_every_stop_is_told(changes, kind, words):
     found = said(**changes)
-    assert found.kind == kind and words in found.said, found
+    assert found.kind == kind and words in found.detail, found
 
 
 def test_a_step_may_take_five_usual_ones():

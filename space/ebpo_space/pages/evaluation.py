@@ -69,31 +69,26 @@ def render(view: dict, workspace: Workspace) -> dict:
     protocols = sorted({result.protocol for _, result in found})
     if not found:
         return {**nothing, "notes": notices(problems) + NO_RESULTS}
-    protocol = (
-        view["protocol"] if view["protocol"] in protocols else results.largest_protocol([result for _, result in found])
-    )
+    largest = results.largest_protocol([result for _, result in found])
+    protocol = view["protocol"] if view["protocol"] in protocols else largest
     shown = [(number, result) for number, result in found if result.protocol == protocol]
     tasks = sorted({result.task for _, result in shown})
-    across, every = results.columns(shown, view["columns"]), results.checkpoints(shown)
+    columns, every = results.columns(shown, view["columns"]), results.checkpoints(shown)
     reported = _reported(view["paper"], problems)
-    made = Scores.of(shown, across, tasks, reported, opened, problems)
+    made = Scores.of(shown, columns, tasks, reported, opened, problems)
     return {
-        "table": score_table(made) + _left_out(across, every),
+        "table": score_table(made) + _left_out(columns, every),
         "board": board(panels(shown, tasks)),
-        **questions.render(view, workspace, shown, across, tasks, problems),
+        **questions.render(view, workspace, shown, columns, tasks, problems),
         "notes": notices(problems),
         **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else [], True),
     }
 
 
-def _left_out(across: Sequence[Column], every: Sequence[Column]) -> HTML:
-    shown, runs = ({column.run for column in columns} for columns in (across, every))
-    said = html(
-        '<p class="more">{} of {} runs are in this table; choose checkpoints of others above.</p>',
-        len(shown),
-        len(runs),
-    )
-    return said if len(shown) < len(runs) else HTML()
+def _left_out(chosen: Sequence[Column], every: Sequence[Column]) -> HTML:
+    shown, runs = ({column.run for column in columns} for columns in (chosen, every))
+    note = '<p class="more">{} of {} runs are in this table; choose checkpoints of others above.</p>'
+    return html(note, len(shown), len(runs)) if len(shown) < len(runs) else HTML()
 
 
 def _menus(protocols: Sequence[str], checkpoints: Sequence[str], searchable: bool) -> dict:
@@ -140,8 +135,7 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[di
         {
             "title": "pass@k",
             "note": "The chance that at least one of k samples is right. Solid: the last checkpoint of a run, with its "
-            "95 % band "
-            "over questions; dotted: the first. The numbers are at k = 1.",
+            "95 % band over questions; dotted: the first. The numbers are at k = 1.",
             "kind": "two",
             "panels": by_k,
         },

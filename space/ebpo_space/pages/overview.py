@@ -13,7 +13,7 @@ from .. import seeds
 from ..components import STATE, dot, no_runs, notices
 from ..headline import headline, seed_table
 from ..improvement import shares
-from ..overview_card import Looked, card, look
+from ..overview_card import Examined, card, examine
 from ..page import Page, Parts
 from ..picture import scale_of
 from ..text import HTML, html, joined, run_name
@@ -38,27 +38,27 @@ def render(view: dict, workspace: Workspace) -> dict:
         return {"notes": no_runs(workspace.runs.awaited()), "sum": "", "headline": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)
     now = time.time()
-    looked = [look(run, workspace.index(run).read()[0], now) for run in opened]
-    problems += [f"{each.run.run.key}: {problem}" for each in looked for problem in each.problems]
-    came = [(each.run, each.outcome) for each in looked]
+    examined = [examine(run, workspace.index(run).read()[0], now) for run in opened]
+    problems += [f"{each.run.run.key}: {problem}" for each in examined for problem in each.problems]
+    measured = [(each.run, each.outcome) for each in examined]
     return {
         "notes": notices(problems),
-        "sum": summary(looked) if looked else "",
-        "headline": headline(came),
-        "seeds": seed_table(came),
-        "cards": html('<div class="cards">{}</div>', cards(looked)),
+        "sum": html('<p class="sum">{}</p>', counts(examined)) if examined else "",
+        "headline": headline(measured),
+        "seeds": seed_table(measured),
+        "cards": html('<div class="cards">{}</div>', cards(examined)),
     }
 
 
-def cards(looked: Sequence[Looked]) -> HTML:
+def cards(examined: Sequence[Examined]) -> HTML:
     """One for each run; those of a configuration with several seeds are folded. Their sparklines share a scale."""
-    scale = scale_of([shares(one.run.metrics.rewards()[1], one.run.rewards)[0] for one in looked])
-    each = {one.run.run.key: one for one in looked}
-    groups = [[each[run.run.key] for run in group] for group in seeds.grouped([one.run for one in looked])]
+    scale = scale_of([shares(one.run.metrics.rewards()[1], one.run.rewards)[0] for one in examined])
+    by_key = {one.run.run.key: one for one in examined}
+    groups = [[by_key[run.run.key] for run in group] for group in seeds.grouped([one.run for one in examined])]
     return joined(card(group[0], scale) if len(group) == 1 else _folded(group, scale) for group in groups)
 
 
-def _folded(group: Sequence[Looked], scale: tuple[float, float]) -> HTML:
+def _folded(group: Sequence[Examined], scale: tuple[float, float]) -> HTML:
     name = seeds.name([one.run.run.key for one in group])
     return html(
         '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>',
@@ -70,20 +70,16 @@ SEVERITY = ("failed", "silent", "stalled", "interrupted", "unknown", "paused", "
 BAD = SEVERITY[:3]
 
 
-def summary(looked: Sequence[Looked]) -> HTML:
-    return html('<p class="sum">{}</p>', counts(looked))
-
-
-def counts(looked: Sequence[Looked]) -> HTML:
+def counts(examined: Sequence[Examined]) -> HTML:
     """3 runs: 1 failed, 2 complete · 3 warnings. The worst state comes first, and no bold "no warnings" hides it."""
-    states = Counter(each.condition.kind for each in looked)
+    states = Counter(each.condition.kind for each in examined)
     kinds = sorted(states, key=SEVERITY.index)
-    words = ", ".join(f"{states[kind]} {STATE[kind]}" for kind in kinds) if len(looked) > 1 else STATE[kinds[0]]
-    warned = sum(len(each.warnings) for each in looked)
+    listed = ", ".join(f"{states[kind]} {STATE[kind]}" for kind in kinds) if len(examined) > 1 else STATE[kinds[0]]
+    warned = sum(len(each.warnings) for each in examined)
     count = f"{warned} warning{'' if warned == 1 else 's'}" if warned else f"No warnings ({len(RULES)} checks)"
     return html(
         '{} run{}: <b class="{}">{}</b> · <span class="{}">{}</span>',
-        *(len(looked), "" if len(looked) == 1 else "s", "bad" if kinds[0] in BAD else "", words),
+        *(len(examined), "" if len(examined) == 1 else "s", "bad" if kinds[0] in BAD else "", listed),
         *("bad" if warned else "", count),
     )
 

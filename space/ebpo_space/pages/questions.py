@@ -32,94 +32,86 @@ PARAMETERS = {
     "find": ("", parameters.text),  # in questions
     "leaf": (1, parameters.number(1, 100_000, whole=True)),  # page of questions
 }
-Rates = dict[str, dict[tuple[str, int], float]]  # question -> run, step -> success rate
+Evaluated = Sequence[tuple[Column, Result]]  # the columns of the table that have a result of the task
+Rates = Mapping[Column, float]  # success rates of one question
 
 
 def render(
     view: dict,
     workspace: Workspace,
-    shown: Sequence[tuple[int, Result]],
-    across: Sequence[Column],
+    found: Sequence[tuple[int, Result]],
+    columns: Sequence[Column],
     tasks: Sequence[str],
     problems: list[str],
 ) -> dict:
-    """questions: HTML. across: the columns of the table; what goes wrong is added to `problems`."""
+    """questions: HTML. columns: of the table; what goes wrong is added to `problems`."""
     task = view["task"] if view["task"] in tasks else tasks[0]
-    rates, texts = _read(workspace, shown, across, task, problems)
+    by_column = {Column(number, r.run, r.step): r for number, r in found if r.task == task}
+    evaluated = [(column, by_column[column]) for column in columns if column in by_column]
+    rates, texts = _read(workspace, evaluated, problems)
     if not rates:
         return {"questions": HTML()}
-    orders = orders_of(across)
+    orders = orders_of(columns)
     by = view["by"] if view["by"] in orders else "hardest"
-    words = view["find"].strip().lower()
-    order = [key for key in ordered(rates, across, by) if words in texts[key].lower()]
+    text = view["find"].strip().lower()
+    order = [key for key in ordered(rates, columns, by) if text in texts[key].lower()]
     chosen = next((key for key in order if key_of(key) == view["question"]), None)
-    pages = -(-len(order) // PER_PAGE)
-    page = min(view["leaf"], max(pages, 1))
-    none = html('<p class="more">No question of {} has this text.</p>', harmless(task, 60)) if not order else HTML()
-    samples = _samples(workspace, shown, across, task, chosen, problems) if chosen else HTML()
+    pages = max(-(-len(order) // PER_PAGE), 1)
+    page = min(view["leaf"], pages)
+    none = HTML() if order else html('<p class="more">No question of {} has this text.</p>', harmless(task, 60))
+    samples = _samples(workspace, evaluated, chosen, problems) if chosen else HTML()
     items = joined(
-        _question(key, texts[key], rates[key], across, samples if key == chosen else None)
+        _question(key, texts[key], rates[key], samples if key == chosen else None)
         for key in order[(page - 1) * PER_PAGE : page * PER_PAGE]
     )
     return {
         "questions": html(
-            '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each '
-            "checkpoint of the "
-            "table. Choose a question to read its samples.</p>{}{}{}<ol>{}</ol></section>",
-            *(_orders(orders, by), _heads(tasks, task, across, page, max(pages, 1)), none, items),
+            '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each checkpoint of '
+            "the table. Choose a question to read its samples.</p>{}{}{}<ol>{}</ol></section>",
+            *(_orders(orders, by), _heads(tasks, task, columns, page, pages), none, items),
         )
     }
 
 
 def _read(
-    workspace: Workspace, shown: Sequence[tuple[int, Result]], across: Sequence[Column], task: str, problems: list[str]
-) -> tuple[Rates, dict[str, str]]:
-    rates: Rates = {}
+    workspace: Workspace, evaluated: Evaluated, problems: list[str]
+) -> tuple[dict[str, dict[Column, float]], dict[str, str]]:
+    """Success rates and texts of all questions, by key."""
+    rates: dict[str, dict[Column, float]] = {}
     texts: dict[str, str] = {}
-    for _, run, step in across:
-        result = next((r for _, r in shown if (r.run, r.step, r.task) == (run, step, task)), None)
-        if result is None:
-            continue
+    for column, result in evaluated:
         try:
-            for question in results.questions(workspace.runs.get(run), result):
-                rates.setdefault(question.key, {})[run, step] = question.rate
+            for question in results.questions(workspace.runs.get(column.run), result):
+                rates.setdefault(question.key, {})[column] = question.rate
                 texts[question.key] = question.text
         except RunError as error:
-            problems.append(f"{run}: {error}")
+            problems.append(f"{column.run}: {error}")
     return rates, texts
 
 
-def orders_of(across: Sequence[Column]) -> list[str]:
+def orders_of(columns: Sequence[Column]) -> list[str]:
     """Orders that say something: changes need two checkpoints of a run, disagreement two runs."""
-    ends = ends_of(across).values()
+    ends = ends_of(columns).values()
     moved = any(first != last for first, last in ends)
     return [o for o in ORDERS if (moved or o not in ("rose", "fell")) and (len(ends) > 1 or o != "apart")]
 
 
-def ordered(rates: Rates, across: Sequence[Column], by: str) -> list[str]:
+def ordered(rates: Mapping[str, Rates], columns: Sequence[Column], by: str) -> list[str]:
     """The questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart: by
     the difference between the runs' last columns."""
-    values = {key: _value(rates[key], across, by) for key in rates}
-    return sorted(rates, key=lambda key: (values[key], key))
+    ends = list(ends_of(columns).values())
 
-
-def _value(of: Mapping[tuple[str, int], float], across: Sequence[Column], by: str) -> float:
-    mean = sum(of.values()) / len(of)
-    if by in ("hardest", "easiest"):
+    def value(of: Rates) -> float:
+        if by == "apart":
+            lasts = [of[last] for _, last in ends if last in of]
+            return min(lasts) - max(lasts) if lasts else 0.0
+        if by in ("rose", "fell"):
+            changes = [of[last] - of[first] for first, last in ends if first != last and first in of and last in of]
+            return (-max(changes) if by == "rose" else min(changes)) if changes else 0.0
+        mean = sum(of.values()) / len(of)
         return mean if by == "hardest" else -mean
-    if by == "apart":
-        lasts = [of[last[1:]] for _, last in ends_of(across).values() if last[1:] in of]
-        return min(lasts) - max(lasts) if lasts else 0.0
-    changes = _changes(of, across)
-    return (-max(changes) if by == "rose" else min(changes)) if changes else 0.0
 
-
-def _changes(of: Mapping[tuple[str, int], float], across: Sequence[Column]) -> list[float]:
-    return [
-        of[last[1:]] - of[first[1:]]
-        for first, last in ends_of(across).values()
-        if first != last and first[1:] in of and last[1:] in of
-    ]
+    return sorted(rates, key=lambda key: (value(rates[key]), key))
 
 
 def _orders(orders: Sequence[str], by: str) -> HTML:
@@ -127,17 +119,12 @@ def _orders(orders: Sequence[str], by: str) -> HTML:
     return html('<div class="choices" role="group" aria-label="Order">{}</div>', buttons)
 
 
-def _heads(tasks: Sequence[str], task: str, across: Sequence[Column], page: int, pages: int) -> HTML:
+def _heads(tasks: Sequence[str], task: str, columns: Sequence[Column], page: int, pages: int) -> HTML:
     """The tasks to choose from, the pages, and the names of the bars."""
     reset = {"question": "", "leaf": 1}
     choices = joined(choice({"task": name, **reset}, harmless(name, 40), name == task) for name in tasks)
-    heads = joined(
-        html(
-            '<small style="--shade:var(--{})" title="{}">{}</small>',
-            *(colour(number), attribute(run, 60), step or "base"),
-        )
-        for number, run, step in across
-    )
+    template = '<small style="--shade:var(--{})" title="{}">{}</small>'
+    heads = joined(html(template, colour(c.number), attribute(c.run, 60), c.step or "base") for c in columns)
     return html(
         '<div class="between"><div class="choices" role="group" aria-label="Task">{}</div>{}'
         '<div class="bars heads" aria-hidden="true">{}</div></div>',
@@ -150,92 +137,78 @@ def key_of(question: str) -> str:
     return hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _question(key: str, text: str, rates: dict, across: Sequence, samples: HTML | None) -> HTML:
+def _question(key: str, text: str, rates: Rates, samples: HTML | None) -> HTML:
     """samples: shown below the question; None unless it is the chosen one."""
     bars = joined(
         html(
-            '<i style="--rate:{0:.0f}%;--shade:var(--{1})" title="{2} step {3}: {4}"></i>',
-            *(100 * rates[run, step], colour(number), attribute(run, 40), step, whole_percent(rates[run, step])),
+            '<i style="--rate:{:.0f}%;--shade:var(--{})" title="{} step {}: {}"></i>',
+            *(100 * rate, colour(c.number), attribute(c.run, 40), c.step, whole_percent(rate)),
         )
-        for number, run, step in across
-        if (run, step) in rates
+        for c, rate in rates.items()
     )
-    said = ", ".join(f"{middle_cut(run, 32)} step {step} {whole_percent(rate)}" for (run, step), rate in rates.items())
+    spoken = ", ".join(f"{middle_cut(c.run, 32)} step {c.step} {whole_percent(rate)}" for c, rate in rates.items())
     return html(
         '<li><button type="button" {}{}><span class="words">{}</span><span class="bars" aria-hidden="true">{}</span>'
         '<span class="sr">{}</span></button>{}</li>',
         *(setting(question="" if samples else key_of(key)), current_mark(samples is not None)),
-        *(reading.line(text, 150), bars, harmless(said, 2000), samples or ""),
+        *(reading.line(text, 150), bars, harmless(spoken, 2000), samples or ""),
     )
 
 
-def _samples(
-    workspace: Workspace,
-    shown: Sequence[tuple[int, Result]],
-    across: Sequence[Column],
-    task: str,
-    key: str,
-    problems: list[str],
-) -> HTML:
-    """Show samples of the table's columns; the latest checkpoint of each run stands open."""
+def _samples(workspace: Workspace, evaluated: Evaluated, key: str, problems: list[str]) -> HTML:
+    """Show the samples of one question in the table's columns; the latest checkpoint of each run stands open."""
     parts, question, source, opened = [], None, {}, set()
-    for number, result in sorted(shown, key=lambda pair: (pair[0], -pair[1].step)):
-        if result.task != task or (number, result.run, result.step) not in across:
-            continue
+    for column, result in sorted(evaluated, key=lambda pair: (pair[0].number, -pair[0].step)):
         try:
-            rows = results.samples(workspace.runs.get(result.run), result, key)
+            rows = results.samples(workspace.runs.get(column.run), result, key)
         except RunError as error:
             problems.append(str(error))
             continue
         if rows:
             if question is None:
                 question = rows[0]
-                source = {"run": result.run, "place": result.place, "row": question["row"], "field": "question"}
-            parts.append(_column_samples(number, result, rows, TEXTS // len(across), first=result.run not in opened))
-            opened.add(result.run)
+                source = {"run": column.run, "place": result.place, "row": question["row"], "field": "question"}
+            room = min(max(TEXTS // len(evaluated) // len(rows), 400), reading.WHOLE)
+            parts.append(_column_samples(column, result, rows, room, is_open=column.run not in opened))
+            opened.add(column.run)
     if question is None:
         return HTML()
     return html(
-        '<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" '
-        "{}>Close</button>"
-        '</span></header><section class="prompt">{}'
-        '<p class="label"><small>expected</small> <code>{}</code></p></section>{}</article>',
-        *(
-            setting(question=""),
-            reading.answer(question.get("question"), source=source, given=False, name="Question"),
-            harmless(question.get("gold"), 400),
-            joined(parts),
-        ),
+        '<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" {}>Close'
+        '</button></span></header><section class="prompt">{}<p class="label"><small>expected</small> <code>{}</code>'
+        "</p></section>{}</article>",
+        setting(question=""),
+        reading.answer(question.get("question"), reading.Options(source=source, is_answer=False, name="Question")),
+        harmless(question.get("gold"), 400),
+        joined(parts),
     )
 
 
-def _column_samples(number: int, result: Result, rows: Sequence[dict], texts: int, first: bool) -> HTML:
-    """`texts`: characters of all samples together. `first`: of its run, the latest checkpoint, which stands open."""
+def _column_samples(column: Column, result: Result, rows: Sequence[dict], room: int, is_open: bool) -> HTML:
     right = sum(bool(row.get("correct")) for row in rows)
-    room = min(max(texts // len(rows), 400), reading.WHOLE)
-    cards = joined(_sample(i, row, {"run": result.run, "place": result.place}, room) for i, row in enumerate(rows))
+    place = {"run": column.run, "place": result.place}
     return html(
         "<details {}><summary>{}{}<small>{} of {} right</small></summary>"
         '<div class="answers"><ol class="cards">{}</ol></div></details>',
-        *("open" if first else "", dot(number), harmless(result.label, 60), right, len(rows), cards),
+        *("open" if is_open else "", dot(column.number), harmless(result.label, 60), right, len(rows)),
+        joined(_sample(i, row, place, room) for i, row in enumerate(rows)),
     )
 
 
 def _sample(i: int, row: dict, place: dict, room: int) -> HTML:
-    right = bool(row.get("correct"))
-    verdict = HTML('<em class="good">right</em>') if right else HTML('<em class="bad">wrong</em>')
-    cut = row.get("finish_reason") == "length"
-    flag = HTML('<em class="bad">truncated</em>') if cut else ""
-    text = reading.answer(
-        row.get("response"),
+    kind, verdict, side = ("good", "right", "plus") if row.get("correct") else ("bad", "wrong", "minus")
+    truncated = row.get("finish_reason") == "length"
+    options = reading.Options(
         source={**place, "row": row["row"]},
         room=room,
-        truncated=cut,
+        truncated=truncated,
         extracted=row.get("extracted"),
         gold=row.get("gold"),
         name=f"Sample {i + 1}",
     )
     return html(
-        '<li class="answer {}" style="--strength:35%"><header><h3>Sample {}</h3>{}{}{}</header>{}</li>',
-        *("plus" if right else "minus", i + 1, verdict, flag, tokens(row.get("length")), text),
+        '<li class="answer {}" style="--strength:35%"><header><h3>Sample {}</h3><em class="{}">{}</em>{}{}</header>{}'
+        "</li>",
+        *(side, i + 1, kind, verdict, HTML('<em class="bad">truncated</em>') if truncated else ""),
+        *(tokens(row.get("length")), reading.answer(row.get("response"), options)),
     )

@@ -18,6 +18,7 @@ from ..groups import Groups, clusters
 from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
 from ..picture import Drawn, implied_prior_mean, picture
+from ..reading import Options
 from ..search import KINDS, Filter, answers, batch_scale, choose, error_counts, history, position_of, prompts_of
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Opened, Workspace
@@ -48,6 +49,7 @@ PARAMETERS = {
     "raw": (False, flag),
     "longest": (False, flag),  # answers by length
 }
+NUMBERS = ("mean", "baseline", "shrinkage")  # of a group that are shown
 MAX_OTHER_RUNS = 6  # in which the same prompt is looked for
 _FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
 
@@ -69,8 +71,8 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 
 def _filters(parts: Parts) -> None:
-    words = gr.Textbox("", label="Text", placeholder="in prompts, answers, labels", elem_classes=["grow"])
-    parts.control("text", words, "submit", also=_FIRST)
+    text = gr.Textbox("", label="Text", placeholder="in prompts, answers, labels", elem_classes=["grow"])
+    parts.control("text", text, "submit", also=_FIRST)
     steps = gr.Textbox("latest", label="Steps", placeholder="latest, all, 12, 10-20")
     parts.control("steps", steps, "submit", "blur", also=_FIRST)
     cluster = gr.Dropdown([("any", "")], value="", label="Cluster", allow_custom_value=True)
@@ -84,10 +86,8 @@ def render(view: dict, workspace: Workspace) -> dict:
     nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu(view, [])}
     keys = workspace.visible(view)
     if not keys:
-        return {
-            **nothing,
-            "notes": notices([ALL_HIDDEN]) if workspace.chosen(view) else no_runs(workspace.runs.awaited()),
-        }
+        notes = notices([ALL_HIDDEN]) if workspace.chosen(view) else no_runs(workspace.runs.awaited())
+        return {**nothing, "notes": notes}
     key = view["run"] if view["run"] in keys else keys[0]
     try:
         opened = workspace.open(key)
@@ -95,8 +95,8 @@ def render(view: dict, workspace: Workspace) -> dict:
     except RunError as error:
         return {**nothing, "notes": notices([str(error)])}
     if not len(groups):
-        said = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
-        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", said, kind="nothing")
+        why = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
+        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", why, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
     return _page(view, keys, workspace, opened, groups, problems)
 
@@ -107,36 +107,27 @@ def _page(
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
     try:
         success = view["from"], view["to"]
-        wanted = Filter(view["steps"], view["kind"], view["cluster"], success, view["text"].strip())
-        chosen = choose(opened.run, groups, wanted, *opened.rewards)
-        found, note = chosen.positions, chosen.note
+        chosen = Filter(view["steps"], view["kind"], view["cluster"], success, view["text"].strip())
+        found, note = choose(opened.run, groups, chosen, *opened.rewards)
     except RunError as error:
         notes.append(str(error))
     current = placed(view, groups, found)
     if "." in view["at"] and current is None:
         notes.append(f"There is no group {view['at']} in this run.")
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
-    pages = max(math.ceil(len(found) / PER_PAGE), 1)
-    shown = min(view["shown"], pages)
-    prompts = prompts_of(opened.run, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE])
+    page = min(view["shown"], max(math.ceil(len(found) / PER_PAGE), 1))
+    prompts = prompts_of(opened.run, groups, found[(page - 1) * PER_PAGE : page * PER_PAGE])
     listed = _errors(opened, groups, found) if view["kind"] == "errors" else HTML()
-    listed += group_list(groups, found, prompts, current, shown, failed, passed)
+    listed += group_list(groups, found, prompts, current, page, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
+    shown = {"decision": "", "answers": ""}
+    if current is not None:
+        elsewhere = _elsewhere(workspace, keys, opened, groups, current)
+        shown = _group(view, opened, groups, current, badge(groups, current, failed, passed), elsewhere)
     return {
-        **{"groups": listed, "decision": "", "answers": ""},
-        **(
-            {}
-            if current is None
-            else _group(
-                view,
-                opened,
-                groups,
-                current,
-                badge(groups, current, failed, passed),
-                _elsewhere(workspace, keys, opened, groups, current),
-            )
-        ),
+        "groups": listed,
+        **shown,
         "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
         "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
@@ -174,21 +165,16 @@ def _group(view: dict, opened: Opened, groups: Groups, p: int, kind: HTML, elsew
         rows = answers(opened.run, groups, p)
     except RunError as error:
         return {"decision": notices([str(error)]), "answers": ""}
-    find, name = view["text"].strip(), opened.estimator
+    find = view["text"].strip()
     place = {"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p])}
-    numbers = {each: float(getattr(groups, each)[p]) for each in ("mean", "baseline", "shrinkage")}
-    shown = {
-        "picture": _picture(opened, groups, p),
-        "history": history_bar(groups, history(groups, groups.prompt_id[p]), p) + elsewhere,
-    }
+    options = Options(source=place, raw=view["raw"], find=find)
+    about = {**place, "kind": kind, **{each: float(getattr(groups, each)[p]) for each in NUMBERS}}
+    visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
     chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
-    said = {"raw": view["raw"], "find": find}
     scale = attempt(lambda: batch_scale(opened.run, place["step"]), None, [])
     return {
-        "decision": decision(rows[0], about={**place, **numbers, "kind": kind}, **said, **shown),
-        "answers": strip(
-            rows, chosen, estimator=title(name), source=place, longest=view["longest"], scale=scale, **said
-        ),
+        "decision": decision(rows[0], about, options, _picture(opened, groups, p), visits + elsewhere),
+        "answers": strip(rows, chosen, options, title(opened.estimator), view["longest"], scale),
     }
 
 
@@ -204,13 +190,13 @@ def _elsewhere(workspace: Workspace, keys: list[str], opened: Opened, groups: Gr
         if len(visits):
             nearest = int(visits[np.abs(there.step[visits] - groups.step[p]).argmin()])
             at = f"{there.step[nearest]}.{there.group[nearest]}"
-            said = html("{}{} <small>step {}</small>", dot(other.run.number), run_name(key, 28), there.step[nearest])
-            buttons.append(choice({"run": key, "at": at, "answer": 0}, said, False))
-    if not buttons:
-        return HTML()
-    return html(
-        '<section class="elsewhere"><small>The same prompt in another run</small>{}</section>',
-        _choices("The same prompt in another run", joined(buttons)),
+            name = html("{}{} <small>step {}</small>", dot(other.run.number), run_name(key, 28), there.step[nearest])
+            buttons.append(choice({"run": key, "at": at, "answer": 0}, name, False))
+    title = "The same prompt in another run"
+    return (
+        html('<section class="elsewhere"><small>{}</small>{}</section>', title, _choices(title, joined(buttons)))
+        if buttons
+        else HTML()
     )
 
 
@@ -222,19 +208,9 @@ def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
         return HTML() if opened.estimator == "ebpo" else other
     at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
-    return picture(
-        Drawn(
-            mean,
-            baseline,
-            shrinkage,
-            implied_prior_mean(mean, baseline, shrinkage) if prior_mean is None else prior_mean,
-            within=at("within_variance"),
-            between=at("between_variance"),
-            size=int(groups.valid[p]),
-            low=opened.rewards[0],
-            high=opened.rewards[1],
-        )
-    )
+    prior_mean = implied_prior_mean(mean, baseline, shrinkage) if prior_mean is None else prior_mean
+    variances = at("within_variance"), at("between_variance")
+    return picture(Drawn(mean, baseline, shrinkage, prior_mean, *variances, int(groups.valid[p]), *opened.rewards))
 
 
 def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
@@ -242,7 +218,7 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
     steps = np.unique(groups.step).tolist()
     runs = kinds = stepper = ""
     if len(keys) > 1:
-        buttons = joined(choice({"run": k, "at": "", "answer": 0, "shown": 1}, run_name(k, 32), k == key) for k in keys)
+        buttons = joined(choice({"run": k, **_FIRST}, run_name(k, 32), k == key) for k in keys)
         runs = _choices("Run", buttons)
     if steps:
         stepper = _stepper(view, steps)
@@ -251,14 +227,14 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
     return html('<div class="quick">{}{}{}</div>', runs, stepper, kinds)
 
 
-def _choices(said: str, buttons: HTML) -> HTML:
-    return html('<div class="choices" role="group" aria-label="{}">{}</div>', said, buttons)
+def _choices(label: str, buttons: HTML) -> HTML:
+    return html('<div class="choices" role="group" aria-label="{}">{}</div>', label, buttons)
 
 
 def _kind(kind: str, view: dict) -> dict:
     """Groups of one kind are looked for in all steps: one click finds them."""
     steps = "all" if kind != "all" and view["steps"] == "latest" else view["steps"]
-    return {"kind": kind, "steps": steps, "at": "", "answer": 0, "shown": 1}
+    return {"kind": kind, "steps": steps, **_FIRST}
 
 
 def _stepper(view: dict, steps: list[int]) -> HTML:
@@ -268,12 +244,12 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
     after = [s for s in steps if at is not None and s > at]
     label = "all steps" if view["steps"] == "all" else f"step {at}" if at is not None else f"steps {view['steps'][:24]}"
 
-    def go(step: list[int], name: str, said: str) -> HTML:
-        attributes = setting(steps=str(step[0]), at="", answer=0, shown=1) if step else "disabled"
-        return html('<button type="button" {} aria-label="{}">{}</button>', attributes, said, name)
+    def go(step: list[int], name: str, label: str) -> HTML:
+        attributes = setting(steps=str(step[0]), **_FIRST) if step else "disabled"
+        return html('<button type="button" {} aria-label="{}">{}</button>', attributes, label, name)
 
-    latest = choice({"steps": "latest", "at": "", "answer": 0, "shown": 1}, "latest", view["steps"] == "latest")
-    every = choice({"steps": "all", "at": "", "answer": 0, "shown": 1}, "all", view["steps"] == "all")
+    latest = choice({"steps": "latest", **_FIRST}, "latest", view["steps"] == "latest")
+    every = choice({"steps": "all", **_FIRST}, "all", view["steps"] == "all")
     return html(
         '<div class="choices stepper" role="group" aria-label="Step">{}<span>{}</span>{}{}{}</div>',
         *(go(before[-1:], "‹", "Earlier step"), label, go(after[:1], "›", "Later step")),

@@ -3,6 +3,7 @@
   "use strict";
   const { element, tell, Panel } = window.space;
   const boards = new Set();
+  const SHORT = 8; // characters of a name (lines.py) of which two stand side by side above a plot
 
   // how many twelfths of a row each of n panels takes, with so many in a row at most: no row has a hole, but a lone panel keeps
   // its width
@@ -59,8 +60,10 @@
         if (section.note) head.appendChild(element("p", "", section.note));
       }
       const grid = box.appendChild(element("div", `grid ${section.kind || ""}`)), n = section.panels.length;
-      // as many rows of values in every head: none pushes its plot down when another run comes
-      grid.style.setProperty("--rows", Math.max(...section.panels.map((p) => Math.ceil((p.values || []).length / 2))));
+      // as many rows of values in every head: none pushes its plot down when another run comes; long names take a row each
+      const heads = section.panels.map((p) => p.values || []), columns = heads.flat().some((v) => v.short.length > SHORT) ? 1 : 2;
+      grid.style.setProperty("--columns", columns);
+      grid.style.setProperty("--rows", Math.max(...heads.map((values) => Math.ceil(values.length / columns))));
       section.panels.forEach((one, i) => {
         const root = grid.appendChild(this.panel(one.id).root);
         for (const most of [2, 3, 4]) root.style.setProperty(`--of${most}`, `span ${spans(n, most)[i]}`);

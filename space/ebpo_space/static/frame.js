@@ -1,7 +1,7 @@
 // What stands on every page: tabs, the address, tables as CSV.
 (() => {
   "use strict";
-  const { clicks, repaint, save, tell } = window.space;
+  const { clicks, element, repaint, tell } = window.space;
 
   // a spreadsheet runs a cell that begins with one of these signs
   const cell = (text) => `"${(/^\s*[=+\-@＝＋－＠']/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
@@ -9,9 +9,12 @@
     const rows = [...button.closest("section").querySelectorAll("table tr")];
     const lines = rows.map((row) => [...row.cells].map((each) => cell(each.innerText.replace(/\s+/g, " ").trim())).join(","));
     const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
-    save(`${button.dataset.csv}.csv`, url);
+    Object.assign(element("a"), { href: url, download: `${button.dataset.csv}.csv` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   });
+
+  // on a phone the settings of Dynamics are folded, so that the first plot is in sight
+  clicks.set("[data-unfold]", (button) => button.setAttribute("aria-expanded", button.closest(".controls").classList.toggle("unfolded")));
 
   // Gradio's own event of a tab is also sent while the page opens, and would race with what the address asks for
   const turns = (trigger) => document.addEventListener("click", (event) => {

@@ -87,7 +87,7 @@
       this.values.replaceChildren(...(spec.values || []).map((v, i) => {
         const item = element("span", "value");
         item.appendChild(element("i")).style.background = `var(--${v.color})`;
-        item.appendChild(element("span", "of", v.short || v.name));
+        item.appendChild(element("span", "of", v.short));
         item.appendChild(element("span", "sr", ": "));
         item.appendChild(this.numbers[i]).textContent = v.text;
         item.title = `${v.name}: ${v.text}`;

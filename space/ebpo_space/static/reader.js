@@ -7,7 +7,7 @@ window.space.reader = (() => {
   const beside = (name) => Object.assign(new URL(name, here), { search: here.search }).href;
   const TIME = 4000; // milliseconds for a piece
   const START = 30000; // for the worker to be ready
-  const KEPT = 8e6; // characters of rendered pieces that are kept
+  const KEPT = 800; // rendered pieces, the latest
   const CHUNK = 32000; // characters asked for at a time
 
   const { element } = window.space;
@@ -16,15 +16,9 @@ window.space.reader = (() => {
 
   // rendering: a queue, one worker, a cache
   const kept = new Map();
-  let size = 0;
-  const keep = (key, value) => {
-    kept.set(key, value);
-    size += key.length + (value ? value.length : 0);
-    for (const [old, html] of kept) {
-      if (size <= KEPT) break;
-      kept.delete(old);
-      size -= old.length + (html ? html.length : 0);
-    }
+  const keep = (key, html) => {
+    kept.set(key, html);
+    if (kept.size > KEPT) kept.delete(kept.keys().next().value);
   };
   const jobs = [];
   let worker = null;
@@ -98,46 +92,43 @@ window.space.reader = (() => {
     const html = await render(text, inline, () => node.isConnected);
     put(node, html, inline);
   };
-  // the pieces of a text, put where `place` says; fence: of the code that it ends in
-  const lay = (text, fence, place) => {
-    const cut = window.space.cut.pieces(text, fence);
-    const made = cut.pieces.map((one) => ({ ...one, node: element("div", "piece", one.text) }));
-    place(made.map((one) => one.node));
-    return { fence: cut.fence, done: Promise.all(made.map((one) => set(one.node, one.fence + one.text))) };
-  };
-
-  // a part: its head and, where it is long, a gap and its tail. What of head and tail does not end or begin well is left out
-  // with the gap (carry, rest), until the gap is filled.
+  // A part: the text from its start (head) and, where it is long, a gap and its end (tail). What of both does not end or begin
+  // well at the gap is left out with it.
   class Part {
     constructor(root, reading) {
       [this.root, this.reading, this.raw] = [root, reading, reading.dataset.raw === "yes"];
-      [this.head, this.tail] = root.querySelectorAll(":scope > pre");
       this.gap = root.querySelector(":scope > .gap");
+      this.sent = root.querySelectorAll(":scope > pre");
+      [this.head, this.tail = ""] = [...this.sent].map((node) => node.textContent);
+      if (this.gap) [this.next, this.stop] = [Number(this.gap.dataset.next), Number(this.gap.dataset.stop)];
+      [this.first, this.last] = [[], []]; // pieces before and after the gap
     }
     fill() {
-      return (this.filled ||= this.gap ? this.ends() : this.whole());
+      return (this.filled ||= this.raw && !this.gap ? Promise.resolve() : this.lay());
     }
-    async whole() {
-      if (!this.raw) await lay(this.head.textContent, "", (nodes) => this.head.replaceWith(...nodes)).done;
-    }
-    async ends() {
+    async lay() {
       const { ending, beginning } = window.space.cut;
-      const [head, tail] = [this.head.textContent, this.tail.textContent];
-      const [end, start] = this.raw ? [head.length, 0] : [ending(head, ""), beginning(tail)];
-      [this.next, this.stop] = [Number(this.gap.dataset.next), Number(this.gap.dataset.stop)];
-      [this.carry, this.rest, this.last] = [head.slice(end), tail.slice(0, start), tail.slice(start)];
-      this.controls();
-      if (this.raw) return;
-      const first = lay(head.slice(0, end), "", (nodes) => this.head.replaceWith(...nodes));
-      this.fence = first.fence;
-      this.tail.replaceWith((this.end = element("div", "end")));
-      await Promise.all([first.done, this.finish("")]);
+      const [end, start] = this.gap && !this.raw ? [ending(this.head), beginning(this.tail)] : [this.head.length, 0];
+      this.sent.forEach((node) => node.remove());
+      const [head, tail] = this.gap ? [this.head.slice(0, end), this.tail.slice(start)] : [this.head + this.tail, ""];
+      if (this.gap) this.offer(this.stop - this.next + this.head.length - end + start);
+      await Promise.all([
+        this.put("last", tail, (nodes) => this.root.append(...nodes)),
+        this.put("first", head, (nodes) => (this.gap ? this.gap.before(...nodes) : this.root.append(...nodes))),
+      ]);
     }
-    finish(fence) {
-      return lay(this.last, fence, (nodes) => this.end.replaceChildren(...nodes)).done;
+    // pieces that are as they were keep their nodes
+    put(side, text, place) {
+      const [before, now] = [this[side], this.raw ? [{ text, fence: "" }] : window.space.cut.pieces(text)];
+      let same = 0;
+      while (same < now.length && before[same]?.text === now[same].text && before[same].fence === now[same].fence) same++;
+      before.slice(same).forEach((one) => one.node.remove());
+      const made = now.slice(same).map((one) => ({ ...one, node: element(this.raw ? "pre" : "div", this.raw ? "" : "piece", one.text) }));
+      this[side] = [...before.slice(0, same), ...made];
+      place(made.map((one) => one.node));
+      return this.raw ? null : Promise.all(made.map((one) => set(one.node, one.fence + one.text)));
     }
-    controls() {
-      const left = this.stop - this.next + this.carry.length + this.rest.length;
+    offer(left) {
       const button = (text, press) => Object.assign(element("button", "", text), { type: "button", onclick: press });
       const more = this.reading.dataset.from
         ? [button(`Show ${Math.min(CHUNK, left).toLocaleString("en")} more`, () => this.more(1)), button("Show all", () => this.more(40))]
@@ -150,34 +141,24 @@ window.space.reader = (() => {
       if (this.loading) return;
       this.loading = true;
       try {
-        for (; this.wanted > 0 && this.gap && this.root.isConnected; this.wanted -= 1) await this.chunk();
+        for (; this.wanted > 0 && this.gap && this.root.isConnected; this.wanted -= 1) await this.load();
       } catch (error) {
         this.gap.append(element("em", "bad", String(error.message || error).slice(0, 200)));
       }
       [this.loading, this.wanted] = [false, 0];
       window.space.marks.find(this.reading);
     }
-    async chunk() {
+    async load() {
       const to = Math.min(this.next + CHUNK, this.stop);
       const answer = await within(20000, fetch(`${this.reading.dataset.from}&from=${this.next}&to=${to}`));
       if (!answer.ok) throw new Error((await answer.text()) || "The text cannot be read.");
-      const found = await answer.json();
+      this.head += (await answer.json()).text;
       this.next = to;
-      const text = this.carry + found.text;
-      const filled = to >= this.stop;
-      const end = filled || this.raw ? text.length : window.space.cut.ending(text, this.fence);
-      this.carry = text.slice(end);
-      await this.insert(text.slice(0, end) + (filled ? this.rest : ""));
-      if (!filled) return this.controls();
-      this.gap.remove();
-      this.gap = null;
-      if (this.fence) await this.finish(this.fence); // the tail continues with code
-    }
-    async insert(text) {
-      if (this.raw) return this.gap.before(element("pre", "", text));
-      const shown = lay(text, this.fence, (nodes) => this.gap.before(...nodes));
-      this.fence = shown.fence;
-      await shown.done;
+      if (to >= this.stop) {
+        this.gap.remove();
+        this.gap = null;
+      }
+      await this.lay();
     }
   }
 

@@ -14,14 +14,13 @@ window.space.cut = (() => {
     }
   };
 
-  /** {pieces: [{text, fence}], fence}: what makes up the text; fence: the line of the code that a piece begins in, or "",
-   * and that the text ends in. least: characters of a piece. */
-  const pieces = (text, fence = "", least = PIECE) => {
+  /** [{text, fence}] of what makes up a text; fence: the line of the code that a piece begins in, or "". least: characters of a
+   * piece. */
+  const pieces = (text, least = PIECE) => {
     const found = [];
     const inside = { depth: 0, dollars: false };
-    let from = 0;
-    let begun = fence; // of the piece
-    let at = 0;
+    let [from, at] = [0, 0];
+    let [fence, begun] = ["", ""]; // of the line, and of the piece
     const end = (to) => {
       if (to > from) found.push({ text: text.slice(from, to), fence: begun });
       [from, begun] = [to, fence];
@@ -39,14 +38,13 @@ window.space.cut = (() => {
       while (stop - from > MOST) end(from + MOST);
       at = stop;
     }
-    const last = fence;
     end(text.length);
-    return { pieces: found, fence: last };
+    return found;
   };
 
   /** Where a text of which only the beginning is there ends well. */
-  const ending = (text, fence) => {
-    const found = pieces(text, fence, 1).pieces;
+  const ending = (text) => {
+    const found = pieces(text, 1);
     const whole = text.length - (found.length > 1 ? found.at(-1).text.length : 0);
     return whole > text.length / 2 ? whole : text.length;
   };

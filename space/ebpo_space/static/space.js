@@ -19,23 +19,38 @@ window.space = (() => {
     return out;
   };
 
-  const save = (name, url) => {
-    const a = element("a");
-    a.href = url;
-    a.download = name;
-    document.body.appendChild(a);
-    a.click();
-    a.remove();
-  };
-
   // requests made at the same time may arrive in another order: the server goes by this number
   let told = 0;
   const tell = (trigger, changes) => trigger("click", { ...changes, order: ++told });
 
-  // selector of a button -> what a click on it does, (button, {server, send}); pages add their own
+  // selector of a button -> what a click on it does
   const clicks = new Map();
   // called with every component of HTML when it is made and after each change of it
   const renewed = new Set();
 
-  return { css, touch, element, merged, save, tell, clicks, renewed };
+  // buttons of pages: with data-set='{"name": value}' they change the view
+  const actions = (root, props, trigger, server, watch) => {
+    const renew = () => renewed.forEach((done) => done(root));
+    watch("value", renew);
+    renew();
+    const send = (node) => tell(trigger, JSON.parse(node.dataset.set));
+    // an answer may replace a button between press and release: then no click comes, and the press counts
+    let pressed = null;
+    root.addEventListener("pointerdown", (event) => (pressed = event.target.closest("button[data-set]")));
+    addEventListener("pointerup", () => {
+      if (pressed && !pressed.isConnected) send(pressed);
+      pressed = null;
+    });
+    addEventListener("pointercancel", () => (pressed = null));
+    root.addEventListener("click", (event) => {
+      for (const [selector, done] of clicks) {
+        const button = event.target.closest(selector);
+        if (button) return done(button);
+      }
+      const node = event.target.closest("[data-set]");
+      if (node) send(node);
+    });
+  };
+
+  return { css, touch, element, merged, tell, clicks, renewed, actions };
 })();
