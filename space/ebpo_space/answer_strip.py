@@ -54,7 +54,7 @@ def answers(
 
 
 def strip(rows: Sequence[Mapping], chosen: int, find: str = "", longest: bool = False) -> HTML:
-    """The answers as buttons."""
+    """Lay out the answers as buttons."""
     widest = _widest(rows)
     order = list(range(min(len(rows), MAX_TILES)))
     if longest:
@@ -67,9 +67,9 @@ def _widest(rows: Sequence[Mapping]) -> float:
 
 
 def first_with(rows: Sequence[Mapping], find: str) -> int:
-    """The first answer that holds what is searched for, else the first."""
-    shown = enumerate(rows[:MAX_TILES]) if find else ()
-    return next((i for i, row in shown if reading.hits(row.get("response"), find)), 0)
+    """Find the first answer that holds what is searched for, else the first."""
+    searched = enumerate(rows[:MAX_TILES]) if find else ()
+    return next((i for i, row in searched if reading.hits(row.get("response"), find)), 0)
 
 
 def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML:
@@ -108,7 +108,7 @@ def _answer(rows: Sequence[Mapping], chosen: int, estimator: str, arithmetic: HT
 
 
 def _arithmetic(row: Mapping, scale: tuple[float, float] | None) -> HTML:
-    """r − V = 0 − 0.349 = −0.349, less the batch’s mean 0.012, over its deviation 0.23 = −1.56"""
+    """Write the arithmetic: r − V = 0 − 0.349 = −0.349, less the batch’s mean 0.012, over its deviation 0.23 = −1.56"""
     reward, baseline, advantage = (finite(row.get(name)) for name in ("reward", "baseline", "advantage"))
     if scale is None or None in (reward, baseline, advantage) or not row.get("valid", True):
         return HTML()

@@ -17,12 +17,13 @@ from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
 from .components import notices
+from .errors import attempt
 from .links import PARAMETERS, Session, Turn, address, clean, parsed
 from .page import Control, Parts
 from .pages import PAGES
 from .run_state import PATIENCE, SILENCE
 from .run_table import bar
-from .runs import AT_ONCE, summaries
+from .runs import AT_ONCE, stamp, summaries
 from .text import HTML
 from .workspace import Rendered, Workspace
 
@@ -47,8 +48,8 @@ class Layout:
         return {name: control for parts in self.pages.values() for name, control in parts.controls.items()}
 
     @property
-    def shown(self) -> list[gr.HTML]:
-        return [component for parts in (self.frame, *self.pages.values()) for component in parts.shown.values()]
+    def outputs(self) -> list[gr.HTML]:
+        return [component for parts in (self.frame, *self.pages.values()) for component in parts.outputs.values()]
 
 
 def lay_out(workspace: Workspace) -> Layout:
@@ -83,15 +84,12 @@ def build(workspace: Workspace) -> gr.Blocks:
             try:
                 stamp = fingerprint(workspace, turn.view)  # before reading: the next tick sees later writes
                 key = (address(turn.view), stamp, *workspace.runs.listed())
-                try:
-                    found = rendered.get(key, lambda: PAGES[turn.view["tab"]].render(dict(turn.view), workspace))
-                except Exception as error:  # the visitor is told, and the next tick tries again
-                    traceback.print_exc()
-                    stamp, found = "failed", {"notes": notices([FAILED.format(type(error).__name__)])}
+                found = rendered.get(key, lambda: PAGES[turn.view["tab"]].render(dict(turn.view), workspace))
                 update = _page_updates(layout, workspace, turn.view, found)
-            except BaseException:
-                session.fail()
-                raise
+            except Exception as error:  # the next tick tries again
+                traceback.print_exc()
+                stamp = "failed"
+                update = {layout.frame.outputs["table"]: notices([FAILED.format(type(error).__name__)])}
             owed = session.end(turn, stamp)
             if owed is None:
                 return gr.skip()
@@ -133,12 +131,12 @@ def build(workspace: Workspace) -> gr.Blocks:
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six
         # connections
-        outputs = [*(each.component for each in controls.values()), *layout.shown, layout.locator, layout.tabs]
-        quiet = {"outputs": outputs, "show_progress": "hidden", "api_visibility": "private", "queue": False}
+        every = [*(each.component for each in controls.values()), *layout.outputs, layout.locator, layout.tabs]
+        quiet = {"outputs": every, "show_progress": "hidden", "api_visibility": "private", "queue": False}
         demo.load(load, visitor, **quiet)
         gr.Timer(REFRESH).tick(tick, visitor, **quiet)
         layout.locator.click(relocated, [visitor, layout.locator], **quiet)
-        for component in layout.shown:
+        for component in layout.outputs:
             # not "always_last": it sends a later click with the first one's data
             component.click(clicked, [visitor, layout.locator], trigger_mode="multiple", **quiet)
         for name, control in controls.items():
@@ -154,11 +152,11 @@ def _page_updates(layout: Layout, workspace: Workspace, view: dict, found: dict)
     parts = layout.pages[view["tab"]]
     update = {
         component: found[name] if name in parts.boards else HTML.escape(found[name])
-        for name, component in parts.shown.items()
+        for name, component in parts.outputs.items()
         if name in found
     }
     chips, table = bar(workspace, view) if PAGES[view["tab"]].reads else (HTML(), HTML())
-    update |= {layout.frame.shown["bar"]: chips, layout.frame.shown["table"]: table}
+    update |= {layout.frame.outputs["bar"]: chips, layout.frame.outputs["table"]: table}
     for name, properties in found.get("controls", {}).items():
         _set(update, parts.controls[name].component, **properties)
     view |= found.get("view", {})
@@ -170,8 +168,8 @@ def _set(update: dict, component, **properties) -> None:
 
 
 def changes_of(data: dict, chosen: list[str], hidden: list[str]) -> dict:
-    """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones, of which a
-    hidden one or the first leaves if they are many. It comes from a browser, so anything may be in it; `clean`
+    """Read the changes that a button asks for: values of the view, or "add", a run to add to the chosen ones, of which
+    a hidden one or the first leaves if they are many. It comes from a browser, so anything may be in it; `clean`
     decides."""
     changes = {name: value for name, value in data.items() if name in PARAMETERS}
     if data.get("add") and isinstance(data["add"], str):
@@ -188,17 +186,14 @@ def fingerprint(workspace: Workspace, view: dict) -> str:
         for place in PAGES[view["tab"]].reads:
             marks.append(_mark(run.path / place) if run else key)
             if run and place == "eval":
-                marks += map(_mark, summaries(run.path))
+                marks += map(_mark, attempt(lambda run=run: summaries(run.path), [], []))  # they may go meanwhile
     if HEARTBEAT in PAGES[view["tab"]].reads:
         marks.append(str(int(time.time() // PATIENCE)))  # what says nothing is late after a while, and no file changes
     return "|".join([view["tab"], *marks])
 
 
 def _mark(path) -> str:
-    try:
-        status = path.stat()
-    except OSError:
-        return "-"
-    if path.name == LOCK:  # touched every few seconds; what counts is whether it still is
-        return str(time.time() - status.st_mtime <= SILENCE)
-    return f"{status.st_size}.{status.st_mtime_ns}"
+    found = stamp(path)
+    if found and path.name == LOCK:  # touched every few seconds; what counts is whether it still is
+        return str(time.time() - found[1] / 1e9 <= SILENCE)
+    return str(found)

@@ -22,38 +22,38 @@ PER_PAGE = 40  # groups in the list at a time
 
 
 def group_list(
-    groups: Groups, positions: np.ndarray, prompts: dict[int, str], current: int | None, shown: int, failed, passed
+    groups: Groups, positions: np.ndarray, prompts: dict[int, str], current: int | None, page: int, failed, passed
 ) -> HTML:
-    """One page of groups as buttons.
+    """Lay out one page of groups as buttons.
 
     Args:
         prompts: by position, of the groups on this page.
-        shown: number of the page, from 1.
+        page: its number, from 1.
         failed, passed: (K,) bool, all-fail and all-pass groups.
     """
     pages = max(math.ceil(len(positions) / PER_PAGE), 1)
-    shown = min(shown, pages)
+    page = min(page, pages)
     items = joined(
         _item(groups, int(p), prompts.get(int(p), ""), int(p) == current, badge(groups, p, failed, passed))
-        for p in positions[(shown - 1) * PER_PAGE : shown * PER_PAGE]
+        for p in positions[(page - 1) * PER_PAGE : page * PER_PAGE]
     )
     count = html("<b>{:,}</b> group{}", len(positions), "" if len(positions) == 1 else "s")
     return html(
         '<nav class="groups" aria-label="Groups"><header><span>{}</span>{}</header><ol>{}</ol></nav>',
-        *(count, pager("shown", shown, pages, "groups"), items),
+        *(count, pager("shown", page, pages, "groups"), items),
     )
 
 
-def pager(name: str, shown: int, pages: int, of: str) -> HTML:
+def pager(name: str, page: int, pages: int, of: str) -> HTML:
     """Buttons to the page before and after; nothing for a single page. name: of the view's parameter."""
     if pages == 1:
         return HTML()
-    back = "disabled" if shown <= 1 else setting(**{name: shown - 1})
-    on = "disabled" if shown >= pages else setting(**{name: shown + 1})
+    back = "disabled" if page <= 1 else setting(**{name: page - 1})
+    on = "disabled" if page >= pages else setting(**{name: page + 1})
     return html(
         '<span class="pager"><button type="button" {} aria-label="Previous page of {}">‹</button>'
         '<span>{} / {}</span><button type="button" {} aria-label="Next page of {}">›</button></span>',
-        *(back, of, shown, pages, on, of),
+        *(back, of, page, pages, on, of),
     )
 
 
@@ -94,7 +94,7 @@ def _meter(rate: float) -> HTML:
 
 
 def decision(row: Mapping, about: Mapping, options: reading.Options, picture: HTML, history: HTML) -> HTML:
-    """One group without its answers: prompt, numbers, picture, the same prompt at other steps.
+    """Lay out one group without its answers: prompt, numbers, picture, the same prompt at other steps.
 
     Args:
         row: one of its answers, for the prompt.
@@ -129,9 +129,9 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
     """Draw the same prompt at other steps, as a row of small bars that are buttons."""
     if len(positions) < 2:
         return HTML()
-    shown = positions[-60:]
-    items = joined(_visit(groups, int(p), int(p) == current) for p in shown)
-    note = f"the latest {len(shown)} of its {len(positions)}" if len(positions) > len(shown) else "in all its"
+    latest = positions[-60:]
+    items = joined(_visit(groups, int(p), int(p) == current) for p in latest)
+    note = f"the latest {len(latest)} of its {len(positions)}" if len(positions) > len(latest) else "in all its"
     return html(
         '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to this '
         "prompt, {} groups, by step</small><div>{}</div></section>",

@@ -21,7 +21,7 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def written(value: float, is_share: bool, signed: bool = False) -> str:
-    """A share in percent, and a difference of shares in points; other rewards as they are."""
+    """Write a share in percent, and a difference of shares in points; other rewards as they are."""
     if is_share:
         return f"{points(value)} points" if signed else f"{percent(value)} %"
     return f"{value:+.3g}".replace("-", "−") if signed else f"{value:.3g}".replace("-", "−")
@@ -60,15 +60,15 @@ class Change:
         return f"about {100 * needed:.{0 if needed >= 0.01 else 1}f} points"
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         if self.verdict != "open":
-            return f"{self.verdict} than chance would explain, {self.over}"
-        return f"no difference shown, {self.over}; less than {self.least} could not be seen"
+            return f"{self.verdict} by more than chance would explain, over {self.over}"
+        return f"no difference shown over {self.over}; less than {self.least} could not be seen"
 
 
 def over_questions(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:
-    """pass@1 from the first of each pair to the second, paired by question; one pair a task. None where no question
-    is in both.
+    """Compare pass@1 from the first of each pair to the second, paired by question; one pair a task. None where no
+    question is in both.
 
     Raises:
         RunError: samples cannot be read.
@@ -87,12 +87,13 @@ def over_questions(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change |
 
 
 def window(count: int) -> int:
-    """A tenth of so many steps, not less than five, and not more than half."""
+    """Return a tenth of so many steps, not less than five, and not more than half."""
     return max(min(max(count // PART, FEWEST), count // 2), 1)
 
 
 def half_width(values: np.ndarray, size: int, means: int = 2) -> float | None:
-    """Half of the 95 % interval of one mean of `size` steps of a curve, or of the difference of two; None of few steps.
+    """Return half of the 95 % interval of one mean of `size` steps of a curve, or of the difference of two; None of few
+    steps.
 
     The noise of a step is that of successive differences, var = mean((x[t+1] − x[t])²) / 2 (von Neumann 1941): a
     trend, which moves little from step to step, adds next to nothing to it.
@@ -111,7 +112,8 @@ def widening(choices: int) -> float:
 
 
 def t_quantile(degrees: float) -> float:
-    """97.5 % quantile of Student's t; above nine degrees by the first terms of its expansion (Cornish-Fisher)."""
+    """Return the 97.5 % quantile of Student's t; above nine degrees by the first terms of its expansion
+    (Cornish-Fisher)."""
     if degrees < 1:
         return float("inf")
     if degrees <= len(_T):

@@ -23,26 +23,26 @@ STATE = {  # of a run, in words
 
 
 def setting(**values) -> HTML:
-    """The attribute that makes a button change the view."""
+    """Write the attribute that makes a button change the view."""
     return html('data-set="{}"', attribute(json.dumps(values)))
 
 
 def choice(values: dict, name: str, chosen: bool) -> HTML:
-    """A button of a row of choices."""
+    """Write a button of a row of choices."""
     pressed = "true" if chosen else "false"
     return html('<button type="button" {} aria-pressed="{}">{}</button>', setting(**values), pressed, name)
 
 
 def notices(problems: Sequence[str]) -> HTML:
     """List problems once, where the visitor sees them."""
-    shown = list(dict.fromkeys(problems))
-    items = joined(html("<li>{}</li>", harmless(problem, 400)) for problem in shown[:8])
-    more = html("<li>and {} more</li>", len(shown) - 8) if len(shown) > 8 else ""
-    return html('<div class="notice" role="status"><ul>{}{}</ul></div>', items, more) if shown else HTML()
+    distinct = list(dict.fromkeys(problems))
+    items = joined(html("<li>{}</li>", harmless(problem, 400)) for problem in distinct[:8])
+    more = html("<li>and {} more</li>", len(distinct) - 8) if len(distinct) > 8 else ""
+    return html('<div class="notice" role="status"><ul>{}{}</ul></div>', items, more) if distinct else HTML()
 
 
 def empty(title: str, *lines: str, kind: str = "") -> HTML:
-    """The empty state: what is missing and what to do."""
+    """Write the empty state: what is missing and what to do."""
     paragraphs = joined(html("<p>{}</p>", line) for line in lines)
     return html('<div class="empty {}"><h2>{}</h2>{}</div>', kind, title, paragraphs)
 
@@ -65,12 +65,12 @@ def no_runs(awaited: Sequence[str]) -> HTML:
 
 
 def dot(number: int, kind: str = "dot") -> HTML:
-    """A run's colour."""
+    """Write a run's colour."""
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
-    """The first column is a row header."""
+    """Write a table. The first column is a row header."""
     heads = joined(html('<th scope="col">{}</th>', cell) for cell in head)
     body = joined(
         html('<tr><th scope="row">{}</th>{}</tr>', row[0], joined(html("<td>{}</td>", cell) for cell in row[1:]))

@@ -33,8 +33,8 @@ def reading(named: str) -> Iterator[None]:
 
 
 def attempt(make: Callable[[], Found], otherwise: Found, problems: list[str], named: str = "A part of it") -> Found:
-    """The result of `make` or, where it raises, `otherwise`, with the message added to `problems`: one bad file neither
-    ends the app nor hides what can be read."""
+    """Return the result of `make` or, where it raises, `otherwise`, with the message added to `problems`: one bad file
+    neither ends the app nor hides what can be read."""
     try:
         with reading(named):
             return make()

@@ -25,8 +25,8 @@ def colour(number: int) -> str:
 
 
 def packed(values: np.ndarray) -> dict:
-    """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is not a float32, and what a
-    float32 does not reach as float64."""
+    """Pack as float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is not a float32, and
+    what a float32 does not reach as float64."""
     values = np.asarray(values)
     kind = "i4" if values.dtype.kind in "iu" else "f4"
     if kind == "f4" and values.size and np.nanmax(np.abs(values), initial=0) > FLOAT32:
@@ -35,7 +35,7 @@ def packed(values: np.ndarray) -> dict:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, short."""
+    """Write a number with three significant digits, short."""
     if value is None or not math.isfinite(value):
         return "–"
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
@@ -44,7 +44,7 @@ def number(value: float | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """With its sign; a true minus, which has the width of a plus."""
+    """Write a number with its sign; a true minus, which has the width of a plus."""
     if value is None:
         return "–"
     if value and not 0.005 <= abs(value) < 1e5:
@@ -63,5 +63,5 @@ def plotly_text(text: str, limit: int = 40) -> str:
 
 def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None) -> str:
     """Write what a board component takes: sections of panels, as JSON; sections without panels are left out."""
-    shown = [section for section in sections if section["panels"]]
-    return orjson.dumps({"unit": unit, "zoom": zoom, "sections": shown}).decode()
+    filled = [section for section in sections if section["panels"]]
+    return orjson.dumps({"unit": unit, "zoom": zoom, "sections": filled}).decode()

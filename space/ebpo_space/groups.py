@@ -12,7 +12,6 @@ import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from openrlhf_ebpo.run.run_log import rollouts_path, step_files
 
 from .errors import RunError, attempt, reading
 from .parquet import columns_of, flags, listed, numbers, read, whole_numbers
-from .runs import Run, inside
+from .runs import Run, inside, stamp
 from .text import middle_cut, plain
 
 NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage")
@@ -84,9 +83,9 @@ class Index:
         self._joined: tuple[frozenset, tuple[Groups, list[str]]] | None = None
 
     def read(self) -> tuple[Groups, list[str]]:
-        """The index, and what could not be read."""
+        """Return the index, and what could not be read."""
         with self._lock:
-            signs = {step: _sign(path) for step, path in step_files(self.run.path).items()}
+            signs = {step: stamp(path) for step, path in step_files(self.run.path).items()}
             self._blocks = {step: block for step, block in self._blocks.items() if signs.get(step) == block[0]}
             missing = [step for step in reversed(signs) if step not in self._blocks]
             if missing:
@@ -130,21 +129,10 @@ def file_of(run: Run, step: int) -> str:
         RunError: there is none.
     """
     path = rollouts_path(run.path, step)
-    path = path if path.is_file() else step_files(run.path).get(step)
-    if path is None:
-        raise RunError(
-            f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the "
-            f"newest only)."
-        )
+    if not path.is_file():
+        why = "the run was resumed from an earlier step, or keeps the newest only"
+        raise RunError(f"The rollouts of step {step} are gone ({why}).")
     return path.name
-
-
-def _sign(path: Path) -> tuple:
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def open_file(run: Run, step: int) -> pq.ParquetFile:
@@ -175,7 +163,7 @@ def read_columns(run: Run, step: int, columns: Collection[str], rows: slice = sl
 
 
 def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
-    """The groups of one file."""
+    """Summarise the groups of one file."""
     rows = table.num_rows
     number = {name: numbers(table, name) for name in NUMBERS}
     group = whole_numbers(table["group"])

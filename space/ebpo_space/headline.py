@@ -75,7 +75,7 @@ def headline(measured: Sequence[Measured]) -> HTML:
 
 
 def _name(one: Configuration, count: Counter) -> HTML:
-    """The estimator's name if it is one configuration's alone, else the shared part of the runs' names."""
+    """Return the estimator's name if it is one configuration's alone, else the shared part of the runs' names."""
     estimator = one.runs[0].estimator
     return harmless(title(estimator), 40) if count[estimator] == 1 else run_name(one.name, 40)
 
@@ -97,8 +97,8 @@ def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML) -> H
 
 
 def compare(one: Configuration, base: Configuration) -> tuple[Change, str, int] | None:
-    """One configuration against another: the difference, what was measured, and over how many seeds; None if nothing
-    measures both."""
+    """Compare one configuration with another: the difference, what was measured, and over how many seeds; None if
+    nothing measures both."""
     both = [seed for seed in one.alike if seed in base.alike]
     if one.what == base.what and len(both) > 1:
         return _by_seed(one, base, both)
@@ -119,7 +119,7 @@ def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> tuple[C
 
 
 def _by_question(one: Opened, base: Opened) -> tuple[Change, str] | None:
-    """pass@1 of the last checkpoint that both have, question by question."""
+    """Compare pass@1 of the last checkpoint that both have, question by question."""
     try:
         sides = [results.find(side.run)[0] for side in (one, base)]
         protocol = results.largest_protocol([result for side in sides for result in side])
@@ -137,7 +137,7 @@ def _by_question(one: Opened, base: Opened) -> tuple[Change, str] | None:
 
 
 def _by_step(one: Opened, base: Opened) -> tuple[Change, str] | None:
-    """Mean reward of the last steps that both have, step by step."""
+    """Compare the mean reward of the last steps that both have, step by step."""
     if one.rewards != base.rewards:
         return None
     (x, mine), (y, theirs) = one.metrics.rewards(), base.metrics.rewards()

@@ -32,10 +32,10 @@ def is_repo(text: str) -> bool:
     return bool(_HUB_NAME.fullmatch(text)) and not os.path.exists(text.partition("/")[0])
 
 
-def wanted(
+def select_files(
     files: Sequence[tuple[str, int | None]], total: int = MAX_RUN_BYTES, single: int = MAX_FILE_BYTES
 ) -> tuple[list[str], list[str]]:
-    """Names to download, and what is left out and why; small files first, of the rollouts the latest steps.
+    """List names to download, and what is left out and why; small files first, of the rollouts the latest steps.
 
     Args:
         files: (name, bytes) of everything in the repo; bytes None where the Hub does not say.
@@ -74,7 +74,7 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
     token = os.environ.get(TOKEN) or False
     try:
         info = HfApi(token=token).repo_info(repo, repo_type="dataset", files_metadata=True, timeout=20)
-        names, left_out = wanted([(file.rfilename, file.size) for file in info.siblings or []])
+        names, left_out = select_files([(file.rfilename, file.size) for file in info.siblings or []])
         if not names:
             raise RunError(f"{repo} holds no run (no run.json, metrics.jsonl, rollouts or evaluation results).")
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -118,7 +118,7 @@ class Fetched:
     _one: threading.Lock = field(default_factory=threading.Lock)  # downloads do not take every thread
 
     def get(self, repo: str) -> Copy:
-        """The copy of a repo; the one that is here stays if the Hub does not answer.
+        """Return the copy of a repo; the one that is here stays if the Hub does not answer.
 
         Raises:
             RunError: it cannot be fetched.

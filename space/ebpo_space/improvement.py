@@ -80,7 +80,7 @@ def held_out(evaluations: Sequence[Result]) -> tuple[list[str], dict[int, float]
 
 
 def evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and `held_out` of a run's evaluations."""
+    """Return steps and `held_out` of a run's evaluations."""
     try:
         means = held_out(results.find(run)[0])[1]
     except RunError:
@@ -111,7 +111,7 @@ def _evaluated(run: Run, evaluations: Sequence[Result]) -> Outcome | None:
 
 
 def _best_checkpoint(mean: dict[int, float], between) -> Peak | None:
-    """The checkpoint between the first and the last with the best mean, if it is above both by more than chance
+    """Find the checkpoint between the first and the last with the best mean, if it is above both by more than chance
     explains."""
     first, *others, last = mean
     if not others:
@@ -137,14 +137,14 @@ def _logged(metrics: Metrics) -> Outcome | None:
 
 
 def shares(values: np.ndarray, rewards: tuple[float, float]) -> tuple[np.ndarray, bool]:
-    """Rewards as shares of the way from fail to pass, if all are on it; else as they are."""
+    """Return rewards as shares of the way from fail to pass, if all are on it; else as they are."""
     fail, passing = rewards
     on_it = passing > fail and len(values) > 0 and values.min() >= fail and values.max() <= passing
     return ((values - fail) / (passing - fail), True) if on_it else (values, False)
 
 
 def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
-    """The mean reward of the last tenth of the steps against the first's."""
+    """Compare the mean reward of the last tenth of the steps against the first's."""
     steps, values = metrics.rewards()
     if len(values) < 2:
         return None
@@ -167,7 +167,7 @@ def _possible(low: float, high: float, is_share: bool) -> tuple[float, float]:
 
 
 def _best_window(steps: np.ndarray, values: np.ndarray, is_share: bool) -> Peak | None:
-    """The best steps between the first and the last ones, if above both by more than noise explains."""
+    """Find the best steps between the first and the last ones, if above both by more than noise explains."""
     size = max(min(window(len(values)), len(values) // 4), FEWEST_AT_PEAK)
     if len(values) < 4 * size:
         return None

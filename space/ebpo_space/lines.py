@@ -99,7 +99,7 @@ def band_trace(line: Line, shade: str) -> dict:
 
 
 def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """The moving mean, over the steps that do not lie outside; of few points the points themselves."""
+    """Return the moving mean, over the steps that do not lie outside; of few points the points themselves."""
     inside = line.inside
     if len(line.x) <= 12 or line.is_final:
         return line.x, line.y
@@ -184,8 +184,8 @@ def _legend(lines: Sequence[Line], texts: Sequence[str], most: int = FEW_NAMES) 
 
 
 def _on_log(line: Line) -> tuple[np.ndarray, np.ndarray]:
-    """The band, with a tenth of the line's lowest value where it reaches 0: Plotly drops such points, and cuts the
-    band up."""
+    """Return the band, with a tenth of the line's lowest value where it reaches 0: Plotly drops such points, and cuts
+    the band up."""
     low, high = line.band
     return np.where(low > 0, low, line.y.min() / 10), high
 
@@ -207,13 +207,13 @@ def _whole_steps(lines: Sequence[Line], unit: str) -> dict:
 
 
 def checkpoint_panel(task: str, lines: Sequence[Line]) -> dict:
-    """A score over training steps with 95 % intervals, percent."""
+    """Draw a score over training steps with 95 % intervals, percent."""
     axis = {"title": {"text": "training step"}, **_whole_steps(lines, "training step")}
     return _scores(f"steps-{task}", task, lines, axis, -1, f"pass@1 of {task} by step")
 
 
 def pass_panel(task: str, lines: Sequence[Line]) -> dict:
-    """pass@k over k, percent."""
+    """Draw pass@k over k, percent."""
     ticks = sorted({int(k) for line in lines for k in line.x})
     axis = {"type": "log", "tickvals": ticks, "ticktext": [str(k) for k in ticks], "title": {"text": "k"}}
     return _scores(f"pass-{task}", task, lines, axis, 0, f"pass@k of {task}, at k = 1")

@@ -40,7 +40,7 @@ def clean(values: Mapping) -> dict:
 
 
 def address(view: Mapping) -> str:
-    """The query part: ?page=…, only what differs from the defaults."""
+    """Write the query part: ?page=…, only what differs from the defaults."""
     parts = []
     for name, (default, _) in PARAMETERS.items():
         value = view.get(name, default)
@@ -55,7 +55,7 @@ def address(view: Mapping) -> str:
 
 
 def parsed(address: str) -> dict[str, str]:
-    """The parameters of an address, whatever stands before its question mark."""
+    """Read the parameters of an address, whatever stands before its question mark."""
     return dict(parse_qsl(address.partition("?")[2]))
 
 
@@ -106,7 +106,8 @@ class Session:
             return Turn(self._turns, dict(self.view))
 
     def end(self, turn: Turn, stamp: str) -> set[str] | None:
-        """Names of the values that the browser does not have yet; None where a later event answers for this one."""
+        """Return names of the values that the browser does not have yet; None where a later event answers for this
+        one."""
         with self._lock:
             self._under_way -= 1
             if turn.number != self._turns:
@@ -116,10 +117,6 @@ class Session:
             self.view, self.stamp = turn.view, stamp
             self.sent = f"{self._answers}{address(turn.view) or '?'}"
             return owed
-
-    def fail(self) -> None:
-        with self._lock:
-            self._under_way -= 1
 
 
 def number_of(sent: str) -> int:

@@ -50,7 +50,7 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
 
 def _seed_sentence(runs: Sequence[Opened], view: dict) -> str:
     sizes = {len(group) for group in seeds.grouped(runs)} - {1} if view["seeds"] == "mean" else set()
-    bands = ", ".join(seeds.spread_words(size) for size in sorted(sizes))
+    bands = ", ".join(seeds.describe_spread(size) for size in sorted(sizes))
     return f" Seeds of one configuration: their mean; {bands}." if sizes else ""
 
 
@@ -66,13 +66,13 @@ def described(name: str, own: Mapping[str, Metric]) -> Metric:
 
 
 def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
-    """Names that the catalogue does not have; first those that a run describes."""
+    """List names that the catalogue does not have; first those that a run describes."""
     in_order = dict.fromkeys((*(name for name in own if name in names), *sorted(names)))
     return [name for name in in_order if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
 
 
 def zoomed(view: dict) -> tuple[float, float] | None:
-    """The part of the x axis that is looked at."""
+    """Return the part of the x axis that is looked at."""
     low, _, high = view["zoom"].partition(":")
     return (float(low), float(high)) if high else None
 
@@ -100,7 +100,7 @@ def _series(run: Opened, metric: Metric) -> Series:
 
 
 def _lines(runs: Sequence[Opened], metric: Metric, view: dict, share: float) -> list[Line]:
-    """One for each run; for seeds of one configuration their mean with its band, unless each is asked for."""
+    """Make a line for each run; for seeds of one configuration their mean with its band, unless each is asked for."""
     lines = []
     for group in seeds.grouped(runs) if view["seeds"] == "mean" else [[run] for run in runs]:
         found = [(run, series) for run in group if len((series := _series(run, metric))[0])]
@@ -138,7 +138,7 @@ def speed_panel(runs: Sequence[Opened], view: dict) -> dict | None:
 
 
 def tokens_per_second(metrics: Metrics) -> np.ndarray:
-    """A value for each step; NaN where it, the step before or its time is missing."""
+    """Return a value for each step; NaN where it, the step before or its time is missing."""
     unknown = np.full(len(metrics.steps), np.nan)
     length = metrics.columns.get("rollout/response_length_mean", metrics.columns.get("response_length", unknown))
     seconds = np.diff(metrics.columns.get("time", unknown), prepend=np.nan)

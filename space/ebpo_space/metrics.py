@@ -32,7 +32,7 @@ class Metrics:
     problems: tuple[str, ...] = ()
 
     def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Steps and values, without gaps."""
+        """Return steps and values, without gaps."""
         values = self.columns.get(name)
         if values is None:
             return self.steps[:0], np.zeros(0)
@@ -40,12 +40,13 @@ class Metrics:
         return self.steps[present], values[present]
 
     def rewards(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps and mean rewards, by the first of their names that was logged."""
+        """Return steps and mean rewards, by the first of their names that was logged."""
         found = map(self.series, REWARD)
         return next((each for each in found if len(each[0])), self.series(REWARD[0]))
 
     def held_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps and success of evaluations during training: the mean over data sets, where all were evaluated."""
+        """Return steps and success of evaluations during training: the mean over data sets, where all were
+        evaluated."""
         names = [name for name in self.columns if (known := find(name)) and known.name == HELD_OUT]
         if not names:
             return self.series(HELD_OUT)
@@ -154,7 +155,7 @@ def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
 
 
 def _number(value) -> float | None:
-    """A metric's value: NaN for null and what no float64 holds, None for what was never a number."""
+    """Read a metric's value: NaN for null and what no float64 holds, None for what was never a number."""
     if value is None:
         return math.nan
     try:
@@ -188,7 +189,7 @@ def outside(values: np.ndarray) -> np.ndarray:
 
 
 def smooth(values: np.ndarray, share: float) -> np.ndarray:
-    """Centred moving mean over `share` of the run; shorter windows at the ends."""
+    """Return the centred moving mean over `share` of the run; shorter windows at the ends."""
     half = int(len(values) * share / 2)
     if half < 1:
         return values
@@ -202,8 +203,8 @@ def smooth(values: np.ndarray, share: float) -> np.ndarray:
 def decimate(
     x: np.ndarray, y: np.ndarray, points: int, zoom: tuple[float, float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """At most about `points` of them: the lowest and the highest of each stretch, so that no spike is lost, and both
-    ends. With a zoom that many inside it, and a few outside."""
+    """Keep at most about `points` of them: the lowest and the highest of each stretch, so that no spike is lost, and
+    both ends. With a zoom that many inside it, and a few outside."""
     if zoom is not None:
         low, high = np.searchsorted(x, zoom)
         parts = [(slice(0, low), points // 8), (slice(low, high), points), (slice(high, len(x)), points // 8)]

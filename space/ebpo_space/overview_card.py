@@ -114,7 +114,7 @@ def _change(found: Outcome) -> HTML:
 
 
 def _fall(found: Outcome) -> HTML:
-    """The peak, and the fall from there, which the difference from start to end hides."""
+    """Name the peak, and the fall from there, which the difference from start to end hides."""
     peak = found.peak
     best = f" ({peak.best})" if peak.best else ""
     return html(

@@ -26,34 +26,34 @@ class Control:
 
 @dataclass
 class Parts:
-    """The components of one page. shown: by name, what `render` fills. boards: names of those that are figures, not
+    """The components of one page. outputs: by name, what `render` fills. boards: names of those that are figures, not
     HTML. controls: by parameter; buttons change the others."""
 
-    shown: dict[str, gr.HTML] = field(default_factory=dict)
+    outputs: dict[str, gr.HTML] = field(default_factory=dict)
     boards: set[str] = field(default_factory=set)
     controls: dict[str, Control] = field(default_factory=dict)
 
     def html(self, name: str, value: str = "", js: str = "", classes: tuple[str, ...] = (), **more) -> gr.HTML:
         """HTML that this app has written, inserted verbatim: a value is never parsed as a template."""
-        self.shown[name] = gr.HTML(
+        self.outputs[name] = gr.HTML(
             value, js_on_load=_ACTIONS + js, apply_default_css=False, elem_classes=["own", *classes], **more
         )
-        return self.shown[name]
+        return self.outputs[name]
 
     def board(self, name: str) -> gr.HTML:
         """Plotly figures. They are data: the template does not show them, boards.js draws them."""
         self.boards.add(name)
-        self.shown[name] = gr.HTML(
+        self.outputs[name] = gr.HTML(
             '{"sections": []}',
             html_template='<div class="board"></div>',
             js_on_load=_BOARD,
             apply_default_css=False,
             elem_classes=["own"],
         )
-        return self.shown[name]
+        return self.outputs[name]
 
     def control(self, name: str, component, *events: str, also: dict | None = None):
-        """A component that sets the parameter `name` at these of its events."""
+        """Add a component that sets the parameter `name` at these of its events."""
         self.controls[name] = Control(component, tuple(getattr(component, event) for event in events), also or {})
         return component
 

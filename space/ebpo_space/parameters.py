@@ -37,7 +37,7 @@ def text(value) -> str:
 
 
 def names(value) -> list[str]:
-    """A list, or its names between commas, in which a comma is %2C."""
+    """Read a list, or its names between commas, in which a comma is %2C."""
     listed = map(unquote, value.split(",")) if isinstance(value, str) else value
     return list(dict.fromkeys(str(name).strip()[:_LENGTH] for name in listed if str(name).strip()))[:MAX_NAMES]
 
@@ -47,13 +47,13 @@ def flag(value) -> bool:
 
 
 def place(value) -> str:
-    """step.group"""
+    """Read a place: step.group"""
     step, _, group = str(value).partition(".")
     return f"{int(step)}.{int(group)}" if value else ""
 
 
 def span(value) -> str:
-    """low:high, numbers on the x axis"""
+    """Read a part of the x axis: low:high"""
     if not value:
         return ""
     low, high = sorted(number(-1e12, 1e12)(part) for part in str(value).split(":"))

@@ -13,7 +13,8 @@ from .errors import reading
 
 
 def columns_of(file: pq.ParquetFile) -> list[str]:
-    """Names of the columns with one value a row. No file of a run has others (lists, structs), so they are not read."""
+    """List the names of the columns with one value a row. No file of a run has others (lists, structs), so they are not
+    read."""
     schema = file.metadata.schema
     flat = (schema.column(i) for i in range(file.metadata.num_columns))
     return [column.path for column in flat if column.max_repetition_level == 0 and "." not in column.path]
@@ -48,7 +49,7 @@ def _row_groups(metadata: pq.FileMetaData, start: int, stop: int | None) -> tupl
 
 
 def plain_column(column):
-    """Dictionaries, views and extension types as the column that they stand for."""
+    """Convert dictionaries, views and extension types to the column that they stand for."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.cast(column.type.storage_type)
     if pa.types.is_dictionary(column.type):
@@ -58,7 +59,7 @@ def plain_column(column):
 
 
 def rows_of(table: pa.Table) -> list[dict]:
-    """The rows of a table as dicts.
+    """Return the rows of a table as dicts.
 
     Raises:
         RunError: a column cannot be read.
@@ -68,7 +69,7 @@ def rows_of(table: pa.Table) -> list[dict]:
 
 
 def listed(column: pa.ChunkedArray) -> list:
-    """Python's own values. Arrow does not look whether text is UTF-8: what is not becomes �.
+    """Return Python's own values. Arrow does not look whether text is UTF-8: what is not becomes �.
 
     Raises:
         RunError: values that Python does not have.
@@ -87,7 +88,7 @@ def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def numbers(table: pa.Table, name: str) -> np.ndarray:
-    """A column as float64, NaN where it has nothing."""
+    """Return a column as float64, NaN where it has nothing."""
     if name not in table.column_names:
         return np.full(table.num_rows, np.nan)
     return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False).astype(float)

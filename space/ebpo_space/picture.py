@@ -39,7 +39,7 @@ class Drawn:
 
 
 def implied_prior_mean(mean: float, baseline: float, shrinkage: float) -> float | None:
-    """μ_glob from V = (1 − S)·μ + S·μ_glob."""
+    """Return μ_glob from V = (1 − S)·μ + S·μ_glob."""
     return (baseline - (1 - shrinkage) * mean) / shrinkage if shrinkage > 1e-9 else None
 
 
@@ -79,7 +79,7 @@ def _ticks(group: Drawn, x) -> str:
 
 
 def _bell(mean: float, variance: float, low: float, high: float, x, kind: str) -> str:
-    """A normal density over the shown range; the height says nothing but which is narrower."""
+    """Draw a normal density over the shown range; the height says nothing but which is narrower."""
     points = np.linspace(low, high, 90)
     height = 56 * min(1.0, 0.45 + 0.05 / math.sqrt(variance))
     tops = GROUND - height * np.exp(-((points - mean) ** 2) / (2 * variance))
@@ -99,7 +99,7 @@ def _way(start: float, end: float) -> str:
 
 
 def _labels(group: Drawn, x) -> list[str]:
-    """The marks, and above all of them their names, each on its own line, so that no line crosses a name."""
+    """Draw the marks, and above all of them their names, each on its own line, so that no line crosses a name."""
     marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
     if group.prior_mean is not None:
         marks.append(("glob", "prior mean", group.prior_mean))
@@ -119,7 +119,7 @@ def _mark(kind: str, text: str, at: float, y: int) -> str:
 
 
 def scale_of(curves: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The lowest and the highest value of smoothed curves."""
+    """Find the lowest and the highest value of smoothed curves."""
     found = np.concatenate([np.zeros(0), *(smooth(values, SMOOTHED) for values in curves)])
     return (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
 

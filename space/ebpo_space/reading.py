@@ -78,7 +78,8 @@ def _non_empty_parts(text: str) -> list[Part]:
 
 
 def line(text, limit: int = 140) -> HTML:
-    """The start of a text on one line, cut at the limit or, if a formula reaches over it, before or after that."""
+    """Lay out the start of a text on one line, cut at the limit or, if a formula reaches over it, before or after
+    that."""
     start = " ".join(str(text)[: 4 * limit].split())
     across = next((found for found in _FORMULA.finditer(start) if found.start() < limit < found.end()), None)
     end = limit if across is None else across.start() if across.start() > limit // 2 else across.end()
@@ -86,7 +87,7 @@ def line(text, limit: int = 140) -> HTML:
 
 
 def _findable(value) -> str:
-    """An answer that can be found in a text, which an entry of a task or a list of tests cannot."""
+    """Return an answer that can be found in a text, which an entry of a task or a list of tests cannot."""
     return "" if value is None or len(str(value)) > 100 else str(value)
 
 

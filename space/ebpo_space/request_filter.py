@@ -59,7 +59,7 @@ class Gate:
 
 
 def host_of(scope: dict) -> str:
-    """The name that a request was sent to, without its port; "" where it says none, or several."""
+    """Return the name that a request was sent to, without its port; "" where it says none, or several."""
     hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
     found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     return (found[1] or found[2]) if found else ""

@@ -8,7 +8,6 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .errors import RunError, attempt, reading
 from .parquet import listed, read, rows_of
-from .runs import Run, inside, summaries
+from .runs import Run, inside, stamp, summaries
 from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
@@ -90,20 +89,20 @@ def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = ()) ->
 
 
 def largest_protocol(found: Sequence[Result]) -> str:
-    """The protocol with the most results, evaluations during training last; numbers of two protocols do not belong
-    into one mean. "" without results."""
+    """Return the protocol with the most results, evaluations during training last; numbers of two protocols do not
+    belong into one mean. "" without results."""
     counted = Counter(result.protocol for result in sorted(found, key=lambda result: result.protocol))
     return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
 
 
 def scores(found: Sequence[Result]) -> dict[tuple[int, str], Result]:
-    """By step and task, the results with a pass@1 under the largest protocol."""
+    """Return, by step and task, the results with a pass@1 under the largest protocol."""
     protocol = largest_protocol(found)
     return {(each.step, each.task): each for each in found if each.protocol == protocol and "pass@1" in each.metrics}
 
 
 def ends_of(columns: Sequence[Column]) -> dict[str, tuple[Column, Column]]:
-    """The first and the last column of each run."""
+    """Return the first and the last column of each run."""
     ends: dict[str, tuple[Column, Column]] = {}
     for column in sorted(columns, key=lambda column: column.step):
         ends[column.run] = (ends.get(column.run, (column,))[0], column)
@@ -115,17 +114,17 @@ def find(run: Run) -> tuple[list[Result], list[str]]:
     results, problems = [], []
     for path in summaries(run.path):
         place = path.parent.relative_to(run.path).as_posix()
-        stamped = lambda path=path, place=place: _read(run, path, place, _stamp(run, place, SUMMARY))  # noqa: E731
-        found = attempt(stamped, None, problems, f"{place}/{SUMMARY}")
+        read = lambda place=place: _read(run, place, stamp(inside(run, place, SUMMARY)))  # noqa: E731
+        found = attempt(read, None, problems, f"{place}/{SUMMARY}")
         results += [found] if found else []
     tasks = sorted({result.task for result in results})
     return sorted(results, key=lambda r: (r.protocol, tasks.index(r.task), r.step)), problems
 
 
 @functools.lru_cache(MAX_CACHED_RESULTS)
-def _read(run: Run, path: Path, place: str, stamp: tuple[int, int]) -> Result:
+def _read(run: Run, place: str, stamp: tuple[int, ...]) -> Result:
     try:
-        found = read_result(path.parent)
+        found = read_result(run.path / place)
     except UsageError as error:
         raise RunError(str(error).replace(f"{run.path}/", "")) from None
     with reading(f"{place}/summary.json"):
@@ -169,12 +168,12 @@ class Question:
 
 
 def questions(run: Run, result: Result) -> Sequence[Question]:
-    """Every question with its success rate, in order.
+    """Return every question with its success rate, in order.
 
     Raises:
         RunError: the samples cannot be read.
     """
-    return _questions(run, result.place, _stamp(run, result.place, SAMPLES_FILE))
+    return _questions(run, result.place, stamp(inside(run, result.place, SAMPLES_FILE)))
 
 
 def rates(run: Run, result: Result) -> dict[str, float]:
@@ -183,18 +182,11 @@ def rates(run: Run, result: Result) -> dict[str, float]:
     Raises:
         RunError: the samples cannot be read.
     """
-    return _rates(run, result.place, _stamp(run, result.place, SAMPLES_FILE))
-
-
-def _stamp(run: Run, place: str, name: str) -> tuple[int, int]:
-    """Stamp a file of a result: caches are keyed by it, so that a changed file is read again."""
-    with reading(f"{place}/{name}"):
-        status = inside(run, place, name).stat()
-    return status.st_mtime_ns, status.st_size
+    return _rates(run, result.place, stamp(inside(run, result.place, SAMPLES_FILE)))
 
 
 @functools.lru_cache(64)
-def _questions(run: Run, place: str, stamp: tuple[int, int]) -> tuple[Question, ...]:
+def _questions(run: Run, place: str, stamp: tuple[int, ...]) -> tuple[Question, ...]:
     table = _table(run, place, ("question_id", "question", "gold", "correct"))
     with reading(f"{place}/samples.parquet"):
         found = by_question(table)
@@ -207,7 +199,7 @@ def _questions(run: Run, place: str, stamp: tuple[int, int]) -> tuple[Question, 
 
 
 @functools.lru_cache(256)
-def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
+def _rates(run: Run, place: str, stamp: tuple[int, ...]) -> dict[str, float]:
     table = _table(run, place, ("question_id", "question", "correct"))
     with reading(f"{place}/samples.parquet"):
         found = by_question(table)
@@ -215,8 +207,8 @@ def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
 
 
 def by_question(table: pa.Table) -> pa.Table:
-    """key, row_list, correct_mean of each question, in order of their first rows. The key is the question_id or, in a
-    row without one, the text. Of millions of rows only these become Python's."""
+    """Return key, row_list, correct_mean of each question, in order of their first rows. The key is the question_id or,
+    in a row without one, the text. Of millions of rows only these become Python's."""
     names = [table[name].cast(pa.string()) for name in ("question_id", "question") if name in table.column_names]
     keys = pc.coalesce(*(pc.if_else(pc.equal(name, ""), pa.scalar(None, pa.string()), name) for name in names))
     right = pc.fill_null(table["correct"].cast(pa.bool_()), False).cast(pa.float64())
@@ -238,7 +230,7 @@ def samples(run: Run, result: Result, key: str) -> list[dict]:
 
 
 def sample(run: Run, place: str, row: int, columns: Sequence[str]) -> dict:
-    """One row of a result's samples.
+    """Read one row of a result's samples.
 
     Raises:
         RunError: it cannot be read.

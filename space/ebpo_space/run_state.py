@@ -97,7 +97,7 @@ def _late(metrics: Metrics, seen: Signs, now: float) -> str:
 
 
 def usual_step(metrics: Metrics) -> float:
-    """Seconds of a step, the median; 0 where unknown."""
+    """Return the seconds of a step, the median; 0 where unknown."""
     between = np.diff(metrics.series("time")[1])
     return float(np.median(between)) if len(between) else 0.0
 
@@ -109,7 +109,7 @@ def _doing(beat: Beat | None) -> str:
 
 
 def seconds(time) -> float | None:
-    """Seconds since the epoch of the times in run.json, None for anything else."""
+    """Return seconds since the epoch of the times in run.json, None for anything else."""
     try:
         when = datetime.fromisoformat(time)
         return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
@@ -118,14 +118,14 @@ def seconds(time) -> float | None:
 
 
 def lasting(span: float) -> str:
-    """A time span in one unit: 25 min"""
+    """Write a time span in one unit: 25 min"""
     units = (("days", 86400), ("h", 3600), ("min", 60))
     unit, length = next((each for each in units if span >= 2 * each[1]), units[-1])
     return f"{span / length:.0f} {unit}" if span >= 30 else "less than a minute"
 
 
 def ago(when: float, now: float) -> str:
-    """2 min ago; of what is older than two days the time"""
+    """Write how long ago something was: 2 min ago; of what is older than two days the time"""
     return clock(when) if not 0 <= now - when < 2 * 86400 else f"{lasting(now - when)} ago"
 
 

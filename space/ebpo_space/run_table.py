@@ -67,7 +67,7 @@ def _or_dash(value, write: Callable) -> str:
 
 
 def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
-    """The chips with the button of the table, and the table if it is open."""
+    """Lay out the chips with the button of the table, and the table if it is open."""
     opened, _ = workspace.open_all({**view, "hidden": []})
     listed = workspace.runs.listed()
     waiting = [
@@ -82,8 +82,8 @@ def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
     groups = [[run] for run in opened] if len(opened) <= MAX_CHIPS else groups
     chips = joined(_chip(group, states, view) for group in groups) if len(groups) <= MAX_CHIPS else HTML()
     table = _table(_rows(workspace, opened, conditions), view) if view["table"] else HTML()
-    shown = html('<div class="runs" role="group" aria-label="Runs">{}{}</div>', chips, _button(listed, opened, view))
-    return shown + notices(waiting), table
+    button = _button(listed, opened, view)
+    return html('<div class="runs" role="group" aria-label="Runs">{}{}</div>', chips, button) + notices(waiting), table
 
 
 def _button(listed: Sequence[str], opened: Sequence[Opened], view: dict) -> HTML:
@@ -100,7 +100,7 @@ def _button(listed: Sequence[str], opened: Sequence[Opened], view: dict) -> HTML
 
 
 def _chip(group: Sequence[Opened], states: Mapping[str, str], view: dict) -> HTML:
-    """One run, or all seeds of one configuration; a click on its dot hides it."""
+    """Lay out one run, or all seeds of one configuration; a click on its dot hides it."""
     keys = [run.run.key for run in group]
     name, shade = seeds.name(keys), group[0].run.number
     live = any(states[key] == "training" for key in keys)
@@ -113,7 +113,7 @@ def _chip(group: Sequence[Opened], states: Mapping[str, str], view: dict) -> HTM
 
 
 def _switch(keys: Sequence[str], name: str, shade: int, view: dict, live: bool = False) -> HTML:
-    """A dot that hides and shows."""
+    """Write a dot that hides and shows."""
     hidden = set(keys) <= set(view["hidden"])
     others = [key for key in view["hidden"] if key not in keys]
     return html(
@@ -124,7 +124,7 @@ def _switch(keys: Sequence[str], name: str, shade: int, view: dict, live: bool =
 
 
 def _states(kinds: Sequence[str]) -> str:
-    """The state of a run; the count of a configuration's runs, and of those that are not complete."""
+    """Write the state of a run; the count of a configuration's runs, and of those that are not complete."""
     if len(kinds) == 1:
         return STATE[kinds[0]] if kinds[0] != "unknown" else ""
     left = [f"{kinds.count(kind)} {STATE[kind]}" for kind in dict.fromkeys(kinds) if kind != "complete"]

@@ -61,7 +61,7 @@ class Runs:
         self._fetched = Fetched(self.cache, self.fetch)
 
     def listed(self) -> list[str]:
-        """The runs that the app was started with, in a stable order; looks for new ones every few seconds."""
+        """List the runs that the app was started with, in a stable order; looks for new ones every few seconds."""
         with self._lock:
             if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
                 self._scan()
@@ -89,14 +89,14 @@ class Runs:
         return self._awaited
 
     def known(self, key: str) -> Run | None:
-        """The run of this key if it is here; nothing is fetched."""
+        """Return the run of this key if it is here; nothing is fetched."""
         self.listed()
         with self._lock:
             copy = self._fetched.copies.get(key)
             return self._known.get(key) or (copy and Run(key, copy.path, problems=copy.problems))
 
     def get(self, key: str) -> Run:
-        """The run of this key; a Hub repo is fetched the first time.
+        """Return the run of this key; a Hub repo is fetched the first time.
 
         Raises:
             RunError: unknown, or it cannot be fetched.
@@ -112,7 +112,7 @@ class Runs:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """The directory itself if it is a run, or all runs up to three folders below it, in order."""
+    """List the directory itself if it is a run, or all runs up to three folders below it, in order."""
     if is_run(root):
         return [root]
     found, level = [], [root]
@@ -141,14 +141,14 @@ def is_run(path: Path) -> bool:
 
 
 def summaries(path: Path) -> list[Path]:
-    """The files summary.json of a run's evaluations; of a folder of results alone, those in it."""
+    """List the files summary.json of a run's evaluations; of a folder of results alone, those in it."""
     folders = result_directories(path / "eval") or result_directories(path)
     return [folder / SUMMARY for folder in folders if len(folder.relative_to(path).parts) >= 3]
 
 
 def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] = ()) -> dict[Path, str]:
-    """A short name for each run that has none: its folder's own, without a last “run” or “model”; with as many of its
-    parents as tell it from all others. A name that was given once stays, so that links do.
+    """Give a short name for each run that has none: its folder's own, without a last “run” or “model”; with as many of
+    its parents as tell it from all others. A name that was given once stays, so that links do.
 
     Args:
         found: all runs, resolved.
@@ -169,7 +169,8 @@ def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] =
 
 
 def _candidates(path: Path) -> Iterator[str]:
-    """Names from the shortest to the complete path: first without the folders that tell nothing, then with them."""
+    """List names from the shortest to the complete path: first without the folders that tell nothing, then with
+    them."""
     whole = parts = [part for part in path.parts if part != path.anchor]
     for folder in GENERIC:
         parts = parts[:-1] if len(parts) > 1 and parts[-1] == folder else parts
@@ -183,7 +184,7 @@ def _linkable(name: str) -> str:
 
 
 def inside(run: Run, *parts: str) -> Path:
-    """A file below the run's directory, which may be missing.
+    """Return a file below the run's directory, which may be missing.
 
     Raises:
         RunError: it leads out of it, through .. or a symbolic link, or is a folder.
@@ -196,6 +197,15 @@ def inside(run: Run, *parts: str) -> Path:
     return path
 
 
+def stamp(path: Path) -> tuple[int, ...]:
+    """Stamp a file: caches are keyed by it, so that a changed file is read again. () without a file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
 def describe(run: Run) -> dict:
     """Read run.json, {} without one.
 
@@ -205,13 +215,12 @@ def describe(run: Run) -> dict:
     path = inside(run, "run.json")
     if not path.is_file():
         return {}
-    status = path.stat()
-    return _described(path, status.st_mtime_ns, status.st_size)
+    return _described(path, stamp(path))
 
 
 @functools.lru_cache(64)
-def _described(path: Path, changed: int, size: int) -> dict:
-    """Cached by `changed` and `size` of the file: every click asks for it. Nobody changes it."""
+def _described(path: Path, stamp: tuple[int, ...]) -> dict:
+    """Cached: every click asks for it. Nobody changes it."""
     try:
         found = read_run(path.parent) or {}
     except RunDirectoryError:  # its message is for whoever trains there

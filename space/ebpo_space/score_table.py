@@ -41,7 +41,7 @@ class Scores:
     @classmethod
     def of(
         cls,
-        shown: Sequence[tuple[int, Result]],
+        numbered: Sequence[tuple[int, Result]],
         columns: Sequence[Column],
         tasks: Sequence[str],
         reported: dict,
@@ -49,7 +49,7 @@ class Scores:
         problems: list[str],
     ) -> Scores:
         """Add what cannot be read to `problems`."""
-        by = {(result.run, result.step, result.task): result for _, result in shown if "pass@1" in result.metrics}
+        by = {(result.run, result.step, result.task): result for _, result in numbered if "pass@1" in result.metrics}
         runs = {run.run.key: run.run for run in opened}
         ends = ends_of(columns).values()
         grpo = {run.run.key for run in opened if run.estimator == GRPO}
@@ -65,7 +65,7 @@ class Scores:
 
         changes = compared((first, last) for first, last in ends if first != last)
         against = compared((lasts[0], last) for last in lasts[1:])
-        protocol = shown[0][1].protocol if shown else ""
+        protocol = numbered[0][1].protocol if numbered else ""
         return cls(columns, tasks, by, reported, changes, lasts, against, protocol)
 
     @functools.cached_property
@@ -148,7 +148,7 @@ def _checkpoint(scores: Scores, column: Column) -> tuple[HTML, Cell]:
 
 
 def _vote(result: Result) -> HTML:
-    """The majority's success, below the bar."""
+    """Write the majority's success, below the bar."""
     if result.vote is None:
         return HTML()
     metric = result.metrics[result.vote]
@@ -178,14 +178,14 @@ def _change(scores: Scores, first: Column, last: Column) -> tuple[HTML, Cell]:
             return NONE
         return html(
             '<b class="{}">{}</b><small> {} to {}</small><p>{}</p>',
-            *(found.verdict, points(found.difference), points(found.low), points(found.high), found.words),
+            *(found.verdict, points(found.difference), points(found.low), points(found.high), found.sentence),
         )
 
     return head, cell
 
 
 def _against(scores: Scores) -> tuple[HTML, Cell]:
-    """The last columns of all runs against the first of them."""
+    """Compare the last columns of all runs against the first of them."""
     base, *others = scores.lasts
     step = f"step {base.step}" if base.step else "base model"
     head = html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), step)
@@ -202,7 +202,7 @@ def _difference(column: Column, found: Change) -> HTML:
     low, high = points(found.low), points(found.high)
     return html(
         '<span title="{}">{}{} <b class="{}">{}</b> <small>{} to {}</small></span>',
-        *(attribute(f"{column.name}: {found.words}", 300), dot(column.number), run_name(column.run, 20)),
+        *(attribute(f"{column.name}: {found.sentence}", 300), dot(column.number), run_name(column.run, 20)),
         *(found.verdict, points(found.difference), low, high),
     )
 

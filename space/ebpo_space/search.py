@@ -17,7 +17,7 @@ from .errors import RunError, reading
 from .figures import finite
 from .groups import Groups, file_of, open_file, read_columns
 from .parquet import columns_of, flags, listed, numbers, plain_column, rows_of
-from .runs import Run, inside
+from .runs import Run, inside, stamp
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
 KINDS = {
@@ -155,7 +155,7 @@ def position_of(groups: Groups, step: int, group: int) -> int | None:
 
 
 def answers(run: Run, groups: Groups, position: int) -> list[dict]:
-    """The rows of one group, all columns.
+    """Read the rows of one group, all columns.
 
     Raises:
         RunError: the file is gone or damaged.
@@ -167,8 +167,8 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
 
 
 def batch_scale(run: Run, step: int) -> tuple[float, float] | None:
-    """Mean m and deviation s with which training made the advantages of a step's responses: A = (r − V − m) / s. None
-    unless one m and s fit them all.
+    """Find mean m and deviation s with which training made the advantages of a step's responses: A = (r − V − m) / s.
+    None unless one m and s fit them all.
 
     Raises:
         RunError: the file is gone or damaged.
@@ -200,25 +200,21 @@ def one_passing_text(run: Run, groups: Groups, middle: float) -> tuple[np.ndarra
     for step in steps.tolist():
         with contextlib.suppress(RunError):
             path = inside(run, "rollouts", file_of(run, step))
-            found.append((step, _one_text(run, step, path.stat().st_mtime_ns, middle)))
+            found.append((step, _one_text(run, step, stamp(path), middle)))
     return np.array([step for step, _ in found], int), np.array([share for _, share in found], float)
 
 
 @functools.lru_cache(512)
-def _one_text(run: Run, step: int, stamp: int, middle: float) -> float:
+def _one_text(run: Run, step: int, stamp: tuple[int, ...], middle: float) -> float:
     table = read_columns(run, step, ("group", "reward", "response", "label"), slice(0, COPIED_ROWS))
     passing = [row for row in rows_of(table) if (reward := finite(row["reward"])) is not None and reward > middle]
     if len(passing) < LEAST_COPIED:
         return 0.0
-    texts = Counter(str(row["response"]).strip() for row in passing if not _holds_label(row))
+    labelled = lambda row: (label := str(row.get("label") or "").strip()) and label in str(row["response"])  # noqa: E731
+    texts = Counter(str(row["response"]).strip() for row in passing if not labelled(row))
     text, count = texts.most_common(1)[0] if texts else ("", 0)
     prompts = {row["group"] for row in passing if str(row["response"]).strip() == text}
     return count / len(passing) if len(prompts) >= LEAST_COPIED_GROUPS else 0.0
-
-
-def _holds_label(row: dict) -> bool:
-    label = str(row.get("label") or "").strip()
-    return bool(label) and label in str(row["response"])
 
 
 def history(groups: Groups, prompt_id: str | None) -> np.ndarray:

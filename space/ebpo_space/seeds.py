@@ -32,14 +32,14 @@ class Band:
     high: np.ndarray
 
 
-def spread_words(n: int) -> str:
+def describe_spread(n: int) -> str:
     return "band: from the lower to the higher" if n == 2 else "band: 95 % t-interval of the mean"
 
 
 def grouped(runs: Sequence) -> list[list]:
-    """Runs (each with its `run` and `about`) of one configuration together, in their order: the arguments are the
-    same but seed, names and paths of what is written. A run without arguments stands alone, and so does the copy of
-    one that is there."""
+    """Put runs (each with its `run` and `about`) of one configuration together, in their order: the arguments are the
+    same but seed, names and paths of what is written. A run without arguments stands alone, and so does the copy of one
+    that is there."""
     found: dict[object, list] = {}
     for run in runs:
         same = configuration(run.about)
@@ -101,7 +101,7 @@ def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Steps of both; seeds mostly have the same, and sorting 20,000 of them for each panel takes its time."""
+    """Return steps of both; seeds mostly have the same, and sorting 20,000 of them for each panel takes its time."""
     return a if np.array_equal(a, b) else np.intersect1d(a, b, assume_unique=True)
 
 

@@ -64,7 +64,7 @@ PLACE = re.compile(r"(eval/)?[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
 
 
 def is_lasting(scope: dict) -> bool:
-    """A file whose address changes with it: Gradio's have a hash in their names, ours the version behind them
+    """Test for a file whose address changes with it: Gradio's have a hash in their names, ours the version behind them
     (head)."""
     ours = OURS.fullmatch(scope["path"]) and VERSION.fullmatch(scope["query_string"])
     return bool(ours or HASHED.fullmatch(scope["path"]))
@@ -149,12 +149,13 @@ def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
 
 
 def hosts_of(host: str) -> Container[str] | None:
-    """Names that an app listening on `host` answers to; None: any, as on the Hub and where it was opened to others."""
+    """List names that an app listening on `host` answers to; None: any, as on the Hub and where it was opened to
+    others."""
     return LOOPBACK if host in LOOPBACK and not os.environ.get("SPACE_ID") else None
 
 
 def app_kwargs(version: str, workspace: Workspace, hosts: Container[str] | None = None) -> dict:
-    """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
+    """Return, for `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     files = Mount("/space", Files(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),

@@ -43,7 +43,7 @@ class Setting:
 
 
 def settings_of(about: dict) -> dict[str, object]:
-    """Dotted name -> value: the arguments, the versions, and what else run.json says about the run."""
+    """Return dotted name -> value: the arguments, the versions, and what else run.json says about the run."""
     found = {name: value for name, value in flat(_dict(about.get("args"))).items() if name not in INTERNAL}
     found |= {f"versions.{name}": value for name, value in flat(_dict(about.get("versions"))).items()}
     return found | {f"run.{name}": _redacted(about[name], name) for name in ABOUT if about.get(name) is not None}
@@ -69,7 +69,7 @@ def _redacted(value, name: str):
 
 
 def short_text(value) -> str:
-    """A value as short text, without what looks like a secret."""
+    """Write a value as short text, without what looks like a secret."""
     if isinstance(value, float):
         return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
     try:
@@ -88,7 +88,7 @@ def compared(configurations: Sequence[Sequence[dict]]) -> list[Setting]:
 
 
 def _of_runs(runs: Sequence[dict], name: str) -> str | None:
-    """The value, or the values, of the runs of one configuration; None for null as for what is absent."""
+    """Return the value, or the values, of the runs of one configuration; None for null as for what is absent."""
     found = dict.fromkeys(short_text(run[name]) for run in runs if run.get(name) is not None)
     several = list(found)[:MAX_VALUES]
     more = f" and {len(found) - MAX_VALUES} more" if len(found) > MAX_VALUES else ""
@@ -96,7 +96,7 @@ def _of_runs(runs: Sequence[dict], name: str) -> str | None:
 
 
 def command_of(about: dict) -> str:
-    """The command line of a run, without secrets; "" where run.json has none."""
+    """Return the command line of a run, without secrets; "" where run.json has none."""
     argv = about.get("argv")
     if not isinstance(argv, list) or not all(isinstance(part, str) for part in argv):
         return ""
@@ -104,13 +104,13 @@ def command_of(about: dict) -> str:
 
 
 def model_of(about: dict) -> str:
-    """The last part of the model's name or path; "" where run.json does not say."""
+    """Return the last part of the model's name or path; "" where run.json does not say."""
     name = str(about.get("model") or "")
     return name.rstrip("/").rpartition("/")[2] or name
 
 
 def hardware_of(about: dict) -> str:
-    """The GPUs that the arguments ask for, in words; "" where they do not say."""
+    """Return the GPUs that the arguments ask for, in words; "" where they do not say."""
     args = _dict(about.get("args"))
     nodes, gpus = (dig(args, "actor", name) for name in ("num_nodes", "num_gpus_per_node"))
     engines, parallel = (dig(args, "vllm", name) for name in ("num_engines", "tensor_parallel_size"))

@@ -36,7 +36,7 @@ class HTML(Markup):
 
 
 def html(template: str, *values, **named) -> HTML:
-    """The template, which is a literal, with values in its {}: HTML as it is, all else as text."""
+    """Fill the template, which is a literal, with values in its {}: HTML stays as it is, all else becomes text."""
     return HTML(template).format(*values, **named)  # noqa: S704 (held against its callers)
 
 
@@ -53,27 +53,27 @@ def plain(text) -> str:
 def harmless(text, limit: int = MAX_TEXT_CHARS) -> HTML:
     """Text escaped for HTML, at most `limit` characters of it and a note of the rest."""
     text = "" if text is None else str(text)
-    shown = _LONG.sub(lambda match: match[0] + "\0", plain(text[:limit]))
+    breakable = _LONG.sub(lambda match: match[0] + "\0", plain(text[:limit]))
     left = len(text) - limit
     rest = html('<span class="rest"> … {:,} more characters</span>', left) if left > 0 else HTML()
-    return HTML(shown.translate(_REFERENCES)) + rest  # noqa: S704
+    return HTML(breakable.translate(_REFERENCES)) + rest  # noqa: S704
 
 
 def attribute(text, limit: int | None = None) -> HTML:
     """Text between the quotes of an attribute: exactly as it is, for scripts and menus that read it back; with a limit
     cut and `plain`, for people."""
-    shown = str(text) if limit is None else plain(str(text)[:limit])
-    return HTML(shown.translate({**_REFERENCES, 0: "\ufffd"}))  # noqa: S704
+    text = str(text) if limit is None else plain(str(text)[:limit])
+    return HTML(text.translate({**_REFERENCES, 0: "\ufffd"}))  # noqa: S704
 
 
 def middle_cut(name, limit: int) -> str:
-    """A name with its ends: names of runs often begin alike, and differ in the last part."""
+    """Cut the middle of a name: names of runs often begin alike, and differ in the last part."""
     name = str(name)
     return name if len(name) <= limit else f"{name[: limit // 3]}…{name[len(name) - (limit - limit // 3 - 1) :]}"
 
 
 def distinct_names(names: Sequence[str], limit: int) -> list[str]:
-    """Names short enough for a legend: of long ones, what differs stays, with as much around it as there is room
+    """Make names short enough for a legend: of long ones, what differs stays, with as much around it as there is room
     for."""
     if len(names) < 2 or max(map(len, names)) <= limit:
         return [middle_cut(name, limit) for name in names]
@@ -89,11 +89,11 @@ def common_start(names: Sequence[str]) -> str:
 def _around(name: str, start: int, stop: int, limit: int) -> str:
     room = max(limit - (stop - start) - 2, 0)
     before, after = name[max(start - room // 2, 0) : start], name[stop : stop + room - room // 2]
-    shown = f"{'…' if len(before) < start else ''}{before}{name[start:stop]}{after}"
-    return middle_cut(shown + ("…" if stop + len(after) < len(name) else ""), limit)
+    short = f"{'…' if len(before) < start else ''}{before}{name[start:stop]}{after}"
+    return middle_cut(short + ("…" if stop + len(after) < len(name) else ""), limit)
 
 
 def run_name(name, limit: int = 40) -> HTML:
-    """The name of a run, a task, a cluster on one line, harmless; complete in its title if it is cut."""
-    shown = harmless(middle_cut(name, limit), limit)
-    return shown if len(str(name)) <= limit else html('<span title="{}">{}</span>', attribute(name, 300), shown)
+    """Write the name of a run, a task, a cluster on one line, harmless; complete in its title if it is cut."""
+    short = harmless(middle_cut(name, limit), limit)
+    return short if len(str(name)) <= limit else html('<span title="{}">{}</span>', attribute(name, 300), short)

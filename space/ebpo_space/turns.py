@@ -67,7 +67,7 @@ def _blank(text: str, start: int, stop: int) -> bool:
 
 
 def last_user_turn(prompt: str) -> str:
-    """The last turn of a user, or the last part that says something: what a list shows of a prompt."""
+    """Return the last turn of a user, or the last part that says something: what a list shows of a prompt."""
     found = [part for part in parts(prompt) if not _blank(prompt, part.start, part.stop)]
     if not found:
         return prompt

@@ -83,7 +83,7 @@ class Warned(NamedTuple):
 
 
 def above(series: Series, rule: Rule) -> np.ndarray:
-    """Steps at or beyond the level, on either side of 0, among `window` whose mean is."""
+    """Flag steps at or beyond the level, on either side of 0, among `window` whose mean is."""
     values = np.abs(series.values)
     window = min(rule.window, len(values))
     whole = np.convolve(values, np.full(window, 1 / window), "valid") >= rule.level
@@ -91,7 +91,8 @@ def above(series: Series, rule: Rule) -> np.ndarray:
 
 
 def collapsed(series: Series, rule: Rule) -> np.ndarray:
-    """The median of the last `window` steps is at most that share of the first ones', while not all is solved."""
+    """Flag where the median of the last `window` steps is at most that share of the first ones', while not all is
+    solved."""
     values, window = series.values, rule.window
     if len(values) < 2 * window:
         return np.zeros(len(values), bool)
@@ -100,7 +101,7 @@ def collapsed(series: Series, rule: Rule) -> np.ndarray:
 
 
 def spiked(series: Series, rule: Rule) -> np.ndarray:
-    """At least `level` times the median of the `window` steps before, far outside their spread, and at least
+    """Flag steps of at least `level` times the median of the `window` steps before, far outside their spread, and at least
     `floor`."""
     values, flags = np.abs(series.values), np.zeros(len(series.values), bool)
     if len(values) <= FEWEST:
@@ -117,7 +118,7 @@ def spiked(series: Series, rule: Rule) -> np.ndarray:
 
 
 def stays_at(series: Series, rule: Rule) -> np.ndarray:
-    """At or below the level for `window` steps one after the other, or in all of fewer."""
+    """Flag steps at or below the level for `window` steps one after the other, or in all of fewer."""
     low = series.values <= rule.level
     window = min(rule.window, max(len(low), 3))
     if len(low) < window:
@@ -127,8 +128,8 @@ def stays_at(series: Series, rule: Rule) -> np.ndarray:
 
 
 def fallen(series: Series, rule: Rule) -> np.ndarray:
-    """The mean of the last `window` steps is at most that share of the best one before, by more than noise between
-    steps."""
+    """Flag where the mean of the last `window` steps is at most that share of the best one before, by more than noise
+    between steps."""
     values, window = series.values, rule.window
     if len(values) < 2 * window:
         return np.zeros(len(values), bool)
@@ -140,7 +141,8 @@ def fallen(series: Series, rule: Rule) -> np.ndarray:
 
 
 def moved(series: Series, rule: Rule) -> np.ndarray:
-    """The mean of `window` steps is that many times the first ones', or that part of it, while the reward rises."""
+    """Flag where the mean of `window` steps is that many times the first ones', or that part of it, while the reward
+    rises."""
     window = min(rule.window, len(series.values) // 2)
     if window < 3:
         return np.zeros(len(series.values), bool)
@@ -151,8 +153,8 @@ def moved(series: Series, rule: Rule) -> np.ndarray:
 
 
 def parted(series: Series, rule: Rule) -> np.ndarray:
-    """At most that share of the best value before, by `floor` or more, while the reward has risen since that best
-    value."""
+    """Flag steps at most at that share of the best value before, by `floor` or more, while the reward has risen since
+    that best value."""
     best = np.maximum.accumulate(series.values)
     at = np.array([int(series.values[: i + 1].argmax()) for i in range(len(series.values))], int)
     fell = (series.values <= rule.level * best) & (best - series.values >= rule.floor)
@@ -160,7 +162,7 @@ def parted(series: Series, rule: Rule) -> np.ndarray:
 
 
 def skipped(series: Series, rule: Rule) -> np.ndarray:
-    """Steps before which one is missing."""
+    """Flag steps before which one is missing."""
     return np.diff(series.steps, prepend=series.steps[:1] - 1) > rule.level
 
 
@@ -228,13 +230,13 @@ def _series(metrics: Metrics, name: str, rewards: tuple[float, float], measured:
 
 
 def _trailing(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of each step and those before it, NaN before the first complete window."""
+    """Return the mean of each step and those before it, NaN before the first complete window."""
     means = np.full(len(values), np.nan)
     means[window - 1 :] = np.convolve(values, np.full(window, 1 / window), "valid")
     return means
 
 
 def _windows(values: np.ndarray, window: int) -> np.ndarray:
-    """(N, window): each step and those before it; the first rows begin with the first value."""
+    """Return (N, window): each step and those before it; the first rows begin with the first value."""
     padded = np.concatenate([np.full(window - 1, values[0]), values])
     return np.lib.stride_tricks.sliding_window_view(padded, window)

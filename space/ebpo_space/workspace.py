@@ -63,7 +63,7 @@ class Workspace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
-        """Keys of the view's runs; if it names none, those of all configurations in turn, up to AT_ONCE."""
+        """Return the keys of the view's runs; if it names none, those of all configurations in turn, up to AT_ONCE."""
         return view["runs"][:AT_ONCE] or self._first()
 
     def _first(self) -> list[str]:
@@ -72,8 +72,8 @@ class Workspace:
         return sorted(turns[:AT_ONCE], key=[key for group in groups for key in group].index)
 
     def described(self) -> list[Opened]:
-        """The listed runs as their run.json describes them, without metrics. Those that differ only in their seed
-        share the number of a colour."""
+        """Return the listed runs as their run.json describes them, without metrics. Those that differ only in their
+        seed share the number of a colour."""
         known = {key: self.runs.known(key) for key in self.runs.listed()}
         about = {key: attempt(lambda run=run: describe(run), {}, []) if run else {} for key, run in known.items()}
         runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
@@ -84,22 +84,23 @@ class Workspace:
         ]
 
     def configurations(self) -> list[list[str]]:
-        """Keys of the listed runs: those that differ only in their seed together, in the order of their first runs."""
+        """List the keys of the listed runs: those that differ only in their seed together, in the order of their first
+        runs."""
         found: dict[int, list[str]] = {}
         for run in self.described():
             found.setdefault(run.run.number, []).append(run.run.key)
         return list(found.values())
 
     def numbers(self) -> dict[str, int]:
-        """Key -> number of its colour."""
+        """Return key -> number of its colour."""
         return {run.run.key: run.run.number for run in self.described()}
 
     def visible(self, view: dict) -> list[str]:
-        """Keys of the view's runs that are not hidden."""
+        """List the keys of the view's runs that are not hidden."""
         return [key for key in self.chosen(view) if key not in view.get("hidden", ())]
 
     def open(self, key: str, numbers: Mapping[str, int] | None = None) -> Opened:
-        """A run with its metrics and groups; what of it cannot be read is listed in `problems`.
+        """Open a run with its metrics and groups; what of it cannot be read is listed in `problems`.
 
         Raises:
             RunError: there is no such run.
@@ -115,7 +116,8 @@ class Workspace:
         return Opened(run, about, metrics, (*problems, *metrics.problems))
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
-        """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
+        """Open the runs of a view that are not hidden, and what went wrong with those that are missing or
+        incomplete."""
         opened, problems = [], []
         chosen, shown = self.chosen(view), self.visible(view)
         numbers = self.numbers()

@@ -63,19 +63,21 @@ def test_only_questions_of_both_count(tmp_path):
 
 
 def test_of_many_questions_less_than_a_point_can_be_seen():
-    assert Change(0.001, -0.003, 0.005, "20,000 questions").words.endswith(
+    assert Change(0.001, -0.003, 0.005, "20,000 questions").sentence.endswith(
         "less than about 0.4 points could not be seen"
     )
 
 
 def test_a_change_is_said_in_words():
     better = Change(0.121, 0.08, 0.162, "200 questions")
-    assert better.words == "better than chance would explain, 200 questions"
+    assert better.sentence == "better by more than chance would explain, over 200 questions"
     assert (better.written, better.interval) == ("+12.1 points", "95% CI +8.0 to +16.2")
-    assert Change(-0.1, -0.2, -0.01, "1 question").words == "worse than chance would explain, 1 question"
+    assert (
+        Change(-0.1, -0.2, -0.01, "1 question").sentence == "worse by more than chance would explain, over 1 question"
+    )
     nothing = Change(0.01, -0.05, 0.07, "200 questions")
-    assert nothing.words.startswith("no difference shown, 200 questions; ") and nothing.written == "+1.0 points"
-    assert nothing.words.endswith("less than about 6 points could not be seen") and nothing.verdict == "open"
+    assert nothing.sentence.startswith("no difference shown over 200 questions; ") and nothing.written == "+1.0 points"
+    assert nothing.sentence.endswith("less than about 6 points could not be seen") and nothing.verdict == "open"
 
 
 @pytest.mark.parametrize("rates", [[0.1, 0.5, 0.8, 0.4, 0.1], [0.1, 0.8, 0.1]])

@@ -270,7 +270,7 @@ def table(workspace, **view) -> str:
 def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
     found = table(workspace)
     assert found.count("base to 12") == 2 and "ebpo-1</span>, base model" not in found
-    assert "30 questions of 2 tasks" in found and "better than chance would explain, " in found
+    assert "30 questions of 2 tasks" in found and "better by more than chance would explain, over " in found
     assert found.count("chance would explain") + found.count("no difference shown") == 9, (
         "two tasks and the average, two runs and what is between them"
     )

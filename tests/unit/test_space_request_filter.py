@@ -1,11 +1,18 @@
 """Which requests the server admits, by name and by sender; what browsers may keep."""
 
 import asyncio
+import hashlib
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
+from openrlhf_ebpo.space import server
+from openrlhf_ebpo.space.document import PLOTLY, STATIC
 from openrlhf_ebpo.space.request_filter import Gate
+from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.server import LOOPBACK, hosts_of, is_lasting, policy
+from openrlhf_ebpo.space.workspace import Workspace
 
 
 async def ask(
@@ -121,3 +128,15 @@ def test_other_sites_frame_the_app_on_the_hub_alone(monkeypatch, space, ancestor
 )
 def test_only_files_stay_in_the_browser(path, query, lasts):
     assert is_lasting({"path": path, "query_string": query}) == lasts
+
+
+def test_plotly_is_sent_packed_and_is_the_file_of_its_package():
+    known = server.app_kwargs("0", Workspace(Runs([])))
+    inner = Starlette(routes=known["routes"], middleware=known["middleware"])
+    app = TestClient(inner, base_url="http://127.0.0.1:7860", raise_server_exceptions=False)
+    answer = app.get(f"/space/{PLOTLY}?0.1.0-1")
+    assert answer.status_code == 200 and "javascript" in answer.headers["content-type"]
+    assert answer.headers["content-encoding"] == "gzip" and int(answer.headers["content-length"]) < 500_000
+    assert answer.headers["cache-control"].endswith("immutable")
+    assert hashlib.sha256(answer.content).hexdigest() in (STATIC / "vendor" / "README.md").read_text()
+    assert "content-encoding" not in app.get("/space/style.css").headers

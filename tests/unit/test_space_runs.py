@@ -110,7 +110,7 @@ def test_only_names_of_a_run_are_downloaded_within_the_limits():
             ("prior.json", None),
         ),
     ]
-    names, left_out = hub.wanted(files, total=50 * mib, single=512 * mib)
+    names, left_out = hub.select_files(files, total=50 * mib, single=512 * mib)
     assert names == [
         "README.md",
         "eval/default+n=8/aime24/step-000010/summary.json",

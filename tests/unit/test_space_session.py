@@ -56,13 +56,6 @@ def test_a_server_that_has_started_again_goes_on_from_what_the_browser_shows():
         assert Session().begin({}, nonsense).view["tab"] == "overview"
 
 
-def test_an_event_that_fails_does_not_stop_refreshes():
-    session = opened()
-    session.begin({})
-    session.fail()
-    assert not session.busy
-
-
 def test_every_visitor_has_a_view_of_their_own():
     first = opened()
     assert copy.deepcopy(first).view is None

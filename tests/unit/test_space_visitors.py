@@ -90,17 +90,20 @@ def test_a_view_is_rendered_once_for_all_while_its_files_are_the_same(folder, mo
     assert loads(event, Session(), tab="dynamics") != first and len(times) == 3
 
 
-def test_a_page_that_cannot_be_made_says_so_and_is_tried_again(folder, monkeypatch, capsys):
+@pytest.mark.parametrize("part", ["page", "bar of runs"])
+def test_a_page_that_cannot_be_made_says_so_and_is_tried_again(folder, monkeypatch, capsys, part):
     event, session = events(Workspace(Runs([str(folder / "mine")]))), Session()
-    page = PAGES["samples"]
 
     def fails(*_):
         raise KeyError("step")
 
-    monkeypatch.setitem(PAGES, "samples", replace(page, render=fails))
-    assert "could not be made (KeyError)" in loads(event, session, tab="samples")
+    with monkeypatch.context() as broken:
+        if part == "page":
+            broken.setitem(PAGES, "samples", replace(PAGES["samples"], render=fails))
+        else:
+            broken.setattr("openrlhf_ebpo.space.app.bar", fails)
+        assert "could not be made (KeyError)" in loads(event, session, tab="samples") and not session.busy
     assert "Traceback" in capsys.readouterr().err
-    monkeypatch.setitem(PAGES, "samples", page)
     assert "could not be made" not in str([str(each) for each in event["tick"](session).values()])
 
 

@@ -39,16 +39,16 @@ def _settings(groups: Sequence[Sequence[Opened]], found: Sequence[Setting]) -> H
         return empty("No settings", "run.json is missing or holds none.")
     if len(groups) > 1:
         differ = [setting for setting in found if setting.differs]
-        shown = _table(groups, differ, "Settings that differ") if differ else HTML("<p>None, but names and places.</p>")
-        return _passage("Settings that differ", shown)
+        none = HTML("<p>None, but names and places.</p>")
+        return _passage("Settings that differ", _table(groups, differ, "Settings that differ") if differ else none)
     unset = [setting for setting in found if not setting.is_set]
     folded = html(
         '<details class="unset"><summary>{} settings without a value</summary><p>{}</p></details>',
         *(len(unset), HTML(", ").join(map(_name, unset))),
     )
-    shown = _table(groups, [setting for setting in found if setting.is_set], "Settings")
+    rows = _table(groups, [setting for setting in found if setting.is_set], "Settings")
     start = _start(groups[0][0]) if len(groups[0]) == 1 else HTML()
-    return start + _passage("Settings", shown + (folded if unset else HTML()))
+    return start + _passage("Settings", rows + (folded if unset else HTML()))
 
 
 def _passage(title: str, content: HTML) -> HTML:
@@ -78,13 +78,13 @@ def _start(run: Opened) -> HTML:
 
 def _table(groups: Sequence[Sequence[Opened]], part: Sequence[Setting], caption: str) -> HTML:
     head = ["setting", *map(_head, groups)]
-    shown = table(head, [[_name(each), *map(_value, each.values)] for each in part[:MAX_ROWS]], caption, "settings")
+    rows = table(head, [[_name(each), *map(_value, each.values)] for each in part[:MAX_ROWS]], caption, "settings")
     more = html('<p class="more">{} more settings are in run.json.</p>', len(part) - MAX_ROWS)
-    return shown + (more if len(part) > MAX_ROWS else HTML())
+    return rows + (more if len(part) > MAX_ROWS else HTML())
 
 
 def _head(group: Sequence[Opened]) -> HTML:
-    """The estimator, and the name of the run or of the seeds."""
+    """Name the estimator, and the name of the run or of the seeds."""
     name = run_name(seeds.name([run.run.key for run in group]), 32)
     several = f", {len(group)} seeds" if len(group) > 1 else ""
     mark = dot(group[0].run.number)

@@ -71,15 +71,15 @@ def render(view: dict, workspace: Workspace) -> dict:
         return {**nothing, "notes": notices(problems) + NO_RESULTS}
     largest = results.largest_protocol([result for _, result in found])
     protocol = view["protocol"] if view["protocol"] in protocols else largest
-    shown = [(number, result) for number, result in found if result.protocol == protocol]
-    tasks = sorted({result.task for _, result in shown})
-    columns, every = results.columns(shown, view["columns"]), results.checkpoints(shown)
+    found = [(number, result) for number, result in found if result.protocol == protocol]
+    tasks = sorted({result.task for _, result in found})
+    columns, every = results.columns(found, view["columns"]), results.checkpoints(found)
     reported = _reported(view["paper"], problems)
-    made = Scores.of(shown, columns, tasks, reported, opened, problems)
+    made = Scores.of(found, columns, tasks, reported, opened, problems)
     return {
         "table": score_table(made) + _left_out(columns, every),
-        "board": board(panels(shown, tasks)),
-        **questions.render(view, workspace, shown, columns, tasks, problems),
+        "board": board(panels(found, tasks)),
+        **questions.render(view, workspace, found, columns, tasks, problems),
         "notes": notices(problems),
         **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else [], True),
     }
@@ -114,11 +114,11 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
         return {}
 
 
-def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[dict]:
-    """pass@1 by step where a run has several checkpoints, and pass@k where there are several samples."""
+def panels(found: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[dict]:
+    """Draw pass@1 by step where a run has several checkpoints, and pass@k where there are several samples."""
     by_step, by_k = [], []
     for task in tasks:
-        mine = [(number, result) for number, result in shown if result.task == task]
+        mine = [(number, result) for number, result in found if result.task == task]
         lines, curves = _lines(mine), _curves(mine)
         by_step += [checkpoint_panel(task, lines)] if any(len(line.x) > 1 for line in lines) else []
         by_k += [pass_panel(task, curves)] if curves else []
@@ -143,7 +143,7 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[di
 
 
 def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
-    """pass@1 by step, a line for each run."""
+    """Draw pass@1 by step, a line for each run."""
     lines = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
         own = sorted((r for _, r in mine if r.run == run and "pass@1" in r.metrics), key=lambda r: r.step)
@@ -154,7 +154,7 @@ def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
 
 
 def _curves(mine: Sequence[tuple[int, Result]]) -> list[Line]:
-    """The first (dotted) and the last checkpoint of each run, in its colour."""
+    """Draw the first (dotted) and the last checkpoint of each run, in its colour."""
     curves = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
         own = sorted((r for _, r in mine if r.run == run and len(r.pass_curve()) > 1), key=lambda r: r.step)

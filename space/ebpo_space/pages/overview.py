@@ -51,7 +51,8 @@ def render(view: dict, workspace: Workspace) -> dict:
 
 
 def cards(examined: Sequence[Examined]) -> HTML:
-    """One for each run; those of a configuration with several seeds are folded. Their sparklines share a scale."""
+    """Lay out a card for each run; those of a configuration with several seeds are folded. Their sparklines share a
+    scale."""
     scale = scale_of([shares(one.run.metrics.rewards()[1], one.run.rewards)[0] for one in examined])
     by_key = {one.run.run.key: one for one in examined}
     groups = [[by_key[run.run.key] for run in group] for group in seeds.grouped([one.run for one in examined])]

@@ -97,8 +97,8 @@ def orders_of(columns: Sequence[Column]) -> list[str]:
 
 
 def ordered(rates: Mapping[str, Rates], columns: Sequence[Column], by: str) -> list[str]:
-    """The questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart: by
-    the difference between the runs' last columns."""
+    """Sort the questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart:
+    by the difference between the runs' last columns."""
     ends = list(ends_of(columns).values())
 
     def value(of: Rates) -> float:
@@ -120,7 +120,7 @@ def _orders(orders: Sequence[str], by: str) -> HTML:
 
 
 def _heads(tasks: Sequence[str], task: str, columns: Sequence[Column], page: int, pages: int) -> HTML:
-    """The tasks to choose from, the pages, and the names of the bars."""
+    """Lay out the tasks to choose from, the pages, and the names of the bars."""
     reset = {"question": "", "leaf": 1}
     choices = joined(choice({"task": name, **reset}, harmless(name, 40), name == task) for name in tasks)
     template = '<small style="--shade:var(--{})" title="{}">{}</small>'
@@ -133,7 +133,7 @@ def _heads(tasks: Sequence[str], task: str, columns: Sequence[Column], page: int
 
 
 def key_of(question: str) -> str:
-    """A short name of a question for links."""
+    """Make a short name of a question for links."""
     return hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:12]
 
 

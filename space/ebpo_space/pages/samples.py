@@ -31,7 +31,7 @@ KEYS = (
 
 
 def steps_of(value) -> str:
-    """A filter of steps as it is typed; an empty field is the latest one."""
+    """Read a filter of steps as it is typed; an empty field is the latest one."""
     return text(value).strip().lower() or "latest"
 
 
@@ -136,7 +136,7 @@ def _page(
 
 
 def _errors(opened: Opened, groups: Groups, found: np.ndarray) -> HTML:
-    """The messages of failed rewards, counted."""
+    """List the messages of failed rewards, counted."""
     items = joined(
         html("<li><b>{:,}</b> {}</li>", count, harmless(message, 200))
         for message, count in error_counts(opened.run, groups, found)
@@ -150,7 +150,7 @@ def _menu(view: dict, found: list[Groups]) -> dict:
 
 
 def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
-    """The group to show: the one asked for, else the first that was found."""
+    """Choose the group to show: the one asked for, else the first that was found."""
     if view["at"]:
         step, group = map(int, view["at"].split("."))
         position = position_of(groups, step, group)
@@ -179,7 +179,7 @@ def _group(view: dict, opened: Opened, groups: Groups, p: int, kind: HTML, elsew
 
 
 def _elsewhere(workspace: Workspace, keys: list[str], opened: Opened, groups: Groups, p: int) -> HTML:
-    """The same prompt in the other runs, at the step nearest to this one."""
+    """Offer the same prompt in the other runs, at the step nearest to this one."""
     buttons = []
     for key in [key for key in keys if key != opened.run.key][:MAX_OTHER_RUNS]:
         other = attempt(lambda key=key: workspace.open(key), None, [])
@@ -214,7 +214,7 @@ def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
 
 
 def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
-    """Which run, which step, and the kinds of groups, each one click away."""
+    """Offer the runs, the steps and the kinds of groups, each one click away."""
     steps = np.unique(groups.step).tolist()
     runs = kinds = stepper = ""
     if len(keys) > 1:
