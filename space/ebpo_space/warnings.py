@@ -101,7 +101,7 @@ def collapsed(series: Series, rule: Rule) -> np.ndarray:
 
 
 def spiked(series: Series, rule: Rule) -> np.ndarray:
-    """Flag steps of at least `level` times the median of the `window` steps before, far outside their spread, and at least
+    """Flag steps of at least `level` times the median of the `window` before, far outside their spread, and at least
     `floor`."""
     values, flags = np.abs(series.values), np.zeros(len(series.values), bool)
     if len(values) <= FEWEST:
