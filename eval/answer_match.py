@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from openrlhf_ebpo.rewards import grading, pieces, units
-from openrlhf_ebpo.rewards.grading import parse_gold, warm_up
+from openrlhf_ebpo.rewards.grading import parse_gold
 from openrlhf_ebpo.rewards.reading import clean, formula, normal, number
 
 __all__ = ["RULES", "grade", "parse_gold", "warm_up"]
@@ -30,6 +30,12 @@ ABOUT = re.compile(r"\\(?:approx|sim|simeq|doteq)(?![a-zA-Z])")
 PM, MP = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
 SPACES = re.compile(r"\\[,;:! ]")
 SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?=\s*\\?[()\[\]{}])")
+
+
+def warm_up() -> Callable[..., bool]:
+    """Import and use everything once. Returns `grade`."""
+    grading.warm_up()
+    return grade
 
 
 def grade(gold: str, answer: str, rules: Mapping) -> bool:

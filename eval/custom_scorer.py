@@ -6,9 +6,11 @@ Custom code: whatever it does to its process is a failed sample with its cause, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
@@ -22,34 +24,32 @@ FAILED = "score: "  # how the error of a response begins that its scorer has rai
 MAX_ERROR = 300  # characters of an error: samples.parquet has one for every response
 MAX_ANSWER = 10_000  # of an answer that is longer than its response: samples.parquet has that, too
 
-_benchmark: Benchmark | None = None
-
 
 class ScoreError(ValueError):
     """A scorer gave something that is not a score."""
 
 
-def warm_up(scorer: str) -> None:
-    """Import the benchmark once, so that no response pays for it. scorer: as Rules has it.
+def warm_up(scorer: str) -> Callable[..., dict]:
+    """Import the benchmark once, so that no response pays for it. Returns its `grade`. scorer: as Rules has it.
 
     Raises:
         UsageError: it is not there, or it is another version by now.
     """
-    global _benchmark
-    _benchmark = benchmark_of(scorer, "the scorer")
+    benchmark = benchmark_of(scorer, "the scorer")
     if identity(scorer.partition("@")[0]) != scorer:
         raise UsageError(f"the file of {scorer} has changed since the command began: repeat the command")
+    return functools.partial(grade, benchmark)
 
 
 def parse_gold(gold: str) -> None:
     """Do nothing: golds are left to the scorer."""
 
 
-def grade(gold: str, response: str, row: str) -> dict:
+def grade(benchmark: Benchmark, gold: str, response: str, row: str) -> dict:
     """Return correct, extracted and error of a response, as grader.Grader.grade. row: its columns as JSON."""
     try:
-        answer = _answer(_benchmark.extract(response) if _benchmark.extract else response.strip(), len(response))
-        correct = bool(answer) and _is_right(_benchmark.score(response, gold, json.loads(row)))
+        answer = _answer(benchmark.extract(response) if benchmark.extract else response.strip(), len(response))
+        correct = bool(answer) and _is_right(benchmark.score(response, gold, json.loads(row)))
         return {"correct": correct, "extracted": answer, "error": None}
     except BaseException as error:  # SystemExit and MemoryError too
         return {"correct": False, "extracted": None, "error": FAILED + described(error)}

@@ -14,6 +14,7 @@ from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.answers import packaged
 from openrlhf_ebpo.rewards.golds import label_answer
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run.results import TRAINING, sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 
@@ -30,7 +31,7 @@ def save(run_dir: Path, step: int, answered: Sequence, args, asked: Sequence[str
 
     asked: names of the metrics that --eval.metrics asks for.
     """
-    kind = packaged((args.reward.remote_url or [None])[0], args.train.agent_func_path)
+    kind = packaged(RewardSettings.from_args(args))
     for source in dict.fromkeys(each.source for each in answered):
         prompts = [each for each in answered if each.source == source]
         task = Task(task_name(source), questions_of(prompts), redacted_text(args.eval.dataset), rows=len(prompts))

@@ -11,7 +11,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 
 from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import ReportedError, UsageError
@@ -191,6 +192,18 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     lines = [retired.advice(flag) or f"no such flag: {flag}{_suggestion(flag, parser)}" for flag in flags]
     lines = lines or [f"unexpected argument: {unknown[0]!r}"]
     parser.exit(2, "".join(f"{parser.prog}: error: {line}\n" for line in lines))
+
+
+def nested(values: Mapping[str, object]) -> SimpleNamespace:
+    """Return flags as OpenRLHF's validation nests them: `args.ckpt.path` for "ckpt.path"."""
+    args = SimpleNamespace()
+    for name, value in values.items():
+        *sections, leaf = name.split(".")
+        section = args
+        for each in sections:
+            section = vars(section).setdefault(each, SimpleNamespace())
+        setattr(section, leaf, value)
+    return args
 
 
 def _suggestion(flag: str, parser: argparse.ArgumentParser) -> str:

@@ -15,6 +15,7 @@ from openrlhf_ebpo.eval import metrics
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.training.rollouts import Rollouts
 
 G = 2
@@ -64,7 +65,7 @@ def write_run(
     run_dir = folder / "run"
     args = args or arguments(folder)
     argv = ["--actor.model_name_or_path", args["actor"]["model_name_or_path"], "--logger.wandb.key", "<redacted>"]
-    open_run(run_dir, name=name, argv=argv, args=args, resume=False)
+    open_run(RunSettings(run_dir, folder / "ckpt", name=name), argv=argv, args=args)
     write_steps(run_dir, range(1, steps + 1), prompts, error)
     RunLog(run_dir, Tokenizer()).write_checkpoint(
         steps, tag=f"global_step{steps}", checkpoint=str(folder / "ckpt/_actor/g"), model=None

@@ -17,6 +17,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, close_run, open_run, step_files
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 from openrlhf_ebpo.training.rollouts import Rollouts
 from openrlhf_ebpo.training.trainer import EBPOTrainer
@@ -125,7 +126,8 @@ def train(
 ) -> dict:
     """Begin a run, or resume from `states`; closed as complete."""
     args = arguments(run_dir, estimator, to, every, **ebpo)
-    open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), resumed=resumed or {})
+    settings = RunSettings(run_dir, run_dir.parent / "ckpt", name="r", resume=bool(states))
+    open_run(settings, argv=[str(to)], args=args, resumed=resumed or {})
     built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))
     states = Trainer(_namespace(args), built, states or {"global_step": 0}).run(to)
     close_run(run_dir, "complete")

@@ -27,6 +27,7 @@ from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.run.results import save_result
 from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers
 from openrlhf_ebpo.training.rollouts import SCHEMA, Rollouts, prompt_id
 
@@ -95,7 +96,8 @@ def learning_run(
     """A run whose policy gets better; prompts come back, some answers are truncated, some rewards fail."""
     rng = np.random.default_rng(seed)
     args = settings(directory, size, seed, estimator, pace)
-    open_run(directory, name=name, argv=["--rollout.n_samples_per_prompt", str(size)], args=args, resume=False)
+    run = RunSettings(directory, directory.parent / "ckpt", name=name)
+    open_run(run, argv=["--rollout.n_samples_per_prompt", str(size)], args=args)
     texts, prior, config = Texts(), Prior(), EstimatorConfig(n_samples_per_prompt=size)
     log = RunLog(directory, texts)
     pool = [problem(rng) for _ in range(prompts * 5)]
@@ -292,7 +294,7 @@ def training_arguments(n: int) -> SimpleNamespace:
         eval=SimpleNamespace(dataset="held_out.jsonl", n_samples_per_prompt=n, temperature=0.6, metrics=None),
         rollout=SimpleNamespace(top_p=1.0, max_new_tokens=None),
         data=SimpleNamespace(max_len=64, input_template=None, apply_chat_template=False),
-        reward=SimpleNamespace(remote_url=None),
+        reward=SimpleNamespace(remote_url=None, timeout=60.0, memory=512, workers=None),
         train=SimpleNamespace(agent_func_path=None),
     )
 

@@ -20,9 +20,9 @@ from openrlhf_ebpo.generation.rendering import announce_special_tokens, text_tok
 from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.exam import SECONDS, SERVER_ROWS, Exam, Row, answer_of, examine
-from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.servers import Refused
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError
 
 FLAG = "--reward.remote_url"
@@ -39,10 +39,11 @@ def training_notices(args) -> list[str]:
     Raises:
         UsageError: the reward cannot be used, or not with these labels. GraderError: its processes do not start.
     """
-    reward = args.reward.remote_url
-    if not reward or args.train.agent_func_path:  # an agent needs the model
+    settings = RewardSettings.from_args(args)
+    if not settings.sources or settings.agent:  # an agent needs the model
         return []
-    is_math, is_server = reward[0] == MATH, not reward[0].endswith(".py")
+    source = settings.sources[0]
+    is_math, is_server = source == MATH, not source.endswith(".py")
     notices, sets, rows = [], [], []
     try:
         names = [name for name in map(str.strip, args.data.prompt_dataset.split(",")) if name and is_local(name)]
@@ -55,10 +56,9 @@ def training_notices(args) -> list[str]:
         notices = [f"warning: the reward was not tried with the labels: {cause}"]
     for name, data in sets if is_math else ():
         notices += label_notices(f"--data.prompt_dataset {name}", args.data.label_key, label_column(data, args))
-    named = f"{FLAG} {'math' if is_math else redacted_text(reward[0])}"
-    limits = Limits(args.reward.timeout, args.reward.memory, args.reward.workers)
+    named = f"{FLAG} {'math' if is_math else redacted_text(source)}"
     try:
-        exam = asyncio.run(examine(reward, limits, rows, args.algo.advantage.ebpo.pass_reward, end_token(args)))
+        exam = asyncio.run(examine(settings, rows, args.algo.advantage.ebpo.pass_reward, end_token(args)))
     except RewardError as error:
         raise UsageError(f"{FLAG} {error}") from None
     return notices + (report(exam, named, args.data.label_key, is_math) if exam else [])

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from openrlhf_ebpo.checks import machine, preflight, prompt_sets, reward_check
 from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
-from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
-from openrlhf_ebpo.command import PAUSED, error_exit, parse
+from openrlhf_ebpo.command import PAUSED, error_exit, nested, parse
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.estimator import flags as estimator_flags
 from openrlhf_ebpo.estimator import presets, registry
@@ -31,12 +30,16 @@ from openrlhf_ebpo.hub.resume import pull_start
 from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.rewards import limits
-from openrlhf_ebpo.rewards.pool import close_shared_pools
+from openrlhf_ebpo.rewards import settings as reward_settings
+from openrlhf_ebpo.rewards.pool import close_shared_pool
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
+from openrlhf_ebpo.run import settings as run_settings
+from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.custom_metrics import read_entries
 from openrlhf_ebpo.run.resume import CheckpointError, Search, groups, newest_complete
 from openrlhf_ebpo.run.run_log import RunDirectoryError, check_run_dir, read_metrics, read_run
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.supervisor import restarts
@@ -85,9 +88,10 @@ def run(argv: list[str]) -> None:
         *train_notices.adapt(args, assumed is not None),
         *early_notices,
     ]
-    check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
-    found = checkpoint_to_resume(vars(flat), not dry_run, force) if args.ckpt.load_enable else None
-    resumed, lines = changed_settings.resume(args, found, force)
+    settings = RunSettings.from_args(args, force)
+    check_run_dir(settings, stored_argv, redacted(args), force)
+    found = checkpoint_to_resume(settings, contents=not dry_run) if settings.resume else None
+    resumed, lines = changed_settings.resume(args, settings, found)
     notices += lines
     if dry_run:
         show_dry_run(args, notices, stored_argv if translated else None, sampled, assumed)
@@ -96,14 +100,10 @@ def run(argv: list[str]) -> None:
     preflight.check_models_fetched(vars(flat))
 
     claim = {
-        "run_dir": Path(args.logger.run_dir),
-        "ckpt_path": Path(args.ckpt.path),
-        "name": args.logger.wandb.run_name,
+        "settings": settings,
         "argv": stored_argv,
         "args": redacted(args),
         "seams": [seam.label for seam in all_seams()],
-        "resume": args.ckpt.load_enable,
-        "force": force,
         "metrics": metrics,
         "resumed": resumed,
     }
@@ -167,7 +167,7 @@ def show_dry_run(
     train_checks.check_by_importing(args)
     print(json.dumps(redacted(args), indent=2))
     found = [*prompt_sets.training_warnings(args), *reward_check.training_notices(args)]
-    print(*notices, *found, run_writer.size_notice(args), sep="\n")
+    print(*notices, *found, rollouts_notice(args), sep="\n")
     if assumed is not None:
         print(train_notices.elsewhere_notice(args, assumed))
     if translated:
@@ -175,6 +175,12 @@ def show_dry_run(
     for line in train_sample.sample(args, sampled) if sampled else ():
         print(line, flush=True)
     print(f"dry run: flags, files and settings are fine; {'no training' if sampled else 'nothing'} was started")
+
+
+def rollouts_notice(args) -> str:
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    tokens = args.rollout.max_new_tokens or args.data.max_len
+    return run_writer.size_notice(responses, tokens, args.logger.rollouts_every)
 
 
 def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Search | None) -> None:
@@ -188,7 +194,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     supervisor = under_supervision(["-m", __spec__.name, *argv])
     announce_special_tokens(args.actor.model_name_or_path)
     warnings = [*prompt_sets.training_warnings(args), *reward_check.training_notices(args)]
-    close_shared_pools()  # of the driver, which grades rarely
+    close_shared_pool()  # of the driver, which grades rarely
     pushes = Pushes(HubSettings.from_args(args), args.logger.run_dir)
     print(*(f"{line}\n" for line in warnings), sep="", end="", flush=True)
     try:
@@ -307,42 +313,16 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    limits.add_flags(parser)
+    reward_settings.add_flags(parser)
     group = parser.add_argument_group("run directory and checks")
     save_times.add_flag(group)
-    group.add_argument(
-        "--ckpt.load_step",
-        type=int,
-        metavar="N",
-        help="resume from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, "
-        "is set aside "
-        "(docs/runs.md). For one time: take it out of the command before you repeat it",
-    )
-    group.add_argument(
-        "--logger.run_dir",
-        metavar="DIR",
-        help="directory in which the run is recorded (default: <ckpt.output_dir>/run)",
-    )
-    group.add_argument(
-        "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
-    )
+    run_settings.add_flags(group)
     group.add_argument(
         "--logger.no_policy_metrics",
         action="store_true",
         help="do not measure policy/entropy and policy/kl_per_step, which take extra forward passes in every step",
     )
-    group.add_argument(
-        "--logger.metrics",
-        metavar="FILE",
-        help="JSON with title, unit and meaning of metrics that your own code logs, for the Space and the cards "
-        "(docs/runs.md)",
-    )
     add_trust_flag(group)
-    group.add_argument(
-        "--force",
-        action="store_true",
-        help="move an existing run directory aside and, without --ckpt.load_enable, the checkpoints in --ckpt.path too",
-    )
     group.add_argument(
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
     )
@@ -368,7 +348,7 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         parts = presets.chosen(values[prefix + "preset"], given)
         values.update({prefix + part: choice for part, choice in parts.items()})
     preflight.absolute_paths(values)
-    limits.resolve(values)
+    values["reward.timeout"] = RewardSettings.from_args(nested(values)).timeout
     hide_secrets(values)
 
 

@@ -14,7 +14,7 @@ from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.models.hub_models import check_fetched
 from openrlhf_ebpo.models.model_check import MODEL
-from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
 DEFAULT_PROMPTS = 4  # with an answer each
 MAX_CHARS = 240  # of a prompt or an answer
@@ -67,9 +67,7 @@ def engine_settings(args) -> EngineSettings:
         gpu_memory_utilization=args.vllm.gpu_memory_utilization,
         enforce_eager=True,
         seed=args.train.seed,
-        reward=tuple(args.reward.remote_url or ()),
-        agent=args.train.agent_func_path,
-        reward_limits=Limits(args.reward.timeout, args.reward.memory, args.reward.workers),
+        rewards=RewardSettings.from_args(args),
         patience=MAX_WAIT_SECONDS,
     )
 

@@ -50,7 +50,8 @@ from openrlhf_ebpo.progress import (
     progress_file,
     progress_path,
 )
-from openrlhf_ebpo.rewards import limits
+from openrlhf_ebpo.rewards import settings as reward_settings
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.seams.install import install
 
 REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
@@ -71,7 +72,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
     add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
-    limits.add_flags(parser, REWARD_LIMITS)
+    reward_settings.add_flags(parser, REWARD_LIMITS)
     add = parser.add_argument_group("prompts and sampling: as in training").add_argument
     add("--n", type=int, default=16, help="responses per prompt (%(default)s)")
     add("--temperature", type=float, default=1.0, help="%(default)s")
@@ -121,8 +122,7 @@ def check(args: argparse.Namespace) -> None:
     values["train.agent_func_path"] = args.agent
     preflight.absolute_paths(values)
     args.model, args.reward, args.agent = values.values()
-    limits.resolve(vars(args), "reward", REWARD_LIMITS)
-    limits.check_flags(vars(args), REWARD_LIMITS)
+    rewards_of(args).check(REWARD_LIMITS)
     install()  # what follows may import transformers, and rows for it come first
     problems = model_problems("--model", args.model)
     if bool(args.reward) == bool(args.agent):
@@ -237,10 +237,13 @@ def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSetti
         max_len=args.max_len or max(lengths) + args.max_new_tokens,
         seed=args.seed,
         **engines.flag_values(args),
-        reward=tuple(args.reward.split(",")) if args.reward else (),
-        agent=args.agent,
-        reward_limits=limits.Limits(args.reward_timeout, args.reward_memory, args.reward_workers),
+        rewards=rewards_of(args),
     )
+
+
+def rewards_of(args: argparse.Namespace) -> RewardSettings:
+    limits = (args.reward_timeout, args.reward_memory, args.reward_workers)
+    return RewardSettings.from_flags(args.reward, args.agent, *limits)
 
 
 def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:

@@ -32,7 +32,9 @@ LOG_BYTES = 64 << 10
 RAISED = re.compile(r"\b[\w.]*(?<!EngineDead)(?:Error|Exception): .+")
 LESS_MEMORY = "less memory for it: --vllm.gpu_memory_utilization, --data.max_len, fewer processes on its machine"
 
-_watched: list = []  # in the driver: a call of `death` for each engine of its training
+# In the driver: a call of `death` for each engine of its training. It begins inside upstream's `train`, which returns
+# nothing to its caller, and ObjectRefs in `args` would be sent to every actor: so it is kept here.
+_watched: list = []
 
 
 class EngineError(ReportedError, RuntimeError):

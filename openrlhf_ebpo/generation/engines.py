@@ -26,7 +26,7 @@ from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.generation.cluster import ray_with, reason
 from openrlhf_ebpo.generation.deaths import LOAD_SECONDS, is_engine_death, read_cause
 from openrlhf_ebpo.generation.rendering import Prompt, TokenizerByReference, announce_special_tokens
-from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -47,8 +47,6 @@ class EngineSettings:
     """Settings of the engines.
 
     max_len: tokens of prompt and response together, as training's --data.max_len.
-    reward: as --reward.remote_url, a .py file with `reward_func` or servers' addresses; agent: a .py file with
-        `AgentExecutor`. With neither, responses are not scored. reward_limits: as --reward.timeout, .memory, .workers.
     patience: seconds for the next engine to start (None: LOAD_SECONDS), and for the next prompt to be finished (None:
         no limit). While there is a limit, a line a minute says what is waited for.
     """
@@ -60,9 +58,7 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.9
     enforce_eager: bool = False
     seed: int = 42
-    reward: tuple[str, ...] = ()
-    agent: str | None = None
-    reward_limits: Limits = field(default_factory=Limits)
+    rewards: RewardSettings = field(default_factory=RewardSettings)
     patience: float | None = None
 
     @property
@@ -156,7 +152,7 @@ def started(settings: EngineSettings) -> Iterator[list]:
     """
     _check_window(settings)
     fewer = "ask for fewer with --num_engines or --tensor_parallel_size"
-    if settings.reward:
+    if settings.rewards.sources:
         announce_special_tokens(settings.model)
     with ray_with(settings.gpus, fewer, environment=QUIET):
         yield _start(settings)
@@ -192,10 +188,10 @@ def _start(settings: EngineSettings) -> list:
         enforce_eager=settings.enforce_eager or is_cpu_stack(),
         max_model_len=settings.max_len,
         gpu_memory_utilization=settings.gpu_memory_utilization,
-        agent_func_path=settings.agent,
-        remote_rm_url=list(settings.reward) or None,
+        agent_func_path=settings.rewards.agent,
+        remote_rm_url=list(settings.rewards.sources) or None,
     )
-    starting = [actor.limit_rewards.remote(settings.reward_limits) for actor in actors]
+    starting = [actor.limit_rewards.remote(settings.rewards) for actor in actors]
     try:
         while starting:
             done = _wait(starting, f"the engines of {settings.model}", settings.patience or LOAD_SECONDS)
@@ -285,7 +281,7 @@ def _sender(sampling: Sampling, settings: EngineSettings):
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,  # upstream discards partial outputs
         # only an agent, and the search for a stop text, read vLLM's text; all else takes token ids
-        detokenize=settings.agent is not None or bool(sampling.stop),
+        detokenize=settings.rewards.agent is not None or bool(sampling.stop),
     )
     tokenizer = TokenizerByReference(settings.model)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean, extract_answer, is_hopeless
 from openrlhf_ebpo.rewards.pool import shared_pool
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
 MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
 NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
@@ -71,14 +72,10 @@ READINGS = {
 }
 
 
-def packaged(reward: str | None, agent: str | None) -> str | None:
-    """Return the name in READINGS of what gives the rewards; None if it is not of this package.
-
-    reward: --reward.remote_url, agent: --train.agent_func_path, which wins; paths.
-    """
-    path = Path(agent or reward or "")
-    names = {"math.py": MATH}
-    return names.get(path.name) if path.parent == Path(__file__).parent else None
+def packaged(settings: RewardSettings) -> str | None:
+    """Return the name in READINGS of what gives the rewards; None if it is not of this package."""
+    path = Path("" if settings.agent else next(iter(settings.sources), ""))
+    return MATH if path == Path(__file__).with_name("math.py") else None
 
 
 def compared_in_pool(gold: str, answer: str) -> tuple[bool, str | None]:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 from openrlhf_ebpo.rewards.grading import clean
-from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.servers import post
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardFile
 from openrlhf_ebpo.seams import remote_code
 
@@ -146,23 +146,24 @@ def answer_of(label: object) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def opened(reward: Sequence[str], limits: Limits) -> AsyncIterator[Ask]:
+async def opened(settings: RewardSettings) -> AsyncIterator[Ask]:
     """Yield the function that asks a reward: a packaged one, a file in processes that can be killed, or servers,
     without retries.
 
     Raises:
         RewardError: the reward file cannot be imported, or its reward_func cannot be called.
     """
-    if not reward[0].endswith(".py"):
-        addresses = itertools.cycle(reward)
+    source = settings.sources[0]
+    if not source.endswith(".py"):
+        addresses = itertools.cycle(settings.sources)
 
         async def ask_server(query: str, prompt: str, label: object) -> float:
             body = {"query": [query], "prompts": [prompt], "labels": [label]}
             return number(await post(next(addresses), body))
 
         yield ask_server
-    elif Path(reward[0]).parent == PACKAGE:
-        function = importlib.import_module(f"openrlhf_ebpo.rewards.{Path(reward[0]).stem}").reward_func
+    elif Path(source).parent == PACKAGE:
+        function = importlib.import_module(f"openrlhf_ebpo.rewards.{Path(source).stem}").reward_func
 
         async def ask_here(query: str, prompt: str, label: object) -> float:
             try:
@@ -172,7 +173,7 @@ async def opened(reward: Sequence[str], limits: Limits) -> AsyncIterator[Ask]:
 
         yield ask_here
     else:
-        file = RewardFile(reward[0], limits, remote_code.hook())
+        file = RewardFile(settings, remote_code.hook())
 
         async def ask_file(query: str, prompt: str, label: object) -> float:
             return number(await file.ask([query], [prompt], [label]))
@@ -188,16 +189,16 @@ def number(returned) -> float:
     return float(check_reward(returned)["rewards"])
 
 
-async def examine(reward: Sequence[str], limits: Limits, rows: Sequence[Row], passes: float, end: str) -> Exam | None:
+async def examine(settings: RewardSettings, rows: Sequence[Row], passes: float, end: str) -> Exam | None:
     """Ask a reward for these rows, for up to SECONDS. None without rows: then its file is only imported.
 
     Raises:
         RewardError: as `opened`.
     """
-    async with opened(reward, limits) as ask:
+    async with opened(settings) as ask:
         if not rows:
             return None
-        exam = Exam(rows, ask, passes, end, frugal=not reward[0].endswith(".py"))
+        exam = Exam(rows, ask, passes, end, frugal=not settings.sources[0].endswith(".py"))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(exam.run(), SECONDS)
         return exam

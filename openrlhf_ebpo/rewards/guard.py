@@ -21,32 +21,42 @@ from pathlib import Path
 import torch
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.rewards.limits import TIMEOUT, Limits
 from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, describe, finite_number
 from openrlhf_ebpo.rewards.servers import RewardServers
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import RewardFile, RewardSource, RewardSourceError
 from openrlhf_ebpo.seams import remote_code
 
 logger = logging.getLogger(__name__)
+PACKAGE = Path(__file__).parent
 
 ERROR_KEY = "reward_error"  # in a rollout actor's response
 INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" if the reward is valid
 
-# Each response is computed in its own asyncio task, so this is one value per response.
+# One value per response, as each has its own asyncio task: upstream drops an error between reward and `execute`.
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
-_turn_seconds: ContextVar[float] = ContextVar("turn_seconds", default=TIMEOUT)
-_asked_at: dict[object, float] = {}  # rewards of this process that have not come back -> when they were asked for
 
 
-@contextlib.contextmanager
-def _outstanding() -> Iterator[None]:
-    """Count a reward while it is computed."""
-    call = object()
-    _asked_at[call] = time.monotonic()
-    try:
-        yield
-    finally:
-        del _asked_at[call]
+class Outstanding:
+    """Rewards of an executor (of agents: turns) that have not come back."""
+
+    def __init__(self):
+        self._began: dict[object, float] = {}
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a reward while it is computed."""
+        call = object()
+        self._began[call] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._began[call]
+
+    def count(self) -> tuple[int, float | None]:
+        """Return how many there are, and the seconds since the oldest was requested."""
+        oldest = min(self._began.values(), default=None)
+        return len(self._began), None if oldest is None else time.monotonic() - oldest
 
 
 class GuardedSingleTurnExecutor:
@@ -54,14 +64,15 @@ class GuardedSingleTurnExecutor:
     A user's reward file is neither imported nor called in this process.
 
     Attributes:
-        reward_limits: set before the first reward is asked for.
+        reward_settings: set before the first reward is requested.
     """
 
-    reward_limits = Limits()
+    reward_settings = RewardSettings()
 
     def __init__(self, remote_rm_url=None):
+        self.outstanding = Outstanding()
         endpoints = [remote_rm_url] if isinstance(remote_rm_url, str) else list(remote_rm_url or [])
-        is_users_file = bool(endpoints) and endpoints[0].endswith(".py") and not is_packaged(endpoints[0])
+        is_users_file = bool(endpoints) and endpoints[0].endswith(".py") and Path(endpoints[0]).parent != PACKAGE
         super().__init__(None if is_users_file else endpoints)
         if is_users_file:
             self.reward_endpoints, self.reward_func = endpoints, endpoints[0]  # upstream asks whether there is one
@@ -84,30 +95,22 @@ class GuardedSingleTurnExecutor:
     def _source(self) -> RewardSource | None:
         """None for packaged rewards, which limit themselves (pool.py), and without rewards."""
         if isinstance(self.reward_func, str):
-            return RewardFile(self.reward_func, self.reward_limits, remote_code.hook())
+            return RewardFile(self.reward_settings, remote_code.hook())
         if self.reward_endpoints and not self.reward_func:
-            return RewardServers(self.reward_endpoints, self.reward_limits.timeout)
+            return RewardServers(self.reward_endpoints, self.reward_settings.timeout)
         return None
 
     async def _fetch_rewards_via_func(self, *args):
-        return await _checked(
-            asyncio.gather(self._source.ask(*args)) if self._source else super()._fetch_rewards_via_func(*args)
-        )
+        source = self._source
+        try:
+            with self.outstanding.counted():
+                rewards = [await source.ask(*args)] if source else await super()._fetch_rewards_via_func(*args)
+            return [check_reward(reward) for reward in rewards]
+        except Exception as error:  # upstream logs it at INFO and drops it: keep its text
+            _failure.set(describe(error))
+            raise
 
     _fetch_rewards_via_http = _fetch_rewards_via_func  # servers are a source
-
-
-def is_packaged(path: str) -> bool:
-    return Path(path).parent == Path(__file__).parent
-
-
-async def _checked(rewards: Awaitable) -> list:
-    try:
-        with _outstanding():
-            return [check_reward(reward) for reward in await rewards]
-    except Exception as error:  # upstream logs it at INFO and drops it: keep its text
-        _failure.set(describe(error))
-        raise
 
 
 class GuardedMultiTurnExecutor:
@@ -115,17 +118,18 @@ class GuardedMultiTurnExecutor:
     response is what it was until then.
 
     Attributes:
-        reward_limits: its `timeout` is for one call of the agent's `reset` or `step`.
+        reward_settings: its `timeout` is for one call of the agent's `reset` or `step`.
     """
 
-    reward_limits = Limits()
+    reward_settings = RewardSettings()
 
     def __init__(self, agent_instance_cls):
-        super().__init__(type(agent_instance_cls.__name__, (GuardedTurns, agent_instance_cls), {}))
+        self.outstanding = Outstanding()
+        guarded = {"_guarding_executor": self}
+        super().__init__(type(agent_instance_cls.__name__, (GuardedTurns, agent_instance_cls), guarded))
 
     async def execute(self, *args, **kwargs):
         _failure.set(None)
-        _turn_seconds.set(self.reward_limits.timeout)
         response = await super().execute(*args, **kwargs)
         if error := _failure.get():
             return {**response, "reward": None, "scores": None, ERROR_KEY: error}
@@ -136,18 +140,19 @@ class GuardedTurns:
     """Mixin over an agent. After a failure it ends the conversation."""
 
     async def reset(self, states: dict, **kwargs):
-        return await _turn("reset", states, super().reset, states, **kwargs)
+        return await _turn(self._guarding_executor, "reset", states, super().reset, states, **kwargs)
 
     async def step(self, state_dict: dict, **kwargs):
         ended = {"rewards": torch.tensor(math.nan), "environment_feedback": "", "done": True}
-        return ended if _failure.get() else await _turn("step", ended, super().step, state_dict, **kwargs)
+        if _failure.get():
+            return ended
+        return await _turn(self._guarding_executor, "step", ended, super().step, state_dict, **kwargs)
 
 
-async def _turn(name: str, otherwise: dict, turn: Callable[..., Awaitable], *args, **kwargs) -> dict:
-    """Return what the agent's coroutine function returns; `otherwise` after a failure, and what took too long is
-    cancelled."""
-    seconds = _turn_seconds.get()
-    with _outstanding():
+async def _turn(executor, name: str, otherwise: dict, turn: Callable[..., Awaitable], *args, **kwargs) -> dict:
+    """Return the result of the agent's coroutine function; `otherwise` after a failure. Cancels what takes too long."""
+    seconds = executor.reward_settings.timeout
+    with executor.outstanding.counted():
         task = asyncio.ensure_future(_settle(turn, args, kwargs))
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
@@ -174,23 +179,18 @@ async def _settle(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) -> 
 
 
 class LimitedRolloutActor:
-    """Mixin over RolloutRayActor, whose arguments upstream fixes: the limits of rewards reach it afterwards."""
+    """Mixin over RolloutRayActor, whose arguments upstream fixes: the settings of rewards reach it afterwards."""
 
-    async def limit_rewards(self, limits: Limits) -> None:
+    async def limit_rewards(self, settings: RewardSettings) -> None:
         """Raises RewardError if the reward file cannot be imported."""
-        self.executor.reward_limits = limits
+        self.executor.reward_settings = settings
         if prepare := getattr(self.executor, "prepare_rewards", None):
             await prepare()
 
     def rewards_under_way(self) -> tuple[int, float | None]:
-        """Return how many rewards (of agents: turns) have not come back, and the seconds since the oldest was asked
-        for. An actor whose event loop is blocked does not answer: ask with a limit."""
-        oldest = min(list(_asked_at.values()), default=None)
-        return len(_asked_at), None if oldest is None else time.monotonic() - oldest
-
-
-def limits_of(reward) -> Limits:
-    return Limits(reward.timeout, reward.memory, reward.workers)
+        """Return `Outstanding.count`. An actor whose event loop is blocked does not answer: call with a timeout."""
+        outstanding = getattr(self.executor, "outstanding", None)  # an agent file may have an executor of another base
+        return outstanding.count() if outstanding else (0, None)
 
 
 class GuardedSamplesGenerator:
@@ -199,7 +199,9 @@ class GuardedSamplesGenerator:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._limited = [engine.limit_rewards.remote(limits_of(self.args.reward)) for engine in self.vllm_engines]
+        self._limited = [
+            engine.limit_rewards.remote(RewardSettings.from_args(self.args)) for engine in self.vllm_engines
+        ]
 
     def _generate_vllm(self, *args, **kwargs):
         import ray

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
-from openrlhf_ebpo.rewards.limits import default_workers
 from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
 
 logger = logging.getLogger(__name__)
@@ -48,11 +48,16 @@ class GraderError(ReportedError, RuntimeError):
     """The grading processes cannot be started."""
 
 
+def default_workers() -> int:
+    """Return the number of grading processes: several rollout actors share a node."""
+    return max(2, min(8, len(os.sched_getaffinity(0)) // 8))
+
+
 class Pool:
     """Processes that grade answers; every method may be called from many threads at once.
 
-    grader: the module that they grade with, such as grading.py: `warm_up(argument, …)`, `parse_gold(gold)`,
-    `grade(gold, answer, …)`. arguments: of its `warm_up`.
+    grader: the module that they grade with, such as grading.py: `parse_gold(gold)`, and `warm_up(argument, …)`, which
+    returns `grade(gold, answer, …)`. arguments: of its `warm_up`.
     """
 
     def __init__(
@@ -143,34 +148,32 @@ class Pool:
 
 
 def load(module: str, *arguments: str) -> Callable[..., dict]:
-    """Return a grader's `parse_gold`, and `grade` if there is an answer; called in a process of the pool."""
+    """Return a function that checks a gold answer, and grades if there is an answer; called in a process of the
+    pool."""
     grader = importlib.import_module(module)
-    grader.warm_up(*arguments)
+    grade = grader.warm_up(*arguments)
 
     def graded(gold: str, *answer) -> dict:
         try:
             grader.parse_gold(gold)
-            return {"grade": grader.grade(gold, *answer) if answer else None}
+            return {"grade": grade(gold, *answer) if answer else None}
         except GoldError as error:
             return {"gold_error": str(error)}
 
     return graded
 
 
-_lock = threading.Lock()
-_pools: dict[str, Pool] = {}
+# A process has one pool: OpenRLHF loads a reward function by its file and gives it texts alone, so none can be passed.
+_shared, _lock = functools.cache(Pool), threading.Lock()
 
 
-def shared_pool(grader: str = GRADER) -> Pool:
-    """Return this process's pool of a grader, whose processes start at the first question."""
-    with _lock:
-        if grader not in _pools:
-            _pools[grader] = Pool(grader=grader)
-        return _pools[grader]
+def shared_pool() -> Pool:
+    """Return this process's pool, whose processes start at the first answer."""
+    with _lock:  # `cache` may call twice
+        return _shared()
 
 
-def close_shared_pools() -> None:
-    """End this process's pools; the next question starts new ones."""
-    with _lock:
-        while _pools:
-            _pools.popitem()[1].close()
+def close_shared_pool() -> None:
+    """End the processes of this process's pool; the next answer starts new ones."""
+    shared_pool().close()
+    _shared.cache_clear()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 import wrapt
 
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.rewards.limits import Limits, default_calls
 from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
 from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, plain
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
 MIN_FAILED = 16  # in a row, before a source is given up
 GROW_SECONDS = 1.0  # calls that wait so long get another process
@@ -83,22 +84,28 @@ class RewardSource:
             self.failure = f"{self._describe(seconds)}; the last: {error}"
 
 
+def default_calls() -> int:
+    """Return how many calls of a reward function run at a time: as many as in asyncio.to_thread, through which upstream
+    calls."""
+    return min(32, len(os.sched_getaffinity(0)) + 4)
+
+
 class RewardFile(RewardSource):
-    """The reward_func of a .py file.
+    """The reward_func of a .py file, the first of the sources.
 
     hook: what is called in a process first, by name.
     """
 
-    def __init__(self, path: str, limits: Limits, hook: str):
-        most = limits.workers or default_calls()
+    def __init__(self, settings: RewardSettings, hook: str):
+        most = settings.workers or default_calls()
         waiting = max(most, default_calls())  # calls that are made, or wait for a process
-        super().__init__(waiting, max(MIN_FAILED, 4 * most), limits.timeout)
-        self._path = path
+        super().__init__(waiting, max(MIN_FAILED, 4 * most), settings.timeout)
+        self._path = settings.sources[0]
         self._processes = Processes(
             f"{__name__}:load",
-            (path, hook, sys.path),
+            (self._path, hook, sys.path),
             most=most,
-            memory_mb=limits.memory_mb,
+            memory_mb=settings.memory_mb,
             grow_seconds=GROW_SECONDS,
             flags=("--reward.timeout", "--reward.memory"),
         )

@@ -17,6 +17,7 @@ from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import CheckpointError, Search
 from openrlhf_ebpo.run.run_log import read_run
+from openrlhf_ebpo.run.settings import RunSettings
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
 OPTIMIZER = re.compile(r"(actor|critic)\.(adam\.(lr|betas|eps|weight_decay)|muon\.(lr|momentum))")
@@ -35,13 +36,14 @@ class Change(NamedTuple):
     applies: str
 
 
-def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[dict, list[str]]:
+def resume(args: SimpleNamespace, settings: RunSettings, found: Search | None) -> tuple[dict, list[str]]:
     """Compare a resumed command with the run. Where the checkpoint's setting applies it is set in `args`, in place:
     run.json and the next manifest say what is trained with.
 
     Args:
+        args: upstream's, nested.
+        settings: with `force` the run in the run directory is moved aside, and none of its settings count.
         found: the checkpoint; None if the command begins a run.
-        force: the run that is in the run directory is moved aside, and none of its settings count.
 
     Returns:
         The checkpoint and the changes, for run.json; and lines for the person who resumes.
@@ -52,24 +54,24 @@ def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[di
     if found is None:
         return {}, []
     if found.tag is None:
-        return {}, [f"no checkpoint is complete in {args.ckpt.path}: training begins at step 0"]
-    was = {} if force else (read_run(args.logger.run_dir) or {}).get("args", {})
+        return {}, [f"no checkpoint is complete in {settings.ckpt_path}: training begins at step 0"]
+    was = {} if settings.force else (read_run(settings.run_dir) or {}).get("args", {})
     saved = manifest.read(found.folders[0] / found.tag).settings
     differ = find_changes(was, saved, redacted(args))
-    check_seed(differ, args)
+    if args.data.prompt_probs:
+        check_seed(differ)
     for each in differ:
         if each.applies == CHECKPOINT:
             *section, name = each.setting.split(".")
             setattr(functools.reduce(getattr, section, args), name, each.was)
-    lines = [*found.warnings(), f"resuming from {found.tag} of {args.ckpt.path}", *format_table(differ)]
+    lines = [*found.warnings(), f"resuming from {found.tag} of {settings.ckpt_path}", *format_table(differ)]
     changed = {each.setting: {"was": each.was, "now": each.now, "applies": each.applies} for each in differ}
     return {"checkpoint": found.tag, "changed": changed}, lines
 
 
-def check_seed(differ: Iterable[Change], args: SimpleNamespace) -> None:
+def check_seed(differ: Iterable[Change]) -> None:
     """Raises CheckpointError if another --train.seed would draw other rows of several data sets."""
-    seed = next((each for each in differ if each.setting == "train.seed"), None)
-    if seed and args.data.prompt_probs:
+    if seed := next((each for each in differ if each.setting == "train.seed"), None):
         raise CheckpointError(
             f"--train.seed was {seed.was} and is now {seed.now}: with --data.prompt_probs the seed draws the "
             f"prompts, and "

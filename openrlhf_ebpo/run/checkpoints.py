@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.files import read_json_lines, write_text
 from openrlhf_ebpo.run.manifest import TAG, damage, step_of
-from openrlhf_ebpo.run.resume import EXPORT, CheckpointError, tags_of
+from openrlhf_ebpo.run.resume import EXPORT, CheckpointError, Search, groups, newest_complete, tags_of
 from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run
+from openrlhf_ebpo.run.settings import RunSettings
 
 LIST = "checkpoints.jsonl"
 KINDS = ("checkpoint", "model")
@@ -88,6 +89,23 @@ def next_to_run(run_dir: Path, recorded: str) -> Path:
         return Path(recorded)
     moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before)))
     return moved if moved.is_dir() else Path(recorded)
+
+
+def checkpoint_to_resume(settings: RunSettings, contents: bool = False) -> Search:
+    """Search the checkpoint that a resume begins with; without a tag if none was ever complete.
+
+    Args:
+        contents: compare checksums too, which reads all of it.
+
+    Raises:
+        CheckpointError: as `Search.check`, and if the run in the run directory has lost its checkpoints.
+    """
+    folders = groups(settings.ckpt_path, settings.estimator)
+    found = newest_complete(folders, settings.load_step, contents)
+    found.check()
+    if found.tag is None and not settings.force:
+        check_none_lost(settings.run_dir, folders[0])
+    return found
 
 
 def check_none_lost(run_dir: Path, folder: Path) -> None:

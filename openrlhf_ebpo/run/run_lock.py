@@ -21,12 +21,13 @@ import psutil
 from openrlhf_ebpo.files import try_lock
 from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
+from openrlhf_ebpo.run.settings import RunSettings
 
 BEAT_SECONDS = 5.0
 ENDING_SECONDS = 30.0
 
 
-def claim(run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> list[IO]:
+def claim(settings: RunSettings, **run) -> list[IO]:
     """Claim the run directory as `open_run` does (`run` is what it takes), and the checkpoints.
 
     Returns:
@@ -35,7 +36,8 @@ def claim(run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> list[IO]:
     Raises:
         RunDirectoryError: another training is at work there, or `open_run` refuses.
     """
-    if force and run["resume"] and ckpt_path.resolve().is_relative_to(run_dir.resolve()):
+    run_dir, ckpt_path, force = settings.run_dir, settings.ckpt_path, settings.force
+    if force and settings.resume and ckpt_path.resolve().is_relative_to(run_dir.resolve()):
         raise RunDirectoryError(
             f"--force would move --logger.run_dir {run_dir} aside with the checkpoints in it ({ckpt_path}), from which "
             "--ckpt.load_enable resumes: leave --force out, or name another --logger.run_dir"
@@ -45,10 +47,10 @@ def claim(run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> list[IO]:
             move_aside(run_dir)
     check_free(ckpt_path)
     locks = [hold(run_dir)]
-    open_run(run_dir, **run)
+    open_run(settings, **run)
     if ckpt_path.resolve() != run_dir.resolve():  # not sooner: it may lie in the run directory, which must be empty
         locks.append(hold(ckpt_path))
-    if force and not run["resume"]:
+    if force and not settings.resume:
         for group in resume.groups(ckpt_path, "gae"):  # whichever the other run had
             if group.is_dir():
                 print(f"moved the checkpoints of another run to {move_aside(group)}", flush=True)

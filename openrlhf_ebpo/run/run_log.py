@@ -32,6 +32,7 @@ from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import TEMPORARY, overwrite_json, read_json_lines, write_json
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.settings import RunSettings
 
 SCHEMA = 1
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -49,12 +50,10 @@ class RunDirectoryError(ReportedError, ValueError):
 
 
 def open_run(
-    run_dir: Path,
+    settings: RunSettings,
     *,
-    name: str,
     argv: list[str],
     args: dict,
-    resume: bool,
     metrics: Sequence[dict] = (),
     seams: Sequence[str] | None = None,
     resumed: Mapping = MappingProxyType({}),
@@ -63,7 +62,6 @@ def open_run(
 
     Args:
         args: the resolved arguments, nested, already redacted.
-        resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
         metrics: entries for metrics of the run's own code (see custom_metrics), already redacted; a resumed run without
             any keeps those it has.
         seams: what is replaced in OpenRLHF while it runs.
@@ -72,11 +70,11 @@ def open_run(
     Raises:
         RunDirectoryError: another run is there, the path is not a directory, or its disk is full.
     """
-    found = check_run_dir(run_dir, argv, args, resume, force=False)
+    run_dir, found = settings.run_dir, check_run_dir(settings, argv, args)
     now = timestamp()
     run = {
         "schema": SCHEMA,
-        "name": name,
+        "name": settings.name,
         "status": "running",
         "argv": argv,
         "args": args,
@@ -102,12 +100,16 @@ def open_run(
     return run
 
 
-def check_run_dir(run_dir: Path, argv: list[str], args: dict, resume: bool, force: bool) -> dict | None:
-    """The run that this command continues, None if it begins a new one.
+def check_run_dir(settings: RunSettings, argv: list[str], args: dict, force: bool = False) -> dict | None:
+    """Return the run that this command continues, None if it begins a new one.
+
+    Args:
+        force: the run that is there will be moved aside.
 
     Raises:
         RunDirectoryError: as `open_run`.
     """
+    run_dir = settings.run_dir
     if run_dir.exists() and not run_dir.is_dir():
         raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
     if (
@@ -122,26 +124,28 @@ def check_run_dir(run_dir: Path, argv: list[str], args: dict, resume: bool, forc
         return None
     found = read_run(run_dir)
     if found is not None:
-        _check_own(run_dir, found, argv, args, resume)
+        _check_own(settings, found, argv, args)
     return found
 
 
-def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: bool) -> None:
-    described = f"{run_dir} holds run {found.get('name')!r} ({found.get('status')}, started {found.get('started')})"
+def _check_own(settings: RunSettings, found: dict, argv: list[str], args: dict) -> None:
+    described = (
+        f"{settings.run_dir} holds run {found.get('name')!r} ({found.get('status')}, started {found.get('started')})"
+    )
     ways = "choose another --logger.run_dir, or move it aside with --force"
     if found.get("schema") != SCHEMA:
         raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
-    if not resume:
+    if not settings.resume:
         raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
-    settings = found.get("args", {})
-    same = found.get("argv") == argv or _comparable(settings) == _comparable(args)
-    if found.get("status") == "complete" and same and not dig(args, "ckpt", "load_step"):
+    before = found.get("args", {})
+    same = found.get("argv") == argv or _comparable(before) == _comparable(args)
+    if found.get("status") == "complete" and same and not settings.load_step:
         raise RunDirectoryError(
             f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to "
             f"continue, {ways}."
         )
     for flag in ("ckpt.path", "actor.model_name_or_path", "algo.advantage.estimator"):
-        was, now = dig(settings, *flag.split(".")), dig(args, *flag.split("."))
+        was, now = dig(before, *flag.split(".")), dig(args, *flag.split("."))
         if was != now:
             raise RunDirectoryError(f"{described}, a foreign run: its --{flag} is {was}, yours {now}; {ways}.")
 

@@ -145,12 +145,12 @@ def plain(value):
     return number if math.isfinite(number) else None
 
 
-def size_notice(args) -> str:
-    """Say how much disk the rollouts take, from upstream's nested `args`; texts that compress badly take more."""
-    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    tokens = args.rollout.max_new_tokens or args.data.max_len
+def size_notice(responses: int, tokens: int, every: int) -> str:
+    """Say how much disk the rollouts take; texts that compress badly take more.
+
+    responses: of a step, each of up to so many tokens. every: how many steps there are to a logged one.
+    """
     step = responses * (RESPONSE_BYTES + TOKEN_BYTES * tokens) / 1e6
-    every = args.logger.rollouts_every
     return (
         f"rollouts: up to about {step:,.2f} MB a logged step, {step * 1000 / every:,.0f} MB in 1,000 steps "
         f"(--logger.rollouts_every {every})"

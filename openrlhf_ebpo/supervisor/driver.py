@@ -20,6 +20,7 @@ from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import heartbeat, run_lock
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, close_run, open_run, read_run
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.driver_exit import end_session, join_names
 
@@ -89,23 +90,24 @@ class Supervisor:
         self.run_dir: Path | None = None
         self.cause: str | None = None
 
-    def claim(self, run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> None:
+    def claim(self, settings: RunSettings, **run) -> None:
         """Claim the run directory and the checkpoints for this training, and share them with the supervisor.
 
         Raises:
             RunDirectoryError: as `run_lock.claim`.
         """
+        run_dir = settings.run_dir
         if self.restarted:
             self.locks = []
-            open_run(run_dir, **run)
+            open_run(settings, **run)
         else:
             end_leftovers(run_dir)
-            self.locks = run_lock.claim(run_dir, ckpt_path, force=force, **run)
+            self.locks = run_lock.claim(settings, **run)
         self.run_dir = run_dir
         (run_dir / heartbeat.FILE).unlink(missing_ok=True)
         if not self.restarted:  # a request to end outlives a restart
             (run_dir / heartbeat.END_FILE).unlink(missing_ok=True)
-        paths = {"run_dir": str(run_dir), "ckpt_path": str(ckpt_path)}
+        paths = {"run_dir": str(run_dir), "ckpt_path": str(settings.ckpt_path)}
         try:
             self.channel.send({"claim": {**paths, "args": run["args"], "locks": len(self.locks)}})
             for lock in self.locks:

@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards.answers import READINGS, packaged
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
 FLAG, BEST = "--eval.metrics", "--ckpt.best_metric_key"
 NAME = re.compile(r"(pass|maj)@([1-9]\d{0,5})", re.ASCII)
@@ -89,10 +91,7 @@ def check_flags(values: dict) -> None:
 
 
 def _metric_problems(asked: Iterable[EvalMetric], values: dict) -> list[str]:
-    n, reads = (
-        values["eval.n_samples_per_prompt"],
-        packaged(values["reward.remote_url"], values["train.agent_func_path"]),
-    )
+    n, reads = values["eval.n_samples_per_prompt"], packaged(RewardSettings.from_args(nested(values)))
     problems = [
         f"{FLAG} {each}: needs {each.k} responses to a prompt, and --eval.n_samples_per_prompt is {n}"
         for each in asked

@@ -20,7 +20,8 @@ import numpy as np
 
 from openrlhf_ebpo.rewards.answers import READINGS, Reading, packaged
 from openrlhf_ebpo.rewards.guard import INFO_KEY
-from openrlhf_ebpo.rewards.limits import default_workers
+from openrlhf_ebpo.rewards.pool import default_workers
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.special_tokens import without_end
 from openrlhf_ebpo.run.votes import best_at_k, classes, majority_at_k
 from openrlhf_ebpo.training.eval_metrics import EvalMetric, parse
@@ -87,7 +88,7 @@ def answered(data, samples: Sequence, n: int, args) -> list[Answered]:
     places = {prompt: i for i, prompt in reversed(list(enumerate(data.prompts)))}
     groups = [samples[i : i + n] for i in range(0, len(samples), n)]
     groups.sort(key=lambda group: places.get(group[0].prompts[0], len(places)))
-    reading = READINGS.get(packaged((args.reward.remote_url or [None])[0], args.train.agent_func_path))
+    reading = READINGS.get(packaged(RewardSettings.from_args(args)))
     settings = args.algo.advantage.ebpo
     passes = settings.pass_reward - 1e-6 * (settings.pass_reward - settings.fail_reward)  # rewards are float32
     texts = [_texts(group, data.tokenizer) for group in groups]

@@ -28,6 +28,9 @@ def of_two_ranks(tmp_path_factory) -> list[dict]:
     return outcomes_of(Path(__file__).with_name("health_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 
+REWARD = {"reward.remote_url": None, "reward.timeout": 60.0, "reward.memory": 512, "reward.workers": None}
+
+
 @pytest.fixture
 def sections():
     """Builds upstream's nested arguments from flat names."""
@@ -50,6 +53,7 @@ def prompt_args(sections):
             "data.apply_chat_template": False,
             "train.seed": 3,
             "train.agent_func_path": None,
+            **REWARD,
             "train.batch_size": batch * group,
             "train.dynamic_batch_enable": False,
             "rollout.batch_size": batch,

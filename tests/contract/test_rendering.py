@@ -8,7 +8,7 @@ from tiny_tokenizers import CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import TokenizerByReference, prompt_lengths, render, token_ids, tokenizer_of
-from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 TEXTS = [{"id": "a", "prompt": "1+1=", "label": "2"}]
@@ -128,6 +128,8 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "reward.timeout": 7.5,
             "reward.memory": 100,
             "reward.workers": None,
+            "reward.remote_url": None,
+            "train.agent_func_path": None,
         }
     )
     engines = [Engine(), Engine()]
@@ -135,7 +137,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
     generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), [], None, whole, engines)
     generator._dispatch_prompts_to_vllm(["1+1=", "2+2="], ["2", "4"])
     assert [[request["prompt"] for request in engine.sent] for engine in engines] == [["1+1="], ["2+2="]]
-    assert [engine.limits for engine in engines] == [[Limits(7.5, 100, None)]] * 2
+    assert [engine.limits for engine in engines] == [[RewardSettings(timeout=7.5, memory_mb=100)]] * 2
     sent = pickle.dumps(engines[0].sent[0]["hf_tokenizer"])
     assert len(sent) < 1000 < len(pickle.dumps(whole))
     arrived = pickle.loads(sent)

@@ -9,8 +9,8 @@ import pytest
 from patience import seconds
 
 from openrlhf_ebpo.rewards.guard import ERROR_KEY, INFO_KEY, LimitedRolloutActor, RewardError
-from openrlhf_ebpo.rewards.limits import Limits, default_calls
-from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardSourceError
+from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardSourceError, default_calls
 
 REWARD_FILE = """
 import sys, time
@@ -71,15 +71,16 @@ def responses(tmp_path):
 
 
 def run_all(executor, labels, seconds: float = 60.0, beside=None, **limits) -> list[dict]:
-    """`beside`: a coroutine function that runs meanwhile."""
+    """`beside`: a coroutine function of the executor that runs meanwhile."""
 
     async def execute(label: str) -> dict:
         params = SimpleNamespace(max_tokens=4, logprobs=None)
         return await executor.execute(f"q {label}", label, params, 32, Tokenizer(), Engine())
 
     async def gather():
-        await LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), Limits(seconds, **limits))
-        other = asyncio.ensure_future(beside()) if beside else None
+        settings = RewardSettings(tuple(getattr(executor, "reward_endpoints", ())), timeout=seconds, **limits)
+        await LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), settings)
+        other = asyncio.ensure_future(beside(executor)) if beside else None
         found = await asyncio.gather(*map(execute, labels))
         await (other or asyncio.sleep(0))
         return found
@@ -156,9 +157,10 @@ def test_an_actor_says_how_many_rewards_have_not_come_back_and_since_when(respon
     """Asked while they run: two hang, and one waits for nothing."""
     seen = []
 
-    async def watch():
+    async def watch(executor):
         while not any(count for count, _ in seen) or seen[-1][0]:
-            seen.append(LimitedRolloutActor.rewards_under_way(None))
+            actor = SimpleNamespace(executor=executor)
+            seen.append(LimitedRolloutActor.rewards_under_way(actor))
             await asyncio.sleep(0.05)
 
     responses("hangs", "good", "hangs", seconds=seconds(1.0), beside=watch)

@@ -27,13 +27,10 @@ def sections():
 @pytest.fixture(scope="session")
 def grader():
     """The shared pool that grades answers, with a short limit."""
-    yield from shared_for_all_tests("openrlhf_ebpo.rewards.grading", seconds=1)
-
-
-def shared_for_all_tests(module, **limits):
     from openrlhf_ebpo.rewards import pool as pool_module
 
-    pool = pool_module._pools[module] = pool_module.Pool(workers=2, grader=module, **limits)
+    original, pool = pool_module._shared, pool_module.Pool(workers=2, seconds=1)
+    pool_module._shared = lambda: pool
     yield pool
     pool.close()
-    del pool_module._pools[module]
+    pool_module._shared = original

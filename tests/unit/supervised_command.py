@@ -11,6 +11,7 @@ from pathlib import Path
 from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heart, end_requested_by
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor.driver import under_supervision
 
 (mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])
@@ -48,7 +49,7 @@ def main() -> None:
         (folder / "busy").touch()
         supervisor.end("failed", "ClusterError: Ray did not start", False)
         raise ReportedError("Ray did not start")
-    claim = {"name": "r", "argv": [], "args": ARGS, "resume": True, "force": False}
+    settings = RunSettings(folder / "run", folder / "ckpt", name="r", resume=True)
     if orphan:
         leave()
     if mode == "outlived":
@@ -58,7 +59,7 @@ def main() -> None:
         gcs_server = folder / "gcs_server"
         shutil.copy(shutil.which("sleep"), gcs_server)
         subprocess.Popen([gcs_server, "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    supervisor.claim(folder / "run", folder / "ckpt", **claim)
+    supervisor.claim(settings, argv=[], args=ARGS)
     try:
         heart = Heart(folder / "run")
         heart.beat(*((STARTING,) if mode == "starts" else (GENERATING, "5 responses unfinished")), step=3)

@@ -14,6 +14,7 @@ from openrlhf_ebpo.hub import data_card
 from openrlhf_ebpo.run import custom_metrics as own
 from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, Shown, find, metrics_for
 from openrlhf_ebpo.run.run_log import open_run, read_metrics, read_run
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.space import metric_panels
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import dynamics
@@ -196,7 +197,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_words(tmp_path, content, said)
 
 def test_a_run_that_goes_on_without_the_file_keeps_what_it_says(tmp_path):
     def claim(metrics, resume):
-        open_run(tmp_path, name="r", argv=[], args=ARGS, resume=resume, metrics=metrics)
+        open_run(RunSettings(tmp_path, tmp_path / "ckpt", resume=resume), argv=[], args=ARGS, metrics=metrics)
         return read_run(tmp_path)["metrics"]
 
     first, second = ([{"name": f"own/{i}", "title": "X"}] for i in (1, 2))

@@ -1,6 +1,7 @@
 """Which settings have changed when a run is resumed, and which of the two applies."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.changed_settings import find_changes, format_table, optimizer_settings, resume
 from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
+from openrlhf_ebpo.run.settings import RunSettings
 
 WAS = {
     "data": {"prompt_probs": None},
@@ -83,13 +85,17 @@ def command(tmp_path):
     return args
 
 
+def run_settings(args, force=False):
+    return RunSettings(Path(args.logger.run_dir), Path(args.ckpt.path), resume=True, force=force)
+
+
 def newest(args):
     return newest_complete(groups(args.ckpt.path, "ebpo"))
 
 
 def test_what_the_checkpoint_keeps_becomes_the_setting(command):
     args = command()
-    row, lines = resume(args, newest(args), force=False)
+    row, lines = resume(args, run_settings(args), newest(args))
     assert args.actor.adam.lr == 1e-6 and args.actor.max_norm == 2.0
     assert row["checkpoint"] == "global_step4" and set(row["changed"]) == {
         "actor.adam.lr",
@@ -104,20 +110,20 @@ def test_another_seed_is_refused_where_it_draws_other_prompts(command):
     args = command()
     args.data.prompt_probs = "0.5,0.5"
     with pytest.raises(CheckpointError, match=r"--train.seed was 1 and is now 2: with --data.prompt_probs"):
-        resume(args, newest(args), force=False)
+        resume(args, run_settings(args), newest(args))
     args.train.seed = 1
-    resume(args, newest(args), force=False)
+    resume(args, run_settings(args), newest(args))
 
 
 def test_a_run_that_is_moved_aside_leaves_the_checkpoints_settings(command):
     args = command()
-    row, _ = resume(args, newest(args), force=True)
+    row, _ = resume(args, run_settings(args, force=True), newest(args))
     assert set(row["changed"]) == {"actor.adam.lr"} and args.actor.adam.lr == 1e-6
 
 
 def test_nothing_to_go_on_from_is_no_change(command, tmp_path):
     args = command()
     args.ckpt.path = str(tmp_path / "none")
-    row, lines = resume(args, newest(args), force=False)
+    row, lines = resume(args, run_settings(args), newest(args))
     assert row == {} and lines == [f"no checkpoint is complete in {args.ckpt.path}: training begins at step 0"]
-    assert resume(args, None, force=False) == ({}, [])
+    assert resume(args, run_settings(args), None) == ({}, [])

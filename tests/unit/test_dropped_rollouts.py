@@ -2,7 +2,6 @@
 resumed."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from replay_runs import drop_before, train
@@ -85,7 +84,5 @@ def test_a_damaged_record_is_named(tmp_path, text):
 
 
 def test_the_dry_run_says_what_the_rollouts_will_take():
-    rollout = SimpleNamespace(batch_size=32, n_samples_per_prompt=8, max_new_tokens=4060)
-    args = SimpleNamespace(rollout=rollout, logger=SimpleNamespace(rollouts_every=10))
     said = "up to about 1.60 MB a logged step, 160 MB in 1,000 steps (--logger.rollouts_every 10)"
-    assert said in run_writer.size_notice(args)
+    assert said in run_writer.size_notice(responses=32 * 8, tokens=4060, every=10)

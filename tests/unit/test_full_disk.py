@@ -7,6 +7,7 @@ import pytest
 
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run.run_log import RunDirectoryError, close_run, open_run, read_run
+from openrlhf_ebpo.run.settings import RunSettings
 
 
 @pytest.fixture
@@ -29,11 +30,10 @@ def test_a_start_on_a_full_disk_names_it_and_says_what_to_do(disk):
     folder, fill = disk
     fill()
     args = {"actor": {"model_name_or_path": "m"}, "data": {"prompt_dataset": "d"}, "train": {"seed": 7}}
-    run = {"name": "r", "argv": [], "args": args, "resume": False}
     with pytest.raises(
         RunDirectoryError, match=r"the disk of .*/run is full .*run\.json.*: make room on it, or name"
     ) as full:
-        open_run(folder / "run", **run)
+        open_run(RunSettings(folder / "run", folder / "ckpt"), argv=[], args=args)
     assert str(folder / "run") in str(full.value)
 
 

@@ -200,10 +200,10 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     rows = prompt_sets.read_rows(values.data.prompt_dataset, "train", values, 2)
     assert [each.text for each in prompt_sets.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     settings = train_sample.engine_settings(values)
-    assert (settings.model, settings.max_len, settings.reward, settings.seed) == (model, 40, ("r.py",), 7)
-    assert settings.reward_limits.timeout == 60 and settings.patience == train_sample.MAX_WAIT_SECONDS
+    assert (settings.model, settings.max_len, settings.rewards.sources, settings.seed) == (model, 40, ("r.py",), 7)
+    assert settings.rewards.timeout == 60 and settings.patience == train_sample.MAX_WAIT_SECONDS
     values.reward.remote_url = None
-    assert train_sample.engine_settings(values).reward == ()
+    assert train_sample.engine_settings(values).rewards.sources == ()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from openrlhf_ebpo.run.resume import (
     newest_complete,
     set_later_aside,
 )
+from openrlhf_ebpo.run.settings import RunSettings
 
 MODEL = "mp_rank_00_model_states.pt"
 
@@ -274,18 +275,15 @@ def test_a_run_that_begins_leaves_another_runs_checkpoints_alone(tmp_path):
 
 
 def test_an_average_of_weights_that_is_not_saved_is_not_resumed(tmp_path):
-    values = {"ckpt.path": tmp_path, "ckpt.load_enable": True, "ckpt.load_step": None, "train.enable_ema": True}
-    values |= {"force": True, "algo.advantage.estimator": "ebpo"}
-    check_checkpoints(values)  # nothing is there yet
+    settings = RunSettings(tmp_path / "run", tmp_path, resume=True, force=True)
+    check_checkpoints(settings, averages=True)  # nothing is there yet
     save(tmp_path / "_actor", "global_step9")
     with pytest.raises(UsageError, match=r"--train\.enable_ema: OpenRLHF does not save"):
-        check_checkpoints(values)
+        check_checkpoints(settings, averages=True)
 
 
-@pytest.mark.parametrize("disable_ds", [True, False])
-def test_a_new_run_is_refused_where_others_checkpoints_are_though_it_saves_none(tmp_path, disable_ds):
+def test_a_new_run_is_refused_where_others_checkpoints_are(tmp_path):
     """A resume after its failure would load theirs."""
     save(tmp_path / "_actor", "global_step9")
-    ckpt = {"ckpt.path": tmp_path, "ckpt.load_enable": False, "ckpt.disable_ds": disable_ds}
     with pytest.raises(CheckpointError, match="holds checkpoints of another run"):
-        check_checkpoints({**ckpt, "force": False, "algo.advantage.estimator": "ebpo"})
+        check_checkpoints(RunSettings(tmp_path / "run", tmp_path), averages=False)

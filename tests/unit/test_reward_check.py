@@ -14,8 +14,8 @@ from openrlhf_ebpo.checks.reward_check import MATH, report
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import exam
 from openrlhf_ebpo.rewards.exam import SERVER_CALLS, Row, answer_of, examine, forms
-from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.rewards.reward_values import RewardError
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
 BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
 ALL_PAID = "reward: 20 of 20 labels earn 1 as their own answer, 0 of 20 wrong ones do, an empty response earns 0"
@@ -26,7 +26,8 @@ def rows(*values, prompt="What is it? "):
 
 
 def lines(reward, asked, end="", timeout=20.0) -> list[str]:
-    found = asyncio.run(examine([str(reward)], Limits(timeout, 512, 4), asked, 1.0, end))
+    settings = RewardSettings((str(reward),), None, timeout, 512, 4)
+    found = asyncio.run(examine(settings, asked, 1.0, end))
     return report(found, "--reward.remote_url R", "label", str(reward) == MATH)
 
 

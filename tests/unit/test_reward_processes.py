@@ -14,9 +14,9 @@ import uvloop
 from patience import seconds, wait_until_gone
 
 from openrlhf_ebpo.rewards import sources
-from openrlhf_ebpo.rewards.limits import Limits, default_calls
 from openrlhf_ebpo.rewards.reward_values import RewardError
-from openrlhf_ebpo.rewards.sources import RewardFile
+from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.sources import RewardFile, default_calls
 
 LIMIT = seconds(1.0)
 HOOK = "openrlhf_ebpo.seams.install.install"
@@ -92,7 +92,7 @@ def ask(tmp_path):
                 return str(error)
 
         async def gather():
-            calls = RewardFile(str(tmp_path / "reward.py"), Limits(timeout, memory_mb, workers), HOOK)
+            calls = RewardFile(RewardSettings((str(tmp_path / "reward.py"),), None, timeout, memory_mb, workers), HOOK)
             await calls.prepare()
             found = await asyncio.gather(*(one(calls, label) for label in labels))
             return found + await asyncio.gather(*(one(calls, label) for label in then))
@@ -136,7 +136,7 @@ def test_a_process_that_somebody_kills_costs_no_reward(tmp_path, which):
     (tmp_path / "reward.py").write_text(REWARD)
 
     async def run() -> list[dict]:
-        calls = RewardFile(str(tmp_path / "reward.py"), Limits(60, 512, 1), HOOK)
+        calls = RewardFile(RewardSettings((str(tmp_path / "reward.py"),), None, 60, 512, 1), HOOK)
         await calls.prepare()
         made = [asyncio.ensure_future(calls.ask(["q"], ["q"], ["slow"])) for _ in range(3)]
         await asyncio.sleep(0.1)
@@ -204,10 +204,10 @@ def test_what_a_function_leaves_behind_ends_with_its_process(ask, tmp_path, kind
 PARENT = """
 import asyncio, json, psutil, sys
 from pathlib import Path
-from openrlhf_ebpo.rewards.sources import RewardFile
-from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.sources import RewardFile, default_calls
+from openrlhf_ebpo.rewards.settings import RewardSettings
 async def main():
-    calls = RewardFile(sys.argv[1], Limits(60, 512, 2), "openrlhf_ebpo.seams.install.install")
+    calls = RewardFile(RewardSettings((sys.argv[1],), None, 60, 512, 2), "openrlhf_ebpo.seams.install.install")
     asyncio.ensure_future(calls.ask(["q"], ["q"], ["leaves"]))
     while not (Path(sys.argv[1]).parent / "spawned").exists():
         await asyncio.sleep(0.1)
@@ -259,7 +259,7 @@ def test_nothing_outlives_a_killed_rollout_actor_not_even_in_the_middle_of_a_cal
 def test_a_file_that_cannot_be_imported_is_named_at_once(tmp_path, source, shown):
     (tmp_path / "reward.py").write_text(source)
     with pytest.raises(RewardError) as error:
-        asyncio.run(RewardFile(str(tmp_path / "reward.py"), Limits(), HOOK).prepare())
+        asyncio.run(RewardFile(RewardSettings((str(tmp_path / "reward.py"),)), HOOK).prepare())
     assert shown in str(error.value)
 
 
@@ -271,7 +271,7 @@ def test_a_model_on_the_gpu_is_loaded_once(tmp_path):
     )
 
     async def gather():
-        calls = RewardFile(str(tmp_path / "reward.py"), Limits(60, 512, 2), HOOK)
+        calls = RewardFile(RewardSettings((str(tmp_path / "reward.py"),), None, 60, 512, 2), HOOK)
         return await asyncio.gather(*(calls.ask(["q"], ["q"], ["l"]) for _ in range(30)))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -14,6 +14,7 @@ import pytest
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_lock import check_free, held, is_alive
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
+from openrlhf_ebpo.run.settings import RunSettings
 
 HOLD = """
 import os, sys, time
@@ -56,7 +57,8 @@ def another_process(folder):
 
 @contextlib.contextmanager
 def claim(run_dir, ckpt, force=False, resume=True):
-    locks = run_lock.claim(run_dir, ckpt, name="r", argv=["--x"], args=ARGS, resume=resume, force=force)
+    settings = RunSettings(run_dir, ckpt, name="r", resume=resume, force=force)
+    locks = run_lock.claim(settings, argv=["--x"], args=ARGS)
     try:
         yield locks
     finally:

@@ -23,6 +23,7 @@ from openrlhf_ebpo.run.run_log import (
     rollouts_path,
 )
 from openrlhf_ebpo.run.run_writer import RunLog, plain, roll_back
+from openrlhf_ebpo.run.settings import RunSettings
 
 ARGS = {
     "actor": {"model_name_or_path": "m"},
@@ -36,7 +37,10 @@ ARGS = {
 
 def claim(run_dir, resume=False, args=ARGS, argv=("--x",)):
     seams = ["upstream.Name: OurName"]
-    return open_run(run_dir, name="r", argv=list(argv), args=args, resume=resume, seams=seams)
+    settings = RunSettings(
+        run_dir, run_dir.parent / "ckpt", name="r", resume=resume, load_step=args.get("ckpt", {}).get("load_step")
+    )
+    return open_run(settings, argv=list(argv), args=args, seams=seams)
 
 
 def everything(directory) -> dict[str, str]:
@@ -108,13 +112,13 @@ def test_a_file_and_a_folder_of_something_else_are_refused(tmp_path):
         claim(tmp_path / "notes.txt")
     for force in (False, True):
         with pytest.raises(RunDirectoryError, match=r"is not empty and holds no run\.json"):
-            check_run_dir(tmp_path, ["--x"], ARGS, False, force)
+            check_run_dir(RunSettings(tmp_path, tmp_path), ["--x"], ARGS, force)
     assert everything(tmp_path) == {"notes.txt": "mine"}
 
 
 def test_a_kill_while_the_first_run_json_is_written_blocks_nothing(tmp_path):
     (tmp_path / ".run.json.1.tmp").write_text("{")
-    assert check_run_dir(tmp_path, ["--x"], ARGS, False, False) is None
+    assert check_run_dir(RunSettings(tmp_path, tmp_path), ["--x"], ARGS) is None
 
 
 def test_resuming_keeps_the_start_and_notes_the_resume(tmp_path):
@@ -149,7 +153,7 @@ def test_a_resume_says_from_where_and_what_has_changed(tmp_path):
     claim(tmp_path)
     close_run(tmp_path, "interrupted")
     row = {"checkpoint": "global_step2", "changed": {"train.seed": {"was": 1, "now": 2, "applies": "command line"}}}
-    open_run(tmp_path, name="r", argv=["--x"], args=ARGS, resume=True, resumed=row)
+    open_run(RunSettings(tmp_path, tmp_path, name="r", resume=True), argv=["--x"], args=ARGS, resumed=row)
     (found,) = read_run(tmp_path)["resumed"]
     assert found.pop("time") and found == row
 

@@ -76,6 +76,7 @@ def test_a_tokenizer_that_cannot_be_read_leaves_no_names_of_another(monkeypatch,
 
 def test_engines_with_a_reward_announce_them_before_their_processes_start(monkeypatch):
     from openrlhf_ebpo.generation import engines
+    from openrlhf_ebpo.rewards.settings import RewardSettings
 
     found = []
     monkeypatch.setattr(engines, "announce_special_tokens", found.append)
@@ -83,6 +84,7 @@ def test_engines_with_a_reward_announce_them_before_their_processes_start(monkey
         monkeypatch.setattr(engines, name, lambda *_: None)
     monkeypatch.setattr(engines, "ray_with", lambda *_, **__: pytest.fail("started"))
     for reward in ((), ("math.py",)):
-        with pytest.raises(pytest.fail.Exception), engines.started(engines.EngineSettings("m", 8, reward=reward)):
+        settings = engines.EngineSettings("m", 8, rewards=RewardSettings(reward))
+        with pytest.raises(pytest.fail.Exception), engines.started(settings):
             pass
         assert found == (["m"] if reward else [])

@@ -13,6 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.evaluation_report import write_report
 from openrlhf_ebpo.eval.in_training import task_name
 from openrlhf_ebpo.rewards.answers import NO_GOLD, SameAnswer, packaged
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run import run_log, run_writer
 from openrlhf_ebpo.run.results import TRAINING, find_results, save_result, step_directory
 from openrlhf_ebpo.run.votes import best_at_k, pass_at_k
@@ -89,6 +90,9 @@ def values(tmp_path):
         "ckpt.best_metric_key": "",
         "reward.remote_url": str(rewards_path(MATH)),
         "train.agent_func_path": None,
+        "reward.timeout": None,
+        "reward.memory": 512,
+        "reward.workers": None,
     }
 
 
@@ -150,10 +154,10 @@ def test_what_can_be_had_is_let_through(values, changes):
 
 
 def test_an_agent_of_ones_own_gives_the_rewards_whatever_the_other_flag_says():
-    assert packaged(str(rewards_path(MATH)), None) == "math"
-    assert (
-        packaged(str(rewards_path(MATH)), "agent.py") is packaged("mine/math.py", None) is packaged(None, None) is None
-    )
+    url = str(rewards_path(MATH))
+    assert packaged(RewardSettings((url,))) == "math"
+    assert packaged(RewardSettings((url,), "agent.py")) is packaged(RewardSettings(("mine/math.py",))) is None
+    assert packaged(RewardSettings()) is None
 
 
 def test_data_sources_are_read_where_that_is_cheap(tmp_path):

@@ -1,0 +1,83 @@
+"""RewardSettings: what gives the rewards of a training, and its limits. With their flags."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+
+from openrlhf_ebpo.errors import UsageError
+
+TIMEOUT = 60.0  # seconds for one call
+SERVER_TIMEOUT = 180.0  # one of OpenRLHF's tries
+MEMORY_MB = 8192
+PREFIX = "reward."  # of training's flags
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """Settings of rewards. Without sources and agent, responses are not scored.
+
+    sources: a .py file with `reward_func`, or addresses of reward servers. agent: a .py file with `AgentExecutor`,
+        which gives the rewards itself.
+    timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0:
+        no limit. workers: maximum number of such processes; None: `sources.default_calls`.
+    """
+
+    sources: tuple[str, ...] = ()
+    agent: str | None = None
+    timeout: float = TIMEOUT
+    memory_mb: int = MEMORY_MB
+    workers: int | None = None
+
+    @classmethod
+    def from_args(cls, args) -> RewardSettings:
+        """Read upstream's nested arguments, which hold our flags under `args.reward`."""
+        url, reward = args.reward.remote_url, args.reward
+        return cls.from_flags(url, args.train.agent_func_path, reward.timeout, reward.memory, reward.workers)
+
+    @classmethod
+    def from_flags(
+        cls, url: str | list[str] | None, agent: str | None, timeout: float | None, memory_mb: int, workers: int | None
+    ) -> RewardSettings:
+        """url: one source, or several with commas. timeout: None for the default, which is longer for servers."""
+        sources = tuple(url.split(",") if isinstance(url, str) else url or ())
+        if timeout is None:
+            timeout = SERVER_TIMEOUT if sources and sources[0].startswith(("http://", "https://")) else TIMEOUT
+        return cls(sources, agent, timeout, memory_mb, workers)
+
+    def check(self, prefix: str = PREFIX) -> None:
+        """Raises UsageError if a limit makes no sense. prefix: of its flags."""
+        if not 0 < self.timeout < math.inf:
+            raise UsageError(f"--{prefix}timeout is {self.timeout}; give a number of seconds above 0")
+        if self.memory_mb < 0:
+            raise UsageError(f"--{prefix}memory is {self.memory_mb}; give megabytes, or 0 for no limit")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"--{prefix}workers is {self.workers}; give 1 or more, or leave it out")
+
+
+def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
+    add = parser.add_argument_group("limits of rewards").add_argument
+    add(
+        f"--{prefix}timeout",
+        type=float,
+        metavar="SECONDS",
+        help="limit for one call of reward_func, of an agent's reset or step, or of a reward server with all its "
+        f"tries; a longer one is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged "
+        "rewards limit themselves",
+    )
+    add(
+        f"--{prefix}memory",
+        type=int,
+        default=MEMORY_MB,
+        metavar="MB",
+        help="memory that each process of a reward_func may take beyond its imports; a call that needs more is a "
+        "failed reward; 0: no limit",
+    )
+    add(
+        f"--{prefix}workers",
+        type=int,
+        metavar="N",
+        help="most processes in which each engine calls reward_func, one call at a time in each. Each imports the file "
+        "and has its own module state. Default: cores + 4, at most 32; 1 for files that load a model onto a GPU",
+    )
