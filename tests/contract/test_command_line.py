@@ -309,7 +309,7 @@ def test_a_mistake_ends_in_one_line_and_no_traceback(command, capsys, extra, sho
 
 def test_a_reward_file_that_fails_when_imported_is_found_by_a_dry_run(command, tmp_path):
     (tmp_path / "reward.py").write_text("import no_such_package\ndef reward_func(): pass\n")
-    with pytest.raises(SystemExit, match=r"reward\.py fails when imported: ModuleNotFoundError"):
+    with pytest.raises(SystemExit, match=r"reward\.py .*ModuleNotFoundError"):
         train_ppo_ray.main([*command, "--dry_run"])
 
 
@@ -370,9 +370,7 @@ def test_a_run_that_has_lost_its_checkpoints_does_not_begin_again(command, tmp_p
     assert "no checkpoint is complete in " in capsys.readouterr().out
     row = {"step": 4, "tag": "global_step4", "checkpoint": str(folder), "model": None}
     append_json_line(tmp_path / "run" / "checkpoints.jsonl", row)
-    with pytest.raises(
-        SystemExit, match=r"records 5 steps and checkpoints, the last global_step4, and no checkpoint is in"
-    ):
+    with pytest.raises(SystemExit, match=r"5 steps .* global_step4"):
         train_ppo_ray.main(argv)
     train_ppo_ray.main([*argv, "--force"])
     folder.mkdir(parents=True)
@@ -391,4 +389,4 @@ def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo")),
         hub=SimpleNamespace(repo=None),
     )
-    assert "with --ckpt.load_enable and without --ckpt.load_step to resume" in train_ppo_ray.how_to_continue(args)
+    assert "without --ckpt.load_step" in train_ppo_ray.how_to_continue(args)

@@ -301,19 +301,6 @@ def test_a_whole_step_of_the_trainer_reports_what_was_chosen(make_trainer, loss_
 # --- the command line
 
 
-def test_the_command_line_knows_the_two_types_and_upstream_validates_them():
-    command = UpstreamMain(PPO)
-    parser = train_ppo_ray.build_parser(command)
-    for loss_type in ("ppo", "gspo", "clip_cov", "kl_cov"):
-        argv = ["--actor.policy_loss_type", loss_type, "--actor.model_name_or_path", "m", "--reward.remote_url", "r.py"]
-        args = command.validate(parse(parser, argv))
-        assert args.actor.policy_loss_type == loss_type
-    help_text = parser.format_help()
-    assert "Clip-Cov and KL-Cov" in help_text
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--actor.policy_loss_type", "cov"])
-
-
 def test_a_bad_value_is_found_before_anything_heavy():
     parser = train_ppo_ray.build_parser(UpstreamMain(PPO))
     flat = parse(parser, ["--actor.clip_cov.bounds", "5", "1"])

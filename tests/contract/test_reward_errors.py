@@ -88,20 +88,6 @@ def run_all(executor, labels, seconds: float = 60.0, beside=None, **limits) -> l
     return asyncio.run(asyncio.wait_for(gather(), 100))
 
 
-@pytest.mark.parametrize(
-    ("label", "shown"),
-    [
-        ("raises", ["KeyError: 'answer'", "reward.py:7 in reward_func"]),
-        ("exits", ["SystemExit: no server", "in reward_func"]),
-    ],
-)
-def test_a_response_whose_reward_failed_says_why(responses, label, shown):
-    (response,) = responses(label)
-    assert response["reward"] is None
-    for part in shown:
-        assert part in response[ERROR_KEY]
-
-
 def test_responses_computed_at_the_same_time_keep_their_errors_apart(responses):
     found = responses("good", "raises", "good", "nan", "good", "two")
     assert [ERROR_KEY in response for response in found] == [False, True, False, True, False, True]
@@ -125,16 +111,6 @@ def test_under_another_estimator_it_stops_the_run_and_good_samples_pass(response
     assert INFO_KEY not in sample.info
     with pytest.raises(RewardError, match=r"KeyError.*\n.*Prompt: 'q raises'"):
         to_samples(responses("raises"), args)
-
-
-def test_calls_that_hang_are_failed_rewards_and_the_others_get_theirs(responses):
-    limit = seconds(1.5)
-    found = responses(*["hangs", "good"] * 4, seconds=limit)
-    assert [response["reward"] for response in found] == [None, 1.0] * 4
-    assert {response.get(ERROR_KEY) for response in found} == {
-        f"reward_func took longer than {limit:g} s (--reward.timeout)",
-        None,
-    }
 
 
 def test_waiting_for_a_free_place_does_not_count(responses):
@@ -243,10 +219,3 @@ def test_an_agent_that_does_not_let_itself_be_cancelled_is_not_waited_for():
     limit = seconds(0.2)
     (bad,) = run_all(executor, ["bad"], seconds=limit)
     assert f"took longer than {limit:g} s" in bad[ERROR_KEY]
-
-
-def test_a_failed_agent_is_left_out_under_ebpo(rollout_args, to_samples):
-    found = run_all(agent("if label == 'bad': raise ValueError('no environment')"), ["good", "bad"])
-    samples = to_samples(found, rollout_args("ebpo", G=2, **{"train.agent_func_path": "agent.py"}))
-    assert samples[0].rewards.item() == 1.0 and math.isnan(samples[1].rewards.item())
-    assert "ValueError: no environment" in samples[1].info[INFO_KEY][0]

@@ -68,26 +68,6 @@ def test_a_foreign_run_is_left_alone(run_in_process, command, tmp_path):
     assert json.loads((run_dir / "run.json").read_text()) == run
 
 
-def test_a_dry_run_prints_the_resolved_configuration_without_secrets_and_starts_nothing(command, tmp_path, capsys):
-    argv = command(tmp_path, logger__wandb__key="sekret-key", algo__dynamic_filtering_enable=True)
-    train_ppo_ray.main([*argv, "--dry_run"])
-    text, errors = capsys.readouterr()
-    config = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    assert config["algo"]["advantage"]["estimator"] == "ebpo"
-    assert config["logger"]["run_dir"] == str(tmp_path / "model" / "run")
-    assert config["logger"]["wandb"]["key"] == "<redacted>" and "sekret-key" not in text + errors
-    assert "removes the groups" in text  # dynamic filtering stays possible, with a warning
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_dry_run_imports_the_reward_file_and_runs_upstreams_validation(run_in_process, command, tmp_path):
-    reward = write(tmp_path / "reward.py", "import no_such_module\ndef reward_func(q, p, l): return {}\n")
-    said = run_in_process([*command(tmp_path, reward__remote_url=reward), "--dry_run"])
-    assert "fails when imported: ModuleNotFoundError" in said
-    said = run_in_process([*command(tmp_path, train__partial_rollout_enable=True), "--dry_run"])
-    assert "OpenRLHF refuses this combination of flags: --train.partial_rollout_enable requires" in said
-
-
 def test_help_teaches_our_flags_and_upstreams(capsys):
     with pytest.raises(SystemExit):
         train_ppo_ray.main(["--help"])

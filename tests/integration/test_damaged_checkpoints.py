@@ -115,10 +115,6 @@ def test_what_was_not_listed_is_and_the_run_is_what_it_says(story, capsys):
     assert capsys.readouterr().out.endswith("nothing is wrong\n")
 
 
-def test_a_step_that_is_not_there_is_refused_with_those_that_are(story, run_in_process):
-    assert "steps that are there: 1, 2, 3" in run_in_process(story.argv(ckpt__load_step=7))
-
-
 def test_the_damaged_checkpoint_was_saved_again_and_all_are_whole(story):
     assert (story.actor / "latest").read_text() == "global_step3"
     found = [path for path in story.actor.iterdir() if path.is_dir()]

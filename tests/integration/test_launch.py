@@ -1,5 +1,6 @@
 """Ways to launch: several ranks, several nodes, other ZeRO stages, async, `ray job submit`, a cluster of its own."""
 
+import itertools
 import json
 import os
 import signal
@@ -34,7 +35,9 @@ def reward_func(queries, prompts, labels, **kwargs):
 """
 
 
-def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, command, tmp_path, workshop):
+def test_two_ranks_on_two_nodes_train_on_every_response_of_unequal_micro_batches(train, command, tmp_path, workshop):
+    """ZeRO 2, KL and failing rewards. 32, 32 and 24 responses in micro-batches of 5 would be 7, 7 and 5 of them, and a
+    rank with one less would wait for the other forever."""
     reward = tmp_path / "failing_reward.py"
     reward.write_text(FAILING_REWARD)
     argv = command(
@@ -45,13 +48,17 @@ def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, comman
         algo__kl__init_coef=0.01,
         ds__zero_stage=2,
         reward__remote_url=reward,
-        train__micro_batch_size=1,
-        rollout__micro_batch_size=1,
+        data__max_samples=22,
+        train__batch_size=8,
+        train__micro_batch_size=2,
+        rollout__micro_batch_size=5,
         ckpt__save_steps=3,
     )
     output = train(argv).succeed()
     run_dir = tmp_path / "model" / "run"
-    rows = [row for step in (1, 2, 3) for row in read_rollouts(run_dir, step).to_pylist()]
+    steps = [read_rollouts(run_dir, step).to_pylist() for step in (1, 2, 3)]
+    assert [len(rows) for rows in steps] == [32, 32, 24]
+    rows = list(itertools.chain(*steps))
     failed = [row for row in rows if row["error"]]
     assert 10 < len(failed) < 80
     assert all(not row["valid"] and row["reward"] is None and row["advantage"] == 0 for row in failed)
@@ -62,7 +69,8 @@ def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, comman
         "2 values",
     }
     metrics = read_metrics(run_dir)
-    assert sum(row["ebpo/reward_error_fraction"] for row in metrics) == pytest.approx(len(failed) / 32)
+    errors = [sum(bool(row["error"]) for row in rows) / len(rows) for rows in steps]
+    assert [row["ebpo/reward_error_fraction"] for row in metrics] == pytest.approx(errors)
     assert all(
         row["actor_grad_norm"] > 0 and row["kl"] is not None and row["policy_loss"] is not None for row in metrics
     )

@@ -149,5 +149,5 @@ def test_extraction_takes_linear_time(text):
 
 @pytest.mark.parametrize("label", ["Half of 48 is 24.\n48 + 24 = 72\n#### 72", '["7"]', "$$", "", "x^2+", r"\frac{1"])
 def test_golds_that_are_not_compared_as_texts(grader, label):
-    with pytest.raises(GoldError, match="cannot read the gold answer"):
+    with pytest.raises(GoldError, match="gold answer"):
         grader.grade(label, r"\boxed{7}")

@@ -126,12 +126,12 @@ def test_a_checkpoint_without_a_prior_takes_the_named_one_or_is_an_error(other_f
 
 
 def test_a_checkpoint_of_another_group_size_is_an_error_that_names_it():
-    with pytest.raises(PriorMismatch, match=r"the checkpoint in c .*n_samples_per_prompt was 4 and is now 8"):
+    with pytest.raises(PriorMismatch, match=r"n_samples_per_prompt was 4 .* 8"):
         starting_state(RESUMED, ebpo(8), "c")
 
 
 def test_a_named_prior_that_is_missing_is_an_error(tmp_path):
-    with pytest.raises(PriorMismatch, match="no such prior file"):
+    with pytest.raises(PriorMismatch, match=r"none\.json"):
         starting_state(states(0), ebpo(init_prior=str(tmp_path / "none.json")), "c")
 
 

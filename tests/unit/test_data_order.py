@@ -179,7 +179,7 @@ def test_a_missing_column_says_which_command_makes_it(tmp_path):
 
 def test_rows_without_a_cluster_are_an_error():
     table = pa.table({"cluster": ["a", None]})
-    with pytest.raises(UsageError, match="1 rows have no 'cluster'"):
+    with pytest.raises(UsageError, match=r"1 rows .*'cluster'"):
         order.clusters_of(table, argparse.Namespace(input="x.parquet", cluster_column="cluster"))
 
 

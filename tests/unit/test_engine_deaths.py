@@ -162,5 +162,5 @@ def test_an_engine_that_does_not_start_ends_the_job_with_its_cause_though_others
 
 @pytest.mark.parametrize("patience", [None, 60.0])
 def test_no_job_waits_for_ever_for_an_engine(start, patience):
-    with pytest.raises(engines.GenerationError, match="the engines of m: waited for 3600 s in vain"):
+    with pytest.raises(engines.GenerationError, match=r"engines of m: .*3600 s"):
         start("up", "never", patience=patience)

@@ -135,7 +135,7 @@ def test_describe_prints_every_setting():
 
 
 def test_another_version_of_the_scorer_is_refused():
-    with pytest.raises(UsageError, match=r"scores with math-verify 0\.8\.0, here it is 0\.9\.0"):
+    with pytest.raises(UsageError, match=r"0\.8\.0, .*0\.9\.0"):
         protocols.check_scorer(override(DEFAULT, scorer_version="0.8.0"))
 
 
@@ -234,9 +234,9 @@ def test_prompts_without_a_common_instruction_are_refused():
 
 def test_a_training_set_that_is_gone_is_named(tmp_path):
     run = write_run(tmp_path / "run", tmp_path / "train.parquet")
-    with pytest.raises(UsageError, match=r"train\.parquet, which is not on this machine.*--template dapo"):
+    with pytest.raises(UsageError, match=r"train\.parquet.*--template dapo"):
         training_form(run)
-    with pytest.raises(ReportedError, match=r"--run_dir .* holds no run\.json"):
+    with pytest.raises(ReportedError, match=r"--run_dir .*run\.json"):
         training_form(tmp_path)
 
 

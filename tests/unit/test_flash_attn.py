@@ -42,7 +42,7 @@ def test_attention_that_does_not_need_it_stays(absent, attention):
 
 
 def test_ring_attention_is_refused_at_the_start(absent):
-    with pytest.raises(UsageError, match=r"--ds\.ring_attn_size 2: ring attention needs flash-attn, which is not inst"):
+    with pytest.raises(UsageError, match=r"--ds\.ring_attn_size 2: .*flash-attn"):
         flash_attn.adapt_args(arguments(ring=2))
 
 

@@ -144,7 +144,7 @@ def test_the_prompt_is_found_after_a_tokenizer_changed_it_or_upstream_cut_it():
     "query", ["", "42", QWEN[:-5], "<unk>" + QWEN.replace("Solve", "<unk>") + "42", "hm" + QWEN + "42"]
 )
 def test_a_prompt_that_is_not_there_is_an_error(query):
-    with pytest.raises(RewardError, match=r"or an agent \(--train\.agent_func_path\)"):
+    with pytest.raises(RewardError, match=r"--train\.agent_func_path"):
         response_of(query, QWEN)
 
 

@@ -128,7 +128,7 @@ def test_a_reward_that_hangs_takes_a_limited_time_and_leaves_no_process(reward, 
 
 def test_a_function_that_cannot_be_called_is_named(tmp_path):
     (tmp_path / "reward.py").write_text("async def reward_func(queries, prompts, labels): return 1.0")
-    with pytest.raises(RewardError, match="reward_func is an `async def`"):
+    with pytest.raises(RewardError, match="`async def`"):
         lines(tmp_path / "reward.py", [])
 
 
@@ -198,7 +198,7 @@ def test_some_unreadable_labels_are_a_warning_with_the_first_row(grader):
     "label", ["", True, "we add both numbers first and then we take the half of it, which is the area"]
 )
 def test_mostly_unreadable_labels_are_an_error(label, grader):
-    with pytest.raises(UsageError, match=r"S: 3 of 5 labels .* the first in row 2: .* --data.label_key"):
+    with pytest.raises(UsageError, match=r"S: 3 of 5 labels .* row 2: .* --data\.label_key"):
         labels.label_notices("S", "solution", ["1", label, label, label, "2"])
 
 

@@ -95,7 +95,7 @@ def test_a_foreign_run_is_refused_also_on_resume(tmp_path, section, key, value):
 def test_a_run_of_another_schema_is_refused(tmp_path):
     claim(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps({**read_run(tmp_path), "schema": 0}))
-    with pytest.raises(RunDirectoryError, match="of schema 0; this version writes 1"):
+    with pytest.raises(RunDirectoryError, match=r"schema 0; .* 1"):
         claim(tmp_path, resume=True)
 
 

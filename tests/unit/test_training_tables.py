@@ -127,11 +127,11 @@ def test_a_json_array_is_read_as_lines_are(tmp_path):
 
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "rows.parquet").write_bytes(b"no parquet at all")
-    with pytest.raises(UsageError, match="cannot be read as Parquet"):
+    with pytest.raises(UsageError, match="Parquet"):
         read_table(tmp_path / "rows.parquet")
-    with pytest.raises(UsageError, match="cannot be read as Parquet"):
+    with pytest.raises(UsageError, match="Parquet"):
         next(read_rows(tmp_path / "rows.parquet"))
-    with pytest.raises(UsageError, match=r"--data .*none\.jsonl: no such file"):
+    with pytest.raises(UsageError, match=r"--data .*none\.jsonl: "):
         read_table(tmp_path / "none.jsonl", flag="--data")
     with pytest.raises(UsageError, match=r"must end in \.parquet or \.jsonl"):
         write_table(pa.table({}), tmp_path / "rows.csv")
