@@ -46,7 +46,7 @@ def groups_of(batch: Batch, values: np.ndarray) -> list[list[float]]:
 
 
 def placed(batch: Batch, groups: list[list[float]]) -> np.ndarray:
-    """What `groups_of` took apart, 0 where not valid."""
+    """Put together what `groups_of` took apart, 0 where not valid."""
     result = np.zeros(batch.valid.shape)
     result[batch.valid] = [value for group in groups for value in group]
     return result

@@ -1,4 +1,4 @@
-"""What all kinds of tests share: a time limit for each, and a Hugging Face Hub on this machine."""
+"""All kinds of tests share a time limit for each, and a Hugging Face Hub on this machine."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""What of DeepSpeed saving and loading need, without a model."""
+"""A stand-in for DeepSpeed's engine that saves and loads, without a model."""
 
 from pathlib import Path
 

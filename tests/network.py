@@ -1,5 +1,4 @@
-"""What a test says that needs a network and has none: it skips, and fails where CI is set, so that no promise rests
-there."""
+"""Skip a test that needs a network and has none; fail it where CI is set, so that no promise rests there."""
 
 import os
 from typing import NoReturn

@@ -35,7 +35,7 @@ class Group:
 
 @dataclass
 class Known:
-    """What a weighted past says."""
+    """Hold what a weighted past says."""
 
     mean: float = 0.0
     group_mean: float = 0.0
@@ -141,7 +141,7 @@ class Reference:
     # Histories
 
     def factor(self, batch: list[Group]) -> float:
-        """What this batch multiplies its past with."""
+        """Return what this batch multiplies its past with."""
         variant = self.variant
         if variant["history"] == "half_life":
             return 0.5 ** (len(batch) / variant["half_life"])

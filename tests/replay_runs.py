@@ -61,7 +61,7 @@ def batch_of(rollouts: Rollouts) -> Batch:
 
 
 class Upstream:
-    """What OpenRLHF's trainer does, as far as it concerns the run log."""
+    """Stand in for OpenRLHF's trainer, as far as it concerns the run log."""
 
     def __init__(self, args, estimator, states):
         self.args, self.tokenizer, self.states, self.vllm_engines = args, Tokenizer(), states, []

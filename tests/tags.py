@@ -1,4 +1,4 @@
-"""What a piece of HTML holds."""
+"""List what a piece of HTML holds."""
 
 from html.parser import HTMLParser
 

@@ -89,7 +89,7 @@ def optimizer(engine) -> torch.optim.Optimizer:
 
 
 def sleep(engine) -> None:
-    """What a ZeRO-3 engine's `offload_states` and `reload_states` do to the optimizer, on any device."""
+    """Do to the optimizer what a ZeRO-3 engine's `offload_states` and `reload_states` do, on any device."""
     offload_adam_states(optimizer(engine), "cpu")
     reload_adam_states(optimizer(engine), "cpu")
 

@@ -16,7 +16,7 @@ WEIGHT = "model.layers.1.mlp.up_proj.weight"
 
 @pytest.fixture(scope="module")
 def outcomes(of_two_ranks) -> list[dict]:
-    """What each case has come to, for each of the two ranks."""
+    """Return what each case has come to, for each of the two ranks."""
     return [rank["health"] for rank in of_two_ranks]
 
 

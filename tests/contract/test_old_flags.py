@@ -45,7 +45,7 @@ def test_the_list_of_this_release_is_what_is_installed(extract):
 
 
 def old_values(release: str) -> dict:
-    """What the release's own parser made of the script, defaults included."""
+    """Return what the release's own parser made of the script, defaults included."""
     parser = argparse.ArgumentParser()
     for flag in listed(release):
         more = {"type": {"int": int, "float": float, "str": str}[flag["type"]]} if flag["type"] else {}

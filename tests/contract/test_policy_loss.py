@@ -43,7 +43,7 @@ def build(sections):
 
 
 def results(loss, data, **kwargs):
-    """What the loss returns, and the gradient of its first part."""
+    """Return what the loss returns, and the gradient of its first part."""
     log_probs, old, advantages, mask, rollout = data
     log_probs = log_probs.clone().requires_grad_()
     found = loss(log_probs, old, advantages, action_mask=mask, rollout_log_probs=rollout, **kwargs)

@@ -88,7 +88,7 @@ def test_every_row_fits_the_published_release(published, release):
 
 
 def test_every_known_source_is_one_of_a_tested_release(published):
-    """What only a release had that is no longer supported goes."""
+    """A source of a release that is no longer supported is removed."""
     known: dict[str, set[str]] = {}
     for release in releases.TESTED:
         found, fingerprints = json.loads(run_with(published(release), "-c", FINGERPRINTS))

@@ -1,4 +1,4 @@
-"""What DeepSpeed restores of the optimizer, what every rank lists, and what is exported: two ranks, ZeRO 0, 2 and 3."""
+"""A resume restores the optimizer, every rank lists its files, tied weights are exported once: ZeRO 0, 2 and 3."""
 
 import json
 from pathlib import Path

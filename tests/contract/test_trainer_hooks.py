@@ -1,5 +1,4 @@
-"""What integrations/ replaces and calls in TRL, verl and Molt is, in the published wheels, as it was when it was
-read."""
+"""The published wheels of TRL, verl and Molt still have what integrations/ replaces and calls, unchanged."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""What only CUDA can show. Everything here skips without it; on a GPU machine: `pytest -m gpu`, or
+"""These tests show what only CUDA can show. Everything here skips without it; on a GPU machine: `pytest -m gpu`, or
 scripts/gpu_check.sh."""
 
 import sys

@@ -79,7 +79,7 @@ def show_environment() -> None:
 
 
 def show_title(title: str) -> None:
-    """What setproctitle does where it finds argv; it looks next to the environment, which has moved."""
+    """Do what setproctitle does where it finds argv; it looks next to the environment, which has moved."""
     show(title.encode(), ARGUMENTS)
     Path("/proc/self/comm").write_bytes(title.encode())  # cut at 15 bytes
 
@@ -92,7 +92,7 @@ def show(text: bytes, where: int) -> None:
 
 
 def spawned(arguments: list[str]) -> None:
-    """What `python -c … --multiprocessing-fork` does."""
+    """Do what `python -c … --multiprocessing-fork` does."""
     import setproctitle
 
     setproctitle.setproctitle = show_title

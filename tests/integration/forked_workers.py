@@ -65,7 +65,7 @@ def serve(address: str) -> None:
 
 
 def run_worker(connection: socket.socket) -> None:
-    """What `python setup_worker.py …` does, in this process. Keeps the connection, which ends with the process."""
+    """Do what `python setup_worker.py …` does, in this process. Keeps the connection, which ends with the process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     _, files, _, _ = socket.recv_fds(connection, 1, 3)

@@ -1,4 +1,4 @@
-"""What training commands and their Ray workers import; forked_driver.py has one process do it.
+"""Import what training commands and their Ray workers import; forked_driver.py has one process do it.
 
 Not Ray itself: it reads a job's number from the environment while it is imported.
 """

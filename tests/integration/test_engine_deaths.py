@@ -79,9 +79,7 @@ def check_run(run_dir: Path, training, *causes: str, age: int = 0) -> None:
 
 
 @pytest.mark.nightly  # daily: contract/test_health.py, unit/test_engine_deaths.py
-def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in_a_weight_sync_ends_the_run(
-    train, command, stage, engine_cores
-):
+def test_a_huge_reward_and_an_engine_that_dies_in_a_weight_sync_end_the_run(train, command, stage, engine_cores):
     changes = {
         **STEP,
         **WATCHED,

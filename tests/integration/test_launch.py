@@ -80,7 +80,7 @@ def test_two_ranks_on_two_nodes_train_on_every_response_of_unequal_micro_batches
 
 # daily: contract/test_resuming.py, contract/test_loss_mean.py (ZeRO 3, dynamic), unit/test_dropped_rollouts.py
 @pytest.mark.nightly
-def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_the_newest_rollouts_only(
+def test_two_ranks_train_with_zero_3_dynamic_batches_evaluation_and_failing_rewards(
     train, command, tmp_path, workshop, capsys
 ):
     reward = tmp_path / "failing_reward.py"
@@ -158,7 +158,7 @@ def test_a_cluster_with_too_few_gpus_is_named_and_claims_no_run_directory(train,
 
 
 def tasks_on_record(processes: list[psutil.Process]) -> int:
-    """What the GCS of their Ray has kept of tasks that are over."""
+    """Count the tasks that are over and that the GCS of their Ray has kept."""
     from ray._raylet import GcsClientOptions, GlobalStateAccessor
 
     words = (word for process in processes for word in process.cmdline())

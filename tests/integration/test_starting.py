@@ -1,4 +1,4 @@
-"""What does not start ends the command, with the first cause."""
+"""An engine that does not start ends the command, with the first cause."""
 
 import json
 

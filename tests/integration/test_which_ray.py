@@ -1,4 +1,4 @@
-"""Which Ray of this machine a command joins: that of `ray start`, and never one that a program has begun for itself."""
+"""A command joins the Ray of `ray start`, and never one that a program has begun for itself."""
 
 import os
 import shutil

@@ -1,5 +1,4 @@
-"""What an answer is compared as: every kind of gold, with right and wrong answers, in every form that a response gives
-them."""
+"""Right and wrong answers to every kind of gold are told apart, in every form that a response gives them."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Which settings have changed when a run is resumed, and which of the two applies."""
+"""A resume names every setting that has changed, and which of the two values applies."""
 
 import json
 from pathlib import Path

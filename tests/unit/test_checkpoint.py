@@ -1,4 +1,4 @@
-"""Which checkpoints go, and which prior a run begins with."""
+"""Old checkpoints make room in order, and a run begins with the right prior."""
 
 import json
 

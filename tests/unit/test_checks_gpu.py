@@ -1,5 +1,4 @@
-"""What a GPU training needs of its machine, on stand-ins: a torch that says it has CUDA, an nvidia-smi, an nvcc, a
-cache of torch."""
+"""Checks find what a GPU machine lacks, on stand-ins: a torch that has CUDA, nvidia-smi, nvcc, torch's cache."""
 
 import os
 import subprocess

@@ -93,7 +93,7 @@ def test_ray_address_decides_before_what_is_found(monkeypatch):
     assert cluster.address_to_join() == "192.0.2.2:6379"
 
 
-def test_what_a_user_exports_for_the_workers_goes_with_the_job_but_for_secrets_and_what_is_of_a_node(monkeypatch):
+def test_exported_variables_reach_the_workers_but_for_secrets_and_those_of_a_node(monkeypatch):
     exported = ("NCCL_SOCKET_IFNAME", "VLLM_USE_V1", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
     kept = ("NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_API_KEY", "HF_TOKEN", "WANDB_API_KEY", "HOME")
     for name in exported + kept:

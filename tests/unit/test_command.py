@@ -1,4 +1,4 @@
-"""How commands end: the same way in `openrlhf-ebpo …` and in `python -m …`, one line and no traceback."""
+"""Commands end the same way in `openrlhf-ebpo …` and in `python -m …`: one line and no traceback."""
 
 import importlib.util
 import itertools

@@ -113,7 +113,7 @@ def test_a_scorer_that_fails_is_a_failed_response_with_its_cause(hostile, respon
 
 
 def test_a_scorer_cannot_take_its_limits_off(hostile):
-    """What it has started ends with it."""
+    """Processes that it has started end with it."""
     assert grade(hostile, "no alarm")["error"] == "timeout"
     wait_until(lambda: not any(command[:1] == ["sleep"] for command in commands()))
 

@@ -1,5 +1,4 @@
-"""How a training ended, in words; and the processes that it leaves: a number that was given to others since is not
-theirs."""
+"""The end of a training is named, and the processes that it leaves are ended, but none that got their number since."""
 
 import contextlib
 import json
@@ -37,7 +36,7 @@ def other():
 
 
 def record(run_dir, session, touched: float = 0.0, **changes) -> None:
-    """What the lock of a supervisor that was killed says; it was touched so many seconds ago."""
+    """Return what the lock of a supervisor that was killed says; it was touched so many seconds ago."""
     holder = {"host": socket.gethostname(), "pid": 4242, "since": "2026-01-01T00:00:00+00:00", "session": session}
     (run_dir / LOCK).write_text(json.dumps({**holder, **changes}))
     os.utime(run_dir / LOCK, times=(time.time() - touched,) * 2)

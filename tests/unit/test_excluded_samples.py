@@ -1,4 +1,4 @@
-"""What a sample whose reward failed carries through upstream's batching."""
+"""A sample whose reward failed passes through upstream's batching and changes no mean."""
 
 import math
 from types import SimpleNamespace

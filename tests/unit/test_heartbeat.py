@@ -1,4 +1,4 @@
-"""What a training says of itself while it runs."""
+"""A training says what it does while it runs."""
 
 import json
 import shutil

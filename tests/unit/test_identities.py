@@ -1,5 +1,4 @@
-"""What a repeated command compares with the result or the progress that is there: every flag that the result depends
-on."""
+"""A repeated command compares every flag that its result depends on with the result or progress that is there."""
 
 import argparse
 from pathlib import Path

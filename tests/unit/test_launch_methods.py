@@ -1,4 +1,4 @@
-"""What each method of the launch scripts sets, in all orders, held against a table; and every row passes."""
+"""Each method of the launch scripts sets the flags of a table, in all orders, and passes its dry run."""
 
 import itertools
 
@@ -117,7 +117,7 @@ def test_a_rows_flags_are_those_of_the_table(method, order, argvs):
 
 @pytest.fixture(scope="module")
 def answers(argvs) -> dict:
-    """What the dry runs say: of each method on shuffled prompts, and of EBPO in each order."""
+    """Return what the dry runs say: of each method on shuffled prompts, and of EBPO in each order."""
     chosen = {row: argv for row, argv in argvs.items() if row[1] == "shuffle" or row[0] == "ebpo"}
     return dict(zip(chosen, dry_runs(list(chosen.values())), strict=True))
 

@@ -295,7 +295,7 @@ def job(place) -> dict:
 
 
 def running(pids: Path) -> list[psutil.Process]:
-    """What is left of them after a moment: a signal takes one to arrive."""
+    """List what is left of them after a moment: a signal takes one to arrive."""
     found = []
     for pid in map(int, pids.read_text().split()):
         with contextlib.suppress(psutil.NoSuchProcess):

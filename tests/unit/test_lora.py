@@ -1,4 +1,4 @@
-"""What a LoRA policy sends to vLLM, against peft's own merge."""
+"""A LoRA policy sends to vLLM what peft's own merge gives."""
 
 import copy
 

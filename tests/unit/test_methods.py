@@ -1,4 +1,4 @@
-"""What holds for every estimator of the literature."""
+"""Every estimator of the literature keeps these rules."""
 
 from dataclasses import fields, replace
 

@@ -78,7 +78,7 @@ def test_a_step_without_tokens_has_something_to_divide_by_and_others_are_left_al
 
 
 @pytest.mark.parametrize("tokens", [0, 5])
-def test_a_micro_batch_without_tokens_reports_0_where_upstream_has_0_by_0_and_others_are_left_alone(tokens):
+def test_a_micro_batch_without_tokens_reports_0_where_upstream_has_0_by_0(tokens):
     class Upstream:
         def training_step(self, experience):
             metrics = {"policy_loss": torch.tensor(math.nan), "reward": torch.tensor(0.5)}

@@ -1,4 +1,4 @@
-"""What `train` says of model and prompts before Ray starts, and of a sample of answers. No engine starts here."""
+"""`train` warns of model and prompts before Ray starts, and describes a sample of answers. No engine starts here."""
 
 import sys
 from types import SimpleNamespace

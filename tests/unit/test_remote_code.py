@@ -1,4 +1,4 @@
-"""Which models need code of their own, and that every command refuses them by name before anything of it is touched."""
+"""Every command refuses a model that needs its own code, by name, before anything of it is touched."""
 
 import asyncio
 import json

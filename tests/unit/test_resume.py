@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from: the newest complete one, whatever `latest` says."""
+"""A run resumes from the newest complete checkpoint, whatever `latest` says."""
 
 import zipfile
 

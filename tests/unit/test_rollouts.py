@@ -97,7 +97,7 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
     assert found["advantage"][0] > 0 > found["advantage"][1]
 
 
-def test_the_label_of_a_reasoning_gym_task_is_shown_as_its_answer_and_the_prompts_id_knows_all_of_it():
+def test_the_label_of_a_reasoning_gym_task_is_shown_as_its_answer():
     experience = micro_batch([0, 1, 2, 3], 5)
     entry = json.dumps({"name": "sums", "settings": {}, "entry": {"question": "p", "answer": "32"}})
     experience.labels = [entry] * 4

@@ -160,7 +160,7 @@ def test_a_circle_of_files_is_found_wherever_the_imports_stand(tmp_path):
 
 
 def file_graph(imports: Iterable[tuple[str, str]], modules: Collection[str] = MODULES) -> dict[str, set[str]]:
-    """What each module imports of these, itself and the package's __init__ left out."""
+    """Map each module to what it imports of these, itself and the package's __init__ left out."""
     graph: dict[str, set[str]] = {name: set() for name in modules}
     for source, target in imports:
         graph[source] |= {module(target, modules)} - {source, None, PACKAGE}
