@@ -115,6 +115,13 @@ def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, ckpt: dict
     }
 
 
+def trainer(args: dict, states: dict) -> Trainer:
+    advantage = args["algo"]["advantage"]
+    return Trainer(
+        _namespace(args), registry.build(advantage["estimator"], EstimatorConfig(G, **advantage["ebpo"])), states
+    )
+
+
 def train(
     run_dir: Path,
     estimator: str = "ebpo",
@@ -128,8 +135,7 @@ def train(
     args = arguments(run_dir, estimator, to, every, **ebpo)
     settings = RunSettings(run_dir, run_dir.parent / "ckpt", name="r", resume=bool(states))
     open_run(settings, argv=[str(to)], args=args, resumed=resumed or {})
-    built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))
-    states = Trainer(_namespace(args), built, states or {"global_step": 0}).run(to)
+    states = trainer(args, states or {"global_step": 0}).run(to)
     close_run(run_dir, "complete")
     return states
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import datasets
 import pytest
+from replay_runs import G, M, arguments, trainer
 
 from openrlhf_ebpo.training.prompts import INFO_KEY
 
@@ -146,3 +147,12 @@ def test_a_rollout_batch_is_cut_to_what_can_be_trained_on(sections, caplog, resp
     samples, _, consumed, exhausted = generator.generate_samples()
     assert samples == list(range(kept)) and consumed == responses // 4 and exhausted
     assert (f"{responses - kept} of the {responses} responses" in caplog.text) == (kept < responses)
+
+
+@pytest.mark.parametrize(("responses", "left"), [(M * G, 0), (M * G + 4, 4), (4, 4)])
+def test_one_rank_names_the_responses_that_fill_no_optimizer_step(tmp_path, caplog, responses, left):
+    """Upstream drops them without a word, or mixes them into the next step."""
+    run = trainer(arguments(tmp_path, "ebpo", to=1), {"global_step": 0})
+    run.init_checkpoint_states()
+    run.train_step([None] * responses, 0)
+    assert (f"the last {left} of {responses} responses" in caplog.text) == (left > 0)
