@@ -22,6 +22,7 @@ from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.supervisor.restarts import how_to_continue
 
 PPO, SFT = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_sft"
 
@@ -260,6 +261,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
 
     write_json(tmp_path / "names.json", [{"name": "own/x", "title": "X"}])
     logs = ["--logger.metrics", "names.json", "--logger.no_eval_answers", "--logger.no_policy_metrics"]
+    logs += ["--data.label_key", "label"]
     train_ppo_ray.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run"])
     out = capsys.readouterr().out
     printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
@@ -268,7 +270,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
     assert printed["logger"]["no_eval_answers"] is printed["logger"]["no_policy_metrics"] is True
     assert printed["logger"]["metrics"].endswith("names.json")
     assert "0123SECRET" not in out
-    assert "nothing was started" in out
+    assert "reward: 1 of 1 labels earn 1" in out and "nothing was started" in out
     assert not ray.is_initialized()
     assert {p.name for p in tmp_path.iterdir()} - {"__pycache__"} == {"data.jsonl", "model", "names.json", "reward.py"}
 
@@ -290,6 +292,11 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         ),
         (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
+        (["--reward.timeout", "0"], "--reward.timeout is 0.0"),
+        (["--reward.timeout", "nan"], "--reward.timeout is nan"),
+        (["--reward.memory", "-1"], "--reward.memory is -1"),
+        (["--reward.workers", "0"], "--reward.workers is 0"),
+        (["--algo.advantage.ebpo.init_prior", "reward.py"], "reward.py cannot be read as a prior"),
         (["--logger.metrics", "reward.py"], "reward.py: not JSON"),
         (["--sample", "0"], "--sample is 0; give 1 or more prompts"),
         pytest.param(
@@ -311,6 +318,25 @@ def test_a_reward_file_that_fails_when_imported_is_found_by_a_dry_run(command, t
     (tmp_path / "reward.py").write_text("import no_such_package\ndef reward_func(): pass\n")
     with pytest.raises(SystemExit, match=r"reward\.py .*ModuleNotFoundError"):
         train_ppo_ray.main([*command, "--dry_run"])
+
+
+@pytest.mark.parametrize("more", [[], ["--dry_run"]], ids=["start", "dry run"])
+def test_labels_and_functions_that_no_training_can_use_are_refused_before_it_starts(command, tmp_path, more):
+    (tmp_path / "data.jsonl").write_text(json.dumps({"input": "1+1", "label": ""}) + "\n")
+    (tmp_path / "signature.py").write_text("def reward_func(prompts, completions): return 1.0\n")
+    for reward, found in (("math", "1 of 1 labels (column 'label'"), ("signature.py", "(prompts, completions)")):
+        argv = [*command, "--reward.remote_url", reward, "--data.label_key", "label", "--logger.run_dir", "run"]
+        with pytest.raises(SystemExit) as end:
+            train_ppo_ray.main([*argv, *more])
+        assert found in str(end.value) and not (tmp_path / "run").exists()
+
+
+def test_help_teaches_our_flags_and_upstreams(capsys):
+    with pytest.raises(SystemExit):
+        train_ppo_ray.main(["--help"])
+    text = capsys.readouterr().out
+    for part in ("openrlhf-ebpo train [flags]", "--algo.advantage.ebpo.history", "--rollout.n_samples_per_prompt"):
+        assert part in text
 
 
 def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
@@ -384,9 +410,5 @@ def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):
     folder.mkdir(parents=True)
     (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
     manifest.complete(folder)
-    args = SimpleNamespace(
-        ckpt=SimpleNamespace(path=tmp_path, load_step=2, save_steps=1),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo")),
-        hub=SimpleNamespace(repo=None),
-    )
-    assert "without --ckpt.load_step" in train_ppo_ray.how_to_continue(args)
+    can, how = how_to_continue(str(tmp_path), "ebpo", save_steps=1, load_step=2)
+    assert can and "without --ckpt.load_step" in how

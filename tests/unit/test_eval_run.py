@@ -3,10 +3,9 @@
 import argparse
 import json
 import logging
-import os
 import resource
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import generate, jobs, models, prompts, run, score
+from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.generation import engines
@@ -44,10 +44,16 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def grader():
+    with Grader(workers=1) as grader:
+        yield grader
+
+
 @pytest.fixture(autouse=True)
-def one_core(monkeypatch):
-    """The default is a grading process a core, and each takes more than a second to start."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+def one_grader(monkeypatch, grader):
+    """All commands here share one grading process: each takes more than a second to start."""
+    monkeypatch.setattr(run, "Grader", lambda: nullcontext(grader))
 
 
 def arguments(folder: Path, *more: str, **changes: str | None) -> list[str]:

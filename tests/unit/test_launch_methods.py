@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from launching import LAUNCH, METHODS, ROOT, bash, composed, dry_runs, furnish, value
+from launching import LAUNCH, METHODS, bash, composed, dry_runs, furnish, value
 
 ORDERS = ("shuffle", "topic", "difficulty")
 RUNS = list(itertools.product(METHODS, ORDERS))
@@ -202,11 +202,6 @@ def test_dapos_warm_up_is_ten_rollout_batches_of_the_real_data(place):
     few = float(value(composed("qwen3_8b", "dapo", 4, "--train.num_episodes", 3), "--actor.lr_warmup_ratio"))
     assert math.ceil(rows // 32 * 3 * few) == 160
     assert value(composed("qwen3_8b", "dapo", 4, DATA_DIR=place / "data"), "--actor.lr_warmup_ratio") == "1"  # 8 rows
-
-
-def test_the_document_names_the_orders_and_what_the_released_scripts_do():
-    text = (ROOT / "docs" / "paper.md").read_text()
-    assert "--order difficulty" in text and "ebpo.release" in text
 
 
 @pytest.mark.parametrize("passes", ["abc", "0", "-1"])
