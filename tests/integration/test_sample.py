@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-pytestmark = pytest.mark.nightly  # daily: unit/test_train_fit.py
+pytestmark = pytest.mark.nightly  # daily: unit/test_prompt_sets.py
 
 REWARD = """
 def reward_func(queries, prompts, labels, **kwargs):
