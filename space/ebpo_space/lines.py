@@ -16,7 +16,8 @@ from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth
 from .text import distinct_names, middle_cut, plain
 
-SHORT_CHARS, LONG_CHARS = 8, 24  # of names above a panel: of many lines, which stand side by side (boards.js); of few
+# of names above a panel: of many lines, two side by side (boards.js); of few, each in a row; above a wide panel
+SHORT_CHARS, LONG_CHARS, WIDE_CHARS = 8, 24, 32
 FEW_NAMES = 4
 MAX_TITLE_CHARS = 120
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
@@ -150,7 +151,8 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
     if log:
         lines = [line if line.band is None else replace(line, band=_on_log(line)) for line in lines]
     bolds = [bold(line, axes.share) for line in lines]
-    values = _legend(lines, [number(float(y[-1])) for _, y in bolds])
+    limit = LONG_CHARS if len(lines) <= FEW_NAMES else SHORT_CHARS
+    values = _legend(lines, [number(float(y[-1])) for _, y in bolds], limit)
     title, summary = plain(middle_cut(metric.title, MAX_TITLE_CHARS)), "; ".join(map(_at_end, values))
     unit = {"title": {"text": axes.unit}, "exponentformat": "none" if axes.unit == "hours" else "SI"}
     layout = {
@@ -159,7 +161,7 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
             "uirevision": f"{axes.unit}{axes.log}",
             "xaxis": {**unit, **_whole_steps(lines, axes.unit)},
         },
-        "yaxis": {"tickformat": ",.4~g", **_scale(lines, log), **({"range": ends} if ends else {})},
+        "yaxis": {"tickformat": ",.6~g", **_scale(lines, log), **({"range": ends} if ends else {})},
     }
     return {
         **{"id": metric.name, "title": title, "note": plain(" · ".join(filter(None, notes)))},
@@ -173,10 +175,9 @@ def _at_end(value: dict) -> str:
     return f"{value['name']}: {value['text']} at the end"
 
 
-def _legend(lines: Sequence[Line], texts: Sequence[str], most: int = FEW_NAMES) -> list[dict]:
-    """short: the name as far as it tells the lines apart; of more than `most` lines it takes half a row."""
+def _legend(lines: Sequence[Line], texts: Sequence[str], limit: int) -> list[dict]:
+    """short: the name as far as it tells the lines apart."""
     names = [plain(line.name) for line in lines]
-    limit = LONG_CHARS if len(lines) <= most else SHORT_CHARS
     return [
         {"name": name, "short": short, "color": colour(line.number), "text": text}
         for line, name, short, text in zip(lines, names, distinct_names(names, limit), texts, strict=True)
@@ -225,7 +226,7 @@ def _scores(name: str, title: str, lines: Sequence[Line], axis: dict, at: int, s
     for trace in traces:
         trace["hovertemplate"] = "%{y:.1f} %"
     named = [line for line in lines if not line.dash]
-    values = _legend(named, [f"{percent(line.y[at] / 100)} %" for line in named], len(named))
+    values = _legend(named, [f"{percent(line.y[at] / 100)} %" for line in named], WIDE_CHARS)
     scores = "; ".join(f"{value['name']}: {value['text']}" for value in values)
     layout = {"xaxis": axis, "yaxis": {"ticksuffix": " %", "rangemode": "tozero"}}
     return {

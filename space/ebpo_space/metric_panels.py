@@ -40,7 +40,7 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
         ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
     ]
     drawn = [(title, note, [_panel(runs, view, metric) for metric in metrics]) for title, note, metrics in shelves]
-    drawn.append(("Speed", "", [speed_panel(runs, view)]))
+    drawn.append(("Speed", "", [_panel(runs, view, SPEED)]))
     found = [{"title": title, "note": note, "panels": list(filter(None, panels))} for title, note, panels in drawn]
     found = [section for section in found if section["panels"]]
     if found and not found[0]["note"]:
@@ -95,6 +95,10 @@ Series = tuple[np.ndarray, np.ndarray]  # steps, values
 def _series(run: Opened, metric: Metric) -> Series:
     if metric.name == HELD_OUT:
         return run.metrics.held_out()
+    if metric is SPEED:
+        values = tokens_per_second(run.metrics)
+        known = np.isfinite(values)
+        return run.metrics.steps[known], values[known]
     found = run.metrics.series(metric.name)
     return run.metrics.series(metric.stand_in) if metric.stand_in and not len(found[0]) else found
 
@@ -125,20 +129,9 @@ def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> L
     return Line(name, first.run.number, along, band.mean, band=(band.low, band.high))
 
 
-def speed_panel(runs: Sequence[Opened], view: dict) -> dict | None:
-    """Tokens of responses a second, by the clock, with saving and evaluating."""
-    lines = [
-        _line(run, (run.metrics.steps[known], values[known]), view)
-        for run in runs
-        for values in [tokens_per_second(run.metrics)]
-        for known in [np.isfinite(values)]
-        if known.any()
-    ]
-    return line_panel(SPEED, lines, axes_of(view)) if lines else None
-
-
 def tokens_per_second(metrics: Metrics) -> np.ndarray:
-    """Return a value for each step; NaN where it, the step before or its time is missing."""
+    """Return tokens of responses a second at each step, by the clock, with saving and evaluating; NaN where it, the
+    step before or its time is missing."""
     unknown = np.full(len(metrics.steps), np.nan)
     length = metrics.columns.get("rollout/response_length_mean", metrics.columns.get("response_length", unknown))
     seconds = np.diff(metrics.columns.get("time", unknown), prepend=np.nan)

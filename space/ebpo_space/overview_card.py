@@ -47,18 +47,20 @@ class Examined:
     outcome: Outcome | None
     warnings: Sequence[Warned]
     groups: Groups
+    has_evaluations: bool  # several, in eval/
     problems: Sequence[str]
     now: float
 
 
 def examine(run: Opened, groups: Groups, now: float) -> Examined:
     measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2)}
-    if len((held_out := evaluated(run.run))[0]) > 1:
+    held_out = evaluated(run.run)
+    if has_evaluations := len(held_out[0]) > 1:
         measured[HELD_OUT] = held_out
     warnings = find_warnings(run.metrics, run.rewards, measured)
     state = condition(run.about, run.metrics, signs(run.run), now)
     measure, problems = outcome(run.run, run.metrics, run.rewards)
-    return Examined(run, state, measure, warnings, groups, problems, now)
+    return Examined(run, state, measure, warnings, groups, has_evaluations, problems, now)
 
 
 def card(of: Examined, scale: tuple[float, float]) -> HTML:
@@ -178,7 +180,7 @@ def _warning(each: Warned, of: Examined) -> HTML:
     return html(
         '<li><b title="{}">{}</b> <span>{}</span><p>{} {} {}</p></li>',
         *(f"when: {each.rule.when}", each.rule.title, each.since, f"{_worst(each)}{each.rule.means}."),
-        *(_panel_link(each), _groups_link(each, of)),
+        *(_panel_link(each, of), _groups_link(each, of)),
     )
 
 
@@ -192,12 +194,13 @@ def _worst(each: Warned) -> str:
     return f"{number(each.worst)}{unit} at worst: "
 
 
-def _panel_link(each: Warned) -> HTML:
+def _panel_link(each: Warned, of: Examined) -> HTML:
     if each.metric in ("step", COPIED):
         return HTML()
-    if each.metric == HELD_OUT:
+    if each.metric == HELD_OUT and of.has_evaluations:
         return html('<button type="button" {}>evaluation</button>', setting(tab="evaluation"))
-    view = {"tab": "dynamics", "more": [each.metric], "zoom": "", "x": "step", "whole": True}
+    more = [] if each.metric == HELD_OUT else [each.metric]  # its panel is among the first
+    view = {"tab": "dynamics", "more": more, "zoom": "", "x": "step", "whole": True}
     return html('<button type="button" {}>panel</button>', setting(**view))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from recorded_runs import GOOD, save_result
+from space_runs import evaluation as evaluation_of
 from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo import space
@@ -105,6 +106,20 @@ def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspac
     assert clean(truncated)["run"] == "troubled" and truncated["steps"].endswith("-40")
     for wish in groups:
         assert "notes" in PAGES["samples"].render(clean({**wish, "runs": "troubled"}), workspace)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_warning_of_held_out_questions_leads_to_where_they_are(tmp_path, kept):
+    run = learning_run(tmp_path / "gamed", steps=40, seed=1, name="gamed", prompts=2, pace=1.3)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    shutil.rmtree(run / "eval")
+    for step, rate in ((1, 0.9), (40, 0.1)):
+        rows[step - 1]["eval_held_pass1"] = rate
+        if kept:
+            evaluation_of(run, "aime24", step, rate, seed=1)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = cards(Workspace(Runs([str(tmp_path)])))["gamed"].split("Held-out falls while")[1]
+    assert sets(found)[0]["tab"] == ("evaluation" if kept else "dynamics")
 
 
 def test_the_first_line_counts_runs_and_warnings(workspace):

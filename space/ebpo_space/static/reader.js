@@ -184,16 +184,16 @@ window.space.reader = (() => {
     }
   }, { rootMargin: "600px" });
   const seen = (node) => node.offsetParent && node.getBoundingClientRect().top < innerHeight + 600;
-  let asked = false;
-  const look = () => {
-    asked = false;
+  let scheduled = false;
+  const fillNew = () => {
+    scheduled = false;
     for (const reading of document.querySelectorAll(".reading:not([data-filled])")) seen(reading) ? fill(reading) : near.observe(reading);
   };
   // fills what is new on the page
   const all = () => {
-    if (asked) return;
-    asked = true;
-    queueMicrotask(look);
+    if (scheduled) return;
+    scheduled = true;
+    queueMicrotask(fillNew);
   };
   new MutationObserver(all).observe(document.documentElement, { childList: true, subtree: true });
   all();

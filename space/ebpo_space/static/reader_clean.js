@@ -2,11 +2,11 @@
 // The worker makes nothing else; if a renderer had a fault, it would end here.
 window.space.clean = (() => {
   "use strict";
-  const words = (text) => text.split(" ");
-  const ALLOWED_TAGS = words("p br hr strong em s code pre blockquote ul ol li table thead tbody tr th td span div " +
+  const split = (text) => text.split(" ");
+  const ALLOWED_TAGS = split("p br hr strong em s code pre blockquote ul ol li table thead tbody tr th td span div " +
     "math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup mover munder munderover mmultiscripts mprescripts " +
     "mtable mtr mtd mpadded mphantom menclose mstyle merror");
-  const ALLOWED_ATTR = words("class style start data-tex display displaystyle scriptlevel mathvariant stretchy fence form separator " +
+  const ALLOWED_ATTR = split("class style start data-tex display displaystyle scriptlevel mathvariant stretchy fence form separator " +
     "lspace rspace width height depth voffset linethickness rowspacing columnspacing columnalign rowlines columnlines rowspan " +
     "columnspan accent accentunder movablelimits minsize maxsize symmetric largeop notation encoding");
   const CLASS = /^(?:tex|block|long|source|wide|heading|h[1-6]|mathscr|mathcal|menclose|tml-[a-z-]+|chr-[a-z-]+|wbk-[a-z-]+|ff-[a-z-]+|upstrike|downstrike|sout|phasor-[a-z]+|longdiv-[a-z]+|textcircle|circle-pad|actuarial|oval|hline|special-fraction)$/;
@@ -14,7 +14,7 @@ window.space.clean = (() => {
   const STYLE = new RegExp(String.raw`^(?:color:\s*#[0-9a-f]{3,8}|(?:padding|margin)(?:-(?:left|right|top|bottom))?:\s*${SIZE}(?:\s+${SIZE}){0,3}|` +
     String.raw`(?:width|height|min-width|font-size|vertical-align):\s*${SIZE}|border(?:-(?:left|right|top|bottom))?:\s*${SIZE}\s+(?:solid|dashed)(?:\s+currentcolor)?|` +
     String.raw`text-align:\s*(?:-webkit-)?(?:left|right|center)|display:\s*block math|math-(?:depth|style|shift):\s*[\w-]+|white-space:\s*[\w-]+)$`, "i");
-  const LENGTHS = new Set(words("lspace rspace width height depth voffset linethickness minsize maxsize"));
+  const LENGTHS = new Set(split("lspace rspace width height depth voffset linethickness minsize maxsize"));
   const LENGTH = new RegExp(`^${SIZE}$`);
 
   const attribute = (node, data) => {

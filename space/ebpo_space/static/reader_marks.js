@@ -2,7 +2,7 @@
 // expected one. A bar above the text says what there is and goes there.
 window.space.marks = (() => {
   "use strict";
-  const MOST = 1000; // hits
+  const MOST = 1000; // ranges of one kind
   const SETTLES = 1500; // milliseconds
   const BLOCK = "p, li, td, th, pre, blockquote, .piece";
   // as in "Answer: 42"; no two parts of it take the same blanks, or ten thousand of them would hold the page
@@ -49,17 +49,21 @@ window.space.marks = (() => {
   // as reading.hits does: each letter stays in its place
   const lowered = (text) => text.split("İ").map((part) => part.toLowerCase()).join("İ");
 
-  const hits = (reading, all) => {
-    const wanted = lowered(reading.dataset.find || "");
+  const literal = (text) => text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+  const ranges = (all, pattern, textOf = (block) => block.text) => {
     const found = [];
-    if (!wanted) return found;
-    for (const block of all) {
-      const text = lowered(block.text);
-      for (let at = text.indexOf(wanted); at >= 0 && found.length < MOST; at = text.indexOf(wanted, at + wanted.length))
-        found.push(range(block, at, at + wanted.length));
+    for (const block of all) for (const match of textOf(block).matchAll(pattern)) {
+      if (found.length >= MOST) return found;
+      found.push(range(block, match.index, match.index + match[0].length));
     }
-    for (const node of formulas(reading)) if (lowered(node.dataset.tex).includes(wanted)) found.push(around(node));
-    return ordered(found);
+    return found;
+  };
+
+  const hits = (reading, all) => {
+    const searched = lowered(reading.dataset.find || "");
+    if (!searched) return [];
+    const drawn = formulas(reading).filter((node) => lowered(node.dataset.tex).includes(searched)).map(around);
+    return ordered([...ranges(all, new RegExp(literal(searched), "g"), (block) => lowered(block.text)), ...drawn]);
   };
 
   const inside = (tex) => {
@@ -77,37 +81,29 @@ window.space.marks = (() => {
   // the answer that was given: the last \boxed, else what the run's grader took, else the last line "Answer: …"
   const given = (reading, all) => {
     const boxed = formulas(reading).filter((node) => node.dataset.tex.includes("\\boxed")).at(-1);
-    const said = reading.dataset.extracted;
-    if (boxed && (!said || plain(inside(boxed.dataset.tex)) === plain(said))) return { said: said || inside(boxed.dataset.tex), place: around(boxed) };
-    const exact = said ? places(reading, all, said).at(-1) : null;
-    if (said) return { said, place: exact || (boxed ? around(boxed) : null) };
+    const { extracted } = reading.dataset;
+    const own = boxed && inside(boxed.dataset.tex);
+    if (boxed && (!extracted || plain(own) === plain(extracted))) return { text: extracted || own, place: around(boxed) };
+    if (extracted) return { text: extracted, place: places(reading, all, extracted).at(-1) || (boxed ? around(boxed) : null) };
     if (reading.dataset.raw) for (const block of all.toReversed()) {
       const at = block.text.lastIndexOf("\\boxed");
-      if (at >= 0) return { said: inside(block.text.slice(at, at + 400)), place: range(block, at, Math.min(at + 7 + inside(block.text.slice(at, at + 400)).length + 1, block.text.length)) };
+      const text = inside(block.text.slice(at, at + 400));
+      if (at >= 0) return { text, place: range(block, at, Math.min(at + 8 + text.length, block.text.length)) };
     }
     for (const block of all.toReversed()) {
       const last = [...block.text.matchAll(LINE)].at(-1);
-      if (last) return { said: last[1].trim(), place: range(block, last.index, last.index + last[0].length) };
+      if (last) return { text: last[1].trim(), place: range(block, last.index, last.index + last[0].length) };
     }
     return null;
   };
 
   // where a text stands by itself: 12 is not in 312
-  const places = (reading, all, wanted) => {
-    const found = [];
-    const exact = plain(wanted);
-    if (!exact) return found;
-    for (const node of formulas(reading)) {
-      const tex = node.dataset.tex;
-      if (plain(tex) === exact || (tex.includes("\\boxed") && plain(inside(tex)) === exact)) found.push(around(node));
-    }
-    const letter = /[\p{L}\p{N}]/u;
-    for (const block of all) for (let at = block.text.indexOf(wanted); at >= 0 && found.length < 200; at = block.text.indexOf(wanted, at + wanted.length)) {
-      const [before, after] = [block.text[at - 1] || "", block.text.slice(at + wanted.length, at + wanted.length + 2)];
-      if (letter.test(before) || /[.,]/.test(before) && /\d/.test(block.text[at - 2] || "") || letter.test(after[0] || "") || /^[.,]\d/.test(after)) continue;
-      found.push(range(block, at, at + wanted.length));
-    }
-    return ordered(found);
+  const places = (reading, all, text) => {
+    const exact = plain(text);
+    if (!exact) return [];
+    const is = ({ dataset: { tex } }) => plain(tex) === exact || (tex.includes("\\boxed") && plain(inside(tex)) === exact);
+    const alone = new RegExp(`(?<![\\p{L}\\p{N}]|\\d[.,])${literal(text)}(?![\\p{L}\\p{N}]|[.,]\\d)`, "gu");
+    return ordered([...formulas(reading).filter(is).map(around), ...ranges(all, alone)]);
   };
 
   const paint = () => {
@@ -187,39 +183,36 @@ window.space.marks = (() => {
     find(reading);
   };
 
+  const entry = (kind, label, text, press) => {
+    const made = element("span", kind);
+    made.append(element("small", "", label), element("code", "", text.slice(0, 120)));
+    if (press) made.append(button("show", kind === "given" ? "Show where the answer is given" : "Show the expected answer in the text", press));
+    return made;
+  };
+  const count = (reading, state, total) => {
+    const made = element("span", "hits");
+    const place = state.now < 0 ? `${total} hit${total > 1 ? "s" : ""}` : `hit ${state.now + 1} of ${total}`;
+    made.append(element("span", "", total ? place : "no hit in this answer"));
+    made.firstChild.setAttribute("role", "status");
+    if (total) made.append(button("‹", "Previous hit", () => step(reading, -1)), button("›", "Next hit", () => step(reading, 1)));
+    return made;
+  };
   const bar = (reading, state) => {
     const root = reading.querySelector(":scope > .marks");
     if (!root) return;
     const focused = root.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : "";
-    const made = [];
-    if (state.given) {
-      const one = element("span", "given");
-      one.append(element("small", "", "answer given"), element("code", "", state.given.said.slice(0, 120)));
-      if (state.given.place) one.append(button("show", "Show where the answer is given", () => show(reading, (now) => now.given.place)));
-      made.push(one);
-    }
-    if (reading.dataset.gold) {
-      const one = element("span", "gold");
-      one.append(element("small", "", "expected"), element("code", "", reading.dataset.gold.slice(0, 120)));
-      if (state.gold.length) one.append(button("show", "Show the expected answer in the text", () => show(reading, (now) => now.gold.at(-1))));
-      made.push(one);
-    }
-    const total = Number(reading.dataset.hits || 0);
-    if (reading.dataset.find && (total || reading.dataset.given)) {
-      const one = element("span", "hits");
-      const count = Math.max(total, state.hits.length);
-      const said = !count ? "no hit in this answer" : state.now < 0 ? `${count} hit${count > 1 ? "s" : ""}` : `hit ${state.now + 1} of ${count}`;
-      one.append(element("span", "", said));
-      one.firstChild.setAttribute("role", "status");
-      if (count) one.append(button("‹", "Previous hit", () => step(reading, -1)), button("›", "Next hit", () => step(reading, 1)));
-      made.push(one);
-    }
-    root.replaceChildren(...made);
+    const { given: isAnswer, gold, find: searched, hits: total = 0 } = reading.dataset;
+    const { given, gold: found } = state;
+    root.replaceChildren(...[
+      given && entry("given", "answer given", given.text, given.place && (() => show(reading, (now) => now.given.place))),
+      gold && entry("gold", "expected", gold, found.length && (() => show(reading, (now) => now.gold.at(-1)))),
+      searched && (Number(total) || isAnswer) && count(reading, state, Math.max(Number(total), state.hits.length)),
+    ].filter(Boolean));
     const again = focused && [...root.querySelectorAll("button")].find((each) => each.getAttribute("aria-label") === focused);
     if (again) again.focus({ preventScroll: true });
   };
 
-  let gone = ""; // the search that has been scrolled to
+  let scrolled = ""; // the search whose first hit has been shown
   /** Finds the marks of a reading again; once: when it is first filled, its first hit is shown. */
   const find = (reading, once = false) => {
     if (!reading.isConnected) return;
@@ -232,8 +225,8 @@ window.space.marks = (() => {
     bar(reading, state);
     paint();
     const place = `${reading.dataset.from} ${reading.dataset.find}`;
-    if (once && reading.dataset.given && Number(reading.dataset.hits) && gone !== place) {
-      gone = place;
+    if (once && reading.dataset.given && Number(reading.dataset.hits) && scrolled !== place) {
+      scrolled = place;
       step(reading, 1);
     }
   };

@@ -20,8 +20,8 @@ window.space = (() => {
   };
 
   // requests made at the same time may arrive in another order: the server goes by this number
-  let told = 0;
-  const tell = (trigger, changes) => trigger("click", { ...changes, order: ++told });
+  let sent = 0;
+  const tell = (trigger, changes) => trigger("click", { ...changes, order: ++sent });
 
   // selector of a button -> what a click on it does
   const clicks = new Map();
