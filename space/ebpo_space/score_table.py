@@ -98,11 +98,10 @@ Cell = Callable[[str], HTML | str]  # of a task
 
 
 def score_table(scores: Scores) -> HTML:
-    ends = ends_of(scores.columns)
     columns: list[tuple[HTML, Cell]] = [
         *([_against(scores)] if scores.against else []),
+        *([_changes(scores)] if scores.changes else []),
         *(_checkpoint(scores, column) for column in scores.columns),
-        *(_change(scores, *ends[run]) for run in ends if (run, AVERAGE) in scores.changes),
         *(_reported(scores, name) for name in scores.reported),
     ]
     tasks = [*scores.tasks, *([AVERAGE] if len(scores.tasks) > 1 else [])]
@@ -168,34 +167,27 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
     )
 
 
-def _change(scores: Scores, first: Column, last: Column) -> tuple[HTML, Cell]:
-    start = f"step {first.step}" if first.step else "base"
-    head = html("{}change<small>{} to {}</small>", dot(last.number), start, last.step)
-
-    def cell(task: str) -> HTML | str:
-        found = scores.changes.get((last.run, task))
-        if found is None:
-            return NONE
-        return html(
-            '<b class="{}">{}</b><small> {} to {}</small><p>{}</p>',
-            *(found.verdict, points(found.difference), points(found.low), points(found.high), found.sentence),
-        )
-
-    return head, cell
+def _changes(scores: Scores) -> tuple[HTML, Cell]:
+    """Compare the last column of each run with its first."""
+    ends = [pair for run, pair in ends_of(scores.columns).items() if (run, AVERAGE) in scores.changes]
+    steps = {f"{f'step {first.step}' if first.step else 'base'} to {last.step}" for first, last in ends}
+    head = html("change<small>{}</small>", steps.pop() if len(steps) == 1 else "from a run’s first column")
+    return head, lambda task: _differences([last for _, last in ends], scores.changes, task)
 
 
 def _against(scores: Scores) -> tuple[HTML, Cell]:
-    """Compare the last columns of all runs against the first of them."""
+    """Compare the last columns of all runs with the first of them."""
     base, *others = scores.lasts
     step = f"step {base.step}" if base.step else "base model"
     head = html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), step)
+    return head, lambda task: _differences(others, scores.against, task)
 
-    def cell(task: str) -> HTML | str:
-        compared = ((column, scores.against.get((column.run, task))) for column in others)
-        lines = joined(_difference(column, found) for column, found in compared if found)
-        return html('<div class="against">{}</div>', lines) if lines else NONE
 
-    return head, cell
+def _differences(columns: Sequence[Column], found: Mapping[tuple[str, str], Change], task: str) -> HTML | str:
+    """A line for each run; the only one in words."""
+    lines = [_difference(column, found[column.run, task]) for column in columns if (column.run, task) in found]
+    only = html("<p>{}</p>", found[columns[0].run, task].sentence) if len(lines) == len(columns) == 1 else HTML()
+    return html('<div class="against">{}{}</div>', joined(lines), only) if lines else NONE
 
 
 def _difference(column: Column, found: Change) -> HTML:

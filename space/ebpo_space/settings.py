@@ -15,6 +15,7 @@ from openrlhf_ebpo.run.run_log import dig
 
 MAX_SETTINGS = 3000  # of one run
 ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.json, besides its arguments
+ARGUMENTS = {"model": "actor.model_name_or_path", "dataset": "data.prompt_dataset", "seed": "train.seed"}  # the same
 PLACES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "run.started", "run.ended")
 INTERNAL = ("ckpt.attempt", "local_rank")  # numbers of the trainer's own
 ESTIMATOR = "algo.advantage.estimator"
@@ -46,7 +47,8 @@ def settings_of(about: dict) -> dict[str, object]:
     """Return dotted name -> value: the arguments, the versions, and what else run.json says about the run."""
     found = {name: value for name, value in flat(_dict(about.get("args"))).items() if name not in INTERNAL}
     found |= {f"versions.{name}": value for name, value in flat(_dict(about.get("versions"))).items()}
-    return found | {f"run.{name}": _redacted(about[name], name) for name in ABOUT if about.get(name) is not None}
+    more = [name for name in ABOUT if about.get(name) is not None and ARGUMENTS.get(name) not in found]
+    return found | {f"run.{name}": _redacted(about[name], name) for name in more}
 
 
 def flat(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, object]:
