@@ -31,6 +31,7 @@ RETIRED = {
     "--hub.full_state": f"to continue elsewhere, {COPY}",
     "--full_state": f"to continue elsewhere, {COPY}",
     "--hub.trust_pickle": f"for the optimizer's state, {COPY}",
+    **dict.fromkeys(("--allow", "EBPO_SPACE_ALLOW"), "visitors add no repos; name every run with --runs"),
     "--trust_pickle": f"pickles are not pulled; for the optimizer's state, {COPY}",
 }
 

@@ -43,9 +43,11 @@ CLICKS = {  # over all rows, after the first look at them
     "text in all answers": {"steps": "all", "text": "nobody wrote this"},
 }
 VISITORS = 20
-DRAWN = """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top <
-innerHeight);
-                   return seen.length && seen.every(p => p.dataset.drawn); }"""
+DRAWN = """() => {
+  const panels = [...document.querySelectorAll(".panel")];
+  const seen = panels.filter((panel) => panel.getBoundingClientRect().top < innerHeight);
+  return seen.length && seen.every((panel) => panel.dataset.drawn);
+}"""
 
 
 def main() -> None:

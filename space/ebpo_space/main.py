@@ -24,7 +24,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from openrlhf_ebpo import __version__
+from openrlhf_ebpo import __version__, retired
 from openrlhf_ebpo.command import Parser, error_exit
 from openrlhf_ebpo.command import parse as parse_flags
 
@@ -48,7 +48,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="RUN",
         help="run directories, folders that hold some or will, or owner/name of data set repositories on the Hub",
     )
-    parser.add_argument("--allow", nargs="*", help=argparse.SUPPRESS)  # retired
     parser.add_argument(
         "--host",
         default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
@@ -61,9 +60,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for given in options.runs:
         if Path(given).exists() and not Path(given).is_dir():  # a folder may be written later
             parser.error(f"--runs {given} is a file; name the run's directory")
-    if options.allow is not None or os.environ.get("EBPO_SPACE_ALLOW"):
-        named = "--allow" if options.allow is not None else "EBPO_SPACE_ALLOW"
-        parser.error(f"{named} is gone: visitors add no repositories; name every run, or owner/name, with --runs")
+    if os.environ.get("EBPO_SPACE_ALLOW"):
+        parser.error(retired.advice("EBPO_SPACE_ALLOW"))
     check_address(parser, options.host, options.port)
     return options
 

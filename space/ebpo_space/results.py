@@ -177,15 +177,15 @@ def questions(run: Run, result: Result) -> Sequence[Question]:
 
 
 def rates(run: Run, result: Result) -> dict[str, float]:
-    """Success rate by question; of the columns that are small.
+    """Return the success rate by question.
 
     Raises:
         RunError: the samples cannot be read.
     """
-    return _rates(run, result.place, stamp(inside(run, result.place, SAMPLES_FILE)))
+    return {question.key: question.rate for question in questions(run, result)}
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(128)
 def _questions(run: Run, place: str, stamp: tuple[int, ...]) -> tuple[Question, ...]:
     table = _table(run, place, ("question_id", "question", "gold", "correct"))
     with reading(f"{place}/samples.parquet"):
@@ -196,14 +196,6 @@ def _questions(run: Run, place: str, stamp: tuple[int, ...]) -> tuple[Question, 
         Question(str(key), str(head.get("question") or ""), str(head.get("gold") or ""), rate, tuple(rows))
         for key, head, rate, rows in zip(*parts, strict=True)
     )
-
-
-@functools.lru_cache(256)
-def _rates(run: Run, place: str, stamp: tuple[int, ...]) -> dict[str, float]:
-    table = _table(run, place, ("question_id", "question", "correct"))
-    with reading(f"{place}/samples.parquet"):
-        found = by_question(table)
-        return dict(zip(map(str, listed(found["key"])), listed(found["correct_mean"]), strict=True))
 
 
 def by_question(table: pa.Table) -> pa.Table:

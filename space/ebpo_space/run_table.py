@@ -70,12 +70,12 @@ def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
     """Lay out the chips with the button of the table, and the table if it is open."""
     opened, _ = workspace.open_all({**view, "hidden": []})
     listed = workspace.runs.listed()
+    if not listed and not opened:
+        return HTML(), HTML()  # the page says what it waits for
     waiting = [
         f"{without_homes(each)} holds no run yet: one is shown here once it is written."
         for each in workspace.runs.awaited()
     ]
-    if not listed and not opened:
-        return notices(waiting), HTML()
     now, groups = time.time(), seeds.grouped(opened)
     conditions = {run.run.key: condition(run.about, run.metrics, signs(run.run), now) for run in opened}
     states = {key: found.kind for key, found in conditions.items()}

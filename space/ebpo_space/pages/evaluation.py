@@ -135,7 +135,7 @@ def panels(found: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[di
         {
             "title": "pass@k",
             "note": "The chance that at least one of k samples is right. Solid: the last checkpoint of a run, with its "
-            "95 % band over questions; dotted: the first. The numbers are at k = 1.",
+            "95 % band over questions; dotted: the first. The numbers are at k = 1.",
             "kind": "two",
             "panels": by_k,
         },
