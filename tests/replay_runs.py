@@ -96,13 +96,18 @@ class Trainer(EBPOTrainer, Upstream):
 
 
 CKPT = {"path": "c", "load_step": None}
+STEPS = {
+    **{"micro_batch_size": 1, "max_epochs": 1, "dynamic_batch_enable": False},
+    **{"async_enable": False, "async_queue_size": 1, "partial_rollout_enable": False},
+}
 
 
 def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, ckpt: dict = CKPT, **ebpo) -> dict:
     return {
-        "actor": {"model_name_or_path": "m"},
+        "actor": {"model_name_or_path": "m", "num_nodes": 1, "num_gpus_per_node": 1},
+        "ds": {"ring_attn_size": 1, "tensor_parallel_size": 1},
         "data": {"prompt_dataset": "d", "order": "shuffle"},
-        "train": {"seed": 7, "batch_size": M * G, "num_episodes": to, "async_enable": False, "async_queue_size": 1},
+        "train": {**STEPS, "seed": 7, "batch_size": M * G, "num_episodes": to},
         "rollout": {"n_samples_per_prompt": G, "batch_size": M, "vllm_generate_batch_size": None},
         "ckpt": dict(ckpt),
         "algo": {

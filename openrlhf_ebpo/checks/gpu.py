@@ -34,25 +34,35 @@ NO_TABLE = 13  # from this CUDA on, DeepSpeed's cuda_minor_mismatch_ok permits n
 COMPILED = ("fused_adam", "cpu_adam")  # DeepSpeed's operators that a training compiles
 MAX_COMPILE_SECONDS = 600  # so long nothing is written into an operator's folder only after a compiler was killed
 MIB = 1 << 20
-ADAM = ("actor.optim", "adam")
+ADAM = "adam"
 
 
 @dataclass(frozen=True)
 class Finding:
     """One line of `doctor`.
 
-    found: what is there. remedy: what to do; None if all is well. fatal: nothing would run. blocks: a flag and its
-    value with which no training runs.
+    found: what is there. remedy: what to do; None if all is well. fatal: nothing would run. blocks: the field of
+    Needs with which no training runs.
     """
 
     found: str
     remedy: str | None = None
     fatal: bool = False
-    blocks: tuple[str, object] | None = None
+    blocks: str | None = None
 
-    def stops(self, values: dict) -> bool:
-        """Return True if no training with these flags runs. values: by name."""
-        return self.fatal or bool(self.blocks and values.get(self.blocks[0]) == self.blocks[1])
+
+@dataclass(frozen=True)
+class Needs:
+    """What a training needs of a machine with GPUs. adam: DeepSpeed's, which it compiles; adam_offload: on the CPU."""
+
+    colocate_all: bool
+    adam: bool
+    adam_offload: bool
+
+    @classmethod
+    def from_args(cls, args) -> Needs:
+        """From upstream's nested arguments."""
+        return cls(args.train.colocate_all, args.actor.optim == "adam", args.ds.adam_offload)
 
 
 def gpus() -> list[dict]:
@@ -124,7 +134,7 @@ def compute_modes(found: list[dict]) -> Iterator[Finding]:
         yield Finding(
             f"compute mode Exclusive_Process (GPU {', '.join(numbers)}): a GPU takes one process",
             "with --train.colocate_all trainer and engine share one; as root: nvidia-smi -c DEFAULT",
-            blocks=("train.colocate_all", True),
+            blocks="colocate_all",
         )
 
 
@@ -162,7 +172,7 @@ def nvcc_finding(cuda: str) -> Finding:
     found = f"nvcc is of CUDA {release} ({path}), and torch of CUDA {cuda}"
     if os.environ.get("DS_SKIP_CUDA_CHECK") == "1":
         return Finding(f"{found}; DS_SKIP_CUDA_CHECK=1 lets it pass")
-    blocks = ("ds.adam_offload", True) if same_major else ADAM
+    blocks = "adam_offload" if same_major else ADAM
     return Finding(found, f"{toolkit}; or DS_SKIP_CUDA_CHECK=1 in front of the command, to try this one", blocks=blocks)
 
 

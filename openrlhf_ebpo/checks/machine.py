@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from openrlhf_ebpo.checks.gpu import Finding, compiler, devices, gpu, gpus
+from openrlhf_ebpo.checks.gpu import Finding, Needs, compiler, devices, gpu, gpus
 from openrlhf_ebpo.errors import SeamError, raise_problems
 from openrlhf_ebpo.generation.cluster import address_to_join
 from openrlhf_ebpo.seams import native
@@ -199,8 +199,8 @@ def is_orphan(name: str, parent: str) -> bool:
     return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "VLLM"))
 
 
-def training_notices(values: dict) -> list[str]:
-    """Check the topics of a GPU for a training that starts on this machine. values: its flags, by name.
+def training_notices(needs: Needs) -> list[str]:
+    """Check the topics of a GPU for a training that starts on this machine.
 
     Raises:
         UsageError: it could not run; one problem a line.
@@ -208,7 +208,8 @@ def training_notices(values: dict) -> list[str]:
     if is_cpu_stack() or not (devices() or gpus()):  # the driver of a cluster may have no GPU
         return []
     found = [each for topic in (gpu, compiler, shared_memory) for each in topic() if each.remedy]
-    raise_problems([f"{each.found}: {each.remedy}" for each in found if each.stops(values)])
+    stopping = [each for each in found if each.fatal or (each.blocks and getattr(needs, each.blocks))]
+    raise_problems([f"{each.found}: {each.remedy}" for each in stopping])
     return [f"warning: {each.found}: {each.remedy}" for each in found]
 
 

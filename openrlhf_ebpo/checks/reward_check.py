@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.checks.labels import label_notices
-from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
-from openrlhf_ebpo.checks.prompt_sets import open_rows, render_rows
+from openrlhf_ebpo.checks.preflight import BUILT_IN
+from openrlhf_ebpo.checks.prompt_sets import PromptSettings
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import announce_special_tokens, text_tokenizer, tokenizer_of
@@ -26,42 +26,40 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError
 
 FLAG = "--reward.remote_url"
-MATH = str(REWARDS / BUILT_IN["reward.remote_url"]["math"])
+MATH = BUILT_IN["math"]
 MAX_ROWS = 256
 MAX_CAUSE_CHARS = 300
 READ_ROWS = 10_000  # at a time
 
 
-def training_notices(args) -> list[str]:
-    """Read the labels of a training with `math`, and ask its reward about rows of its data set. args: upstream's,
-    nested.
+def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_reward: float) -> list[str]:
+    """Read the labels of a training with `math`, and ask its reward about rows of its data set.
 
     Raises:
         UsageError: the reward cannot be used, or not with these labels. GraderError: its processes do not start.
     """
-    settings = RewardSettings.from_args(args)
-    if not settings.sources or settings.agent:  # an agent needs the model
+    if not rewards.sources or rewards.agent:  # an agent needs the model
         return []
-    source = settings.sources[0]
+    source = rewards.sources[0]
     is_math, is_server = source == MATH, not source.endswith(".py")
     notices, sets, rows = [], [], []
     try:
-        names = [name for name in map(str.strip, args.data.prompt_dataset.split(",")) if name and is_local(name)]
-        sets = [(name, open_rows(name, args.data.prompt_split, args)) for name in names]
-        rows = choose_rows(sets, args, SERVER_ROWS if is_server else MAX_ROWS)
+        sets = [(name, prompts.open_rows(name, prompts.split)) for name in prompts.names if is_local(name)]
+        rows = choose_rows(sets, prompts, SERVER_ROWS if is_server else MAX_ROWS)
     except UsageError:
         raise
     except Exception as error:  # of other people's files: any exception
         cause = one_line(f"{type(error).__name__}: {error}", MAX_CAUSE_CHARS)
         notices = [f"warning: the reward was not tried with the labels: {cause}"]
     for name, data in sets if is_math else ():
-        notices += label_notices(f"--data.prompt_dataset {name}", args.data.label_key, label_column(data, args))
+        labels = label_column(data, prompts.label_key)
+        notices += label_notices(f"--data.prompt_dataset {name}", prompts.label_key, labels)
     named = f"{FLAG} {'math' if is_math else redacted_text(source)}"
     try:
-        exam = asyncio.run(examine(settings, rows, args.algo.advantage.ebpo.pass_reward, end_token(args)))
+        exam = asyncio.run(examine(rewards, rows, pass_reward, end_token(prompts.model)))
     except RewardError as error:
         raise UsageError(f"{FLAG} {error}") from None
-    return notices + (report(exam, named, args.data.label_key, is_math) if exam else [])
+    return notices + (report(exam, named, prompts.label_key, is_math) if exam else [])
 
 
 # --- what the reward pays
@@ -136,12 +134,12 @@ def first_failure(exam: Exam) -> str:
 # --- the rows of a training
 
 
-def label_column(data, args) -> Iterator:
-    for table in data.select_columns([args.data.label_key]).with_format("arrow").iter(READ_ROWS):
+def label_column(data, label_key: str) -> Iterator:
+    for table in data.select_columns([label_key]).with_format("arrow").iter(READ_ROWS):
         yield from table.column(0).to_pylist()
 
 
-def choose_rows(sets: Sequence[tuple], args, most: int) -> list[Row]:
+def choose_rows(sets: Sequence[tuple], prompts: PromptSettings, most: int) -> list[Row]:
     """Choose rows that are spread over the data sets."""
     sizes = [len(data) for _, data in sets]
     total, rows = sum(sizes), []
@@ -150,23 +148,23 @@ def choose_rows(sets: Sequence[tuple], args, most: int) -> list[Row]:
         numbers = [i - start for i in chosen if start <= i < start + size]
         found = list(data.select(numbers))
         suffix = f" of {name}" if len(sets) > 1 else ""
-        for i, text, row in zip(numbers, prompt_texts(found, args), found, strict=True):
-            label = row[args.data.label_key] if args.data.label_key else ""
+        for i, text, row in zip(numbers, prompt_texts(found, prompts), found, strict=True):
+            label = row[prompts.label_key] if prompts.label_key else ""
             rows.append(Row(f"row {i + 1:,}{suffix}", text, label, answer_of(label)))
     return rows
 
 
-def prompt_texts(rows: list[dict], args) -> list[str]:
+def prompt_texts(rows: list[dict], prompts: PromptSettings) -> list[str]:
     """Return the prompts as training renders them; as they are, if the tokenizer is not on this machine."""
-    folder = local_folder(args.actor.model_name_or_path)
+    folder = local_folder(prompts.model)
     if folder:
-        return [prompt.text for prompt in render_rows(rows, args, str(folder))]
-    return [str(row[args.data.input_key]) for row in rows]
+        return [prompt.text for prompt in prompts.render_rows(rows, str(folder))]
+    return [str(row[prompts.input_key]) for row in rows]
 
 
-def end_token(args) -> str:
+def end_token(model: str) -> str:
     """Return the token that responses end with, "" if the tokenizer is not on this machine."""
-    folder = local_folder(args.actor.model_name_or_path)
+    folder = local_folder(model)
     if folder:
         announce_special_tokens(str(folder))
     return (text_tokenizer(tokenizer_of(str(folder))).eos_token or "") if folder else ""

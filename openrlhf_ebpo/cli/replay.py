@@ -27,10 +27,11 @@ import numpy as np
 from openrlhf_ebpo.cli.logged_run import LoggedRun
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.estimator import flags, registry
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, replay
+from openrlhf_ebpo.estimator.settings import add_flags as add_estimator_flags
 
 PREFIX = FLAG.removeprefix("--") + "."
 MAX_LINES = 20  # of the table
@@ -48,7 +49,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"(`openrlhf-ebpo train --help` describes "
         "them), or your own as MODULE:NAME",
     )
-    flags.add_flags(parser)
+    add_estimator_flags(parser)
     for action in parser._actions:
         if action.dest.startswith(PREFIX):
             action.default = argparse.SUPPRESS  # what is not given is as it was in the run

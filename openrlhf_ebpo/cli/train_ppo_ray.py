@@ -1,62 +1,42 @@
-"""Upstream's `train_ppo_ray` with the estimator `ebpo`: every flag of upstream's, and the ones below.
+"""Upstream's `train_ppo_ray` with the estimator `ebpo`: every flag of upstream's, and those of this project.
 
 python -m openrlhf_ebpo.cli.train_ppo_ray --advantage_estimator ebpo --rollout.n_samples_per_prompt 4 ...
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import functools
 import json
 import os
+import secrets
 import sys
-import traceback
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from types import SimpleNamespace
 
 from openrlhf_ebpo.checks import machine, preflight, prompt_sets, reward_check
-from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
+from openrlhf_ebpo.cli import old_flags, train_sample
+from openrlhf_ebpo.cli.train_end import explained_end, recorded_end
+from openrlhf_ebpo.cli.train_flags import Command, settle
+from openrlhf_ebpo.cli.train_settings import TrainSettings
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
-from openrlhf_ebpo.command import PAUSED, error_exit, nested, parse
-from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
-from openrlhf_ebpo.estimator import flags as estimator_flags
-from openrlhf_ebpo.estimator import presets, registry
-from openrlhf_ebpo.extension import add_trust_flag, is_import_path, share_search_path, trust_models
+from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.generation import arguments
-from openrlhf_ebpo.hub import settings as hub_flags
-from openrlhf_ebpo.hub.resume import pull_start
-from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.hub.training import Pushes
-from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.rewards import settings as reward_settings
+from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards.pool import close_shared_pool
-from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
-from openrlhf_ebpo.run import settings as run_settings
 from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.custom_metrics import read_entries
-from openrlhf_ebpo.run.resume import CheckpointError, Search, groups, newest_complete
-from openrlhf_ebpo.run.run_log import RunDirectoryError, check_run_dir, read_metrics, read_run
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.resume import Search
+from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
+from openrlhf_ebpo.seams.machine import adapt_args
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
-from openrlhf_ebpo.training import eval_metrics, mismatch, policy_loss, prompts, save_times, zero_advantage
+from openrlhf_ebpo.supervisor.driver import under_supervision
+from openrlhf_ebpo.training import mismatch, zero_advantage
 
 MODULE = "openrlhf.cli.train_ppo_ray"
-ESTIMATOR = "--algo.advantage.estimator"
-EXAMPLE = r"""example, for one machine with eight GPUs:
-  openrlhf-ebpo train --advantage_estimator ebpo --rollout.n_samples_per_prompt 4 \
-    --rollout.batch_size 512 --train.batch_size 512 \
-    --actor.model_name_or_path Qwen/Qwen3-8B \
-    --data.prompt_dataset prompts.jsonl --data.input_key prompt --data.label_key label \
-    --reward.remote_url reward.py --ckpt.path ckpt --ckpt.output_dir model --ckpt.save_hf \
-    --actor.num_gpus_per_node 8 --ref.num_gpus_per_node 8 --train.colocate_all \
-    --vllm.num_engines 8 --vllm.gpu_memory_utilization 0.6 --vllm.enable_sleep --ds.enable_sleep \
-    --ds.zero_stage 3 --dry_run"""
 
 
 @error_exit()
@@ -69,287 +49,139 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str]) -> None:
     check_release(all_seams())
-    command = UpstreamMain(MODULE)
-    parser = build_parser(command)
-    argv, translated = old_flags.translate(argv)
-    print(*translated, sep="\n", end="\n" if translated else "", flush=True)
-    flat = parse(parser, argv)
     install()
-    early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
-    assumed, force = flat.assume_cuda, flat.force  # not sooner: --force is for the first start, not for a restart
+    upstream = UpstreamMain(MODULE)
+    command = Command.parse(upstream, argv)
+    pulled = settle(command.args)
+    settings = TrainSettings.from_args(command.args, command.force)
+    access = check(command, settings)
 
-    dry_run, sampled = flat.dry_run, flat.sample
-    del flat.dry_run, flat.force, flat.sample, flat.assume_cuda
-    args = command.validate(flat)
-    notices = [
-        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray "
-        f"worker; run.json "
-        "lists them, python -m openrlhf_ebpo.seams explains them",
-        *train_notices.adapt(args, assumed is not None),
-        *early_notices,
-    ]
-    settings = RunSettings.from_args(args, force)
-    check_run_dir(settings, stored_argv, redacted(args), force)
-    found = checkpoint_to_resume(settings, contents=not dry_run) if settings.resume else None
-    resumed, lines = changed_settings.resume(args, settings, found)
-    notices += lines
-    if dry_run:
-        show_dry_run(args, notices, stored_argv if translated else None, sampled, assumed)
+    args = upstream.validate(command.args)
+    args.ckpt.attempt = secrets.token_hex(8)
+    notices = [release_notice(), *settings.notices()]
+    notices += adapt_args(args) if command.assume_cuda is None else []
+    check_run_dir(settings.run, command.recorded, redacted(args), command.force)
+    found = checkpoint_to_resume(settings.run, contents=not command.dry_run) if settings.run.resume else None
+    resumed, changes = changed_settings.resume(args, settings.run, found)
+    notices += [*pulled, *access, *changes]
+    if command.dry_run:
+        show_dry_run(command, settings, args, notices)
         return
-    print("\n".join(notices), flush=True)
-    preflight.check_models_fetched(vars(flat))
-
+    print(*notices, sep="\n", flush=True)
+    settings.files.check_models_fetched()
     claim = {
-        "settings": settings,
-        "argv": stored_argv,
+        "argv": command.recorded,
         "args": redacted(args),
         "seams": [seam.label for seam in all_seams()],
-        "metrics": metrics,
+        "metrics": redacted(read_entries(settings.run.metrics)),
         "resumed": resumed,
     }
-    train(command, args, claim, argv, found)
+    train(upstream, args, settings, claim, command.argv, found)
 
 
-def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[list[str], list[str], list[dict]]:
-    """Check and resolve the flags, in place, before anything heavy is imported.
-
-    Returns:
-        what the user should know already, the command line without secrets, the entries of --logger.metrics.
-    """
-    train_checks.check_dry_run_flags(flat)
-    restarts.apply_restart(vars(flat))
-    trust_models(flat.trust_remote_code)
-    del flat.trust_remote_code
-    hub = HubSettings.from_flags(vars(flat))
-    hub.check(vars(flat)["ckpt.save_steps"], vars(flat)["ckpt.save_hf"])
-    notices = resume_from_hub(hub, vars(flat)) if hub.resume_from else []
-    resolve(flat, parser)
-    stored_argv = redacted_argv(argv, vars(flat))
-    train_checks.check_before_imports(vars(flat), stored_argv)
-    metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
-    resumes = vars(flat)["ckpt.load_enable"] and not flat.force
-    run = read_run(Path(vars(flat)["logger.run_dir"])) if resumes else None
-    notices += hub.check_access(run or {}, vars(flat)["actor.model_name_or_path"])
-    if flat.assume_cuda is None:
-        notices += machine.training_notices(vars(flat))
-    return notices, stored_argv, metrics
+def check(command: Command, settings: TrainSettings) -> list[str]:
+    """Check all that can be found wrong before anything heavy is imported; returns notices."""
+    run_lock.check_free(settings.run.run_dir)
+    run_lock.check_free(settings.run.ckpt_path)
+    check_run_dir(settings.run, command.recorded, redacted(command.args), command.force)
+    settings.check()
+    read_entries(settings.run.metrics)
+    notices = settings.ask_hub()
+    return notices + (machine.training_notices(settings.needs) if command.assume_cuda is None else [])
 
 
-def resume_from_hub(hub: HubSettings, values: dict) -> list[str]:
-    """Pull --hub.resume_from and set the flags that name its files, in place; returns notices.
-
-    Raises:
-        UsageError: it cannot be pulled, or clashes with other flags.
-    """
-    wanted, model, prefix = hub.resume_from, values["actor.model_name_or_path"], "algo.advantage.ebpo."
-    if model:
-        raise UsageError(
-            f"--hub.resume_from {wanted} and --actor.model_name_or_path {model} both name the weights to start from: "
-            "give one of them"
-        )
-    ckpt_path, estimator = Path(values["ckpt.path"]).expanduser().absolute(), values["algo.advantage.estimator"]
-    run_lock.check_free(ckpt_path)  # what comes from the Hub is put there
-    resumes = values["ckpt.load_enable"] and newest_complete(groups(ckpt_path, estimator)).tag is not None
-    start = pull_start(wanted, ckpt_path, resumes)
-    values["actor.model_name_or_path"] = start.model
-    has_prior = start.prior and registry.computed_here(estimator)
-    if has_prior and not values[prefix + "init_prior"] and not values[prefix + "reset_prior"]:
-        values[prefix + "init_prior"] = start.prior
-        return [*start.notices, f"weights and prior are those of {wanted}"]
-    return [*start.notices, f"weights are those of {wanted}; the prior is not"]
+def release_notice() -> str:
+    return (
+        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray worker; "
+        "run.json lists them, python -m openrlhf_ebpo.seams explains them"
+    )
 
 
-def show_dry_run(
-    args, notices: list[str], translated: list[str] | None, sampled: int | None, assumed: int | None
-) -> None:
-    """translated: the command line, if its flags were an older release's. sampled: answers to be generated. assumed:
-    memory of the GPUs of another machine."""
-    train_checks.check_by_importing(args)
+def show_dry_run(command: Command, settings: TrainSettings, args: SimpleNamespace, notices: list[str]) -> None:
+    """Print what a training would begin with, and a sample of answers where one was requested."""
+    preflight.check_agent_by_importing(settings.rewards.agent)
     print(json.dumps(redacted(args), indent=2))
-    found = [*prompt_sets.training_warnings(args), *reward_check.training_notices(args)]
-    print(*notices, *found, rollouts_notice(args), sep="\n")
-    if assumed is not None:
-        print(train_notices.elsewhere_notice(args, assumed))
-    if translated:
-        print(old_flags.shell_command(translated, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
-    for line in train_sample.sample(args, sampled) if sampled else ():
-        print(line, flush=True)
-    print(f"dry run: flags, files and settings are fine; {'no training' if sampled else 'nothing'} was started")
+    print(*notices, *warnings_of_prompts(settings), rollouts_notice(settings), sep="\n")
+    if command.assume_cuda is not None:
+        memory = f", of {command.assume_cuda} GB" if command.assume_cuda else ""
+        print(f"checked as for a machine with GPUs: {settings.sizes.placement.gpus}{memory}")
+        print("not checked for it: its libraries and drivers (openrlhf-ebpo doctor, there)")
+    if command.is_translated:
+        print(old_flags.shell_command(command.recorded, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
+    if command.sample:
+        settings.files.check_models_fetched()
+        for line in train_sample.sample(settings.sample, settings.prompts.first_prompts(command.sample)):
+            print(line, flush=True)
+    print(f"dry run: flags, files and settings are fine; {'no training' if command.sample else 'nothing'} was started")
 
 
-def rollouts_notice(args) -> str:
-    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    tokens = args.rollout.max_new_tokens or args.data.max_len
-    return run_writer.size_notice(responses, tokens, args.logger.rollouts_every)
+def warnings_of_prompts(settings: TrainSettings) -> list[str]:
+    """Compare the prompts with the model and, by a few rewards, with their labels."""
+    pass_reward = settings.advantage.config.pass_reward
+    return [
+        *prompt_sets.training_warnings(settings.prompts),
+        *reward_check.training_notices(settings.rewards, settings.prompts, pass_reward),
+    ]
 
 
-def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Search | None) -> None:
-    """claim: what `run_lock.claim` takes. argv: the command's flags, for a restart. found: the checkpoint to resume,
-    whose contents this process has compared."""
-    from openrlhf_ebpo.generation.cluster import FEWER_IN_TRAINING, ClusterError, gpus_needed, ray_with
+def rollouts_notice(settings: TrainSettings) -> str:
+    tokens = settings.prompts.max_new_tokens or settings.prompts.max_len
+    return run_writer.size_notice(settings.batches.responses, tokens, settings.run.rollouts_every)
+
+
+def train(
+    upstream: UpstreamMain,
+    args: SimpleNamespace,
+    settings: TrainSettings,
+    claim: dict,
+    argv: list[str],
+    found: Search | None,
+) -> None:
+    """Train under supervision, and say how it ended.
+
+    Args:
+        claim: what the run directory records of this start.
+        argv: the command's flags, for a restart.
+        found: the checkpoint to resume, whose contents this process has compared.
+    """
+    from openrlhf_ebpo.generation.cluster import FEWER_IN_TRAINING, ray_with
     from openrlhf_ebpo.generation.rendering import announce_special_tokens
 
-    if is_import_path(args.algo.advantage.estimator):
+    if is_import_path(settings.advantage.name):
         share_search_path()
     supervisor = under_supervision(["-m", __spec__.name, *argv])
-    announce_special_tokens(args.actor.model_name_or_path)
-    warnings = [*prompt_sets.training_warnings(args), *reward_check.training_notices(args)]
+    announce_special_tokens(settings.prompts.model)
+    lines = warnings_of_prompts(settings)
     close_shared_pool()  # of the driver, which grades rarely
-    pushes = Pushes(HubSettings.from_args(args), args.logger.run_dir)
-    print(*(f"{line}\n" for line in warnings), sep="", end="", flush=True)
-    try:
-        with ray_with(gpus_needed(args), FEWER_IN_TRAINING), record_end(supervisor):
-            supervisor.claim(**claim)  # not before the cluster is known to be big enough
-            heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
-            pushes.start_watch()
-            arguments.set_arguments(args)
-            args.ckpt.verified = found.tag if found else None
-            command.train(args)
-    except RunDirectoryError:
-        raise
-    except ClusterError as error:  # at a restart the machine may still be busy with the end of the training before
-        supervisor.end("failed", f"ClusterError: {error}", False)
-        raise
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(how_to_continue(args)) from None
-    except Exception as error:
-        if isinstance(cause := unwrapped(error), TrainingPaused):
-            print(f"paused: {cause}\n{how_to_continue(args)}", file=sys.stderr)
-            sys.exit(PAUSED)
-        traceback.print_exc()
-        if isinstance(cause, CheckpointError):
-            raise cause from None
-        if isinstance(cause, HealthError):
-            raise HealthError(f"{cause}\n{how_to_continue(args)}") from None
-        cause = supervisor.cause or describe_cause(error)
-        raise ReportedError(f"training stopped: {cause}\n{how_to_continue(args)}") from None
-    print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
-    rows = read_metrics(args.logger.run_dir)
-    for metric, what in ((zero_advantage.METRIC, zero_advantage.SUMMARY), (mismatch.STALE, mismatch.SUMMARY)):
-        if line := zero_advantage.count_steps(rows, metric, what):
-            print(line, flush=True)
+    print(*(f"{line}\n" for line in lines), sep="", end="", flush=True)
+    pushes = Pushes(settings.hub, settings.run.run_dir)
+    with (
+        explained_end(supervisor, lambda: how_to_continue(settings, args.ckpt.save_steps, pushes)),
+        ray_with(settings.sizes.placement.gpus, FEWER_IN_TRAINING),
+        recorded_end(supervisor),
+    ):
+        supervisor.claim(settings.run, **claim)  # not before the cluster is known to be big enough
+        heartbeat.Heart(settings.run.run_dir).beat(heartbeat.STARTING)
+        pushes.start_watch()
+        arguments.set_arguments(args)
+        args.ckpt.verified = found.tag if found else None
+        upstream.train(args)
+    print_summary(settings, args.ckpt.output_dir)
     pushes.finish()  # Ray and its GPUs are free by now
 
 
-@contextlib.contextmanager
-def record_end(supervisor: Supervisor) -> Iterator[None]:
-    """Record in run.json how the run ended."""
-    status, error, final = "complete", None, False
-    try:
-        yield
-    except BaseException as caught:
-        status = "interrupted" if isinstance(caught, KeyboardInterrupt) else "failed"
-        error = describe_cause(caught)
-        if isinstance(cause := unwrapped(caught), TrainingPaused):
-            status, error = "paused", str(cause)
-        final = isinstance(unwrapped(caught), (UsageError, RunDirectoryError, HealthError, KeyboardInterrupt))
-        raise
-    finally:
-        supervisor.end(status, error, final)
+def print_summary(settings: TrainSettings, model: str) -> None:
+    print(f"training is complete: model in {model}, run directory {settings.run.run_dir}", flush=True)
+    rows = read_metrics(settings.run.run_dir)
+    for metric, what in ((zero_advantage.METRIC, zero_advantage.SUMMARY), (mismatch.STALE, mismatch.SUMMARY)):
+        if line := zero_advantage.count_steps(rows, metric, what):
+            print(line, flush=True)
 
 
-def unwrapped(error: BaseException) -> BaseException:
-    """The first cause: Ray wraps what a method of an actor raised; in async training one actor waits for another."""
-    while cause := getattr(error, "cause", None):
-        error = cause
-    return error
-
-
-def describe_cause(error: BaseException) -> str:
-    """Return why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
-    from ray.exceptions import RayActorError
-
-    from openrlhf_ebpo.generation.cluster import reason
-    from openrlhf_ebpo.generation.deaths import find_deaths
-
-    cause = unwrapped(error)
-    if isinstance(cause, KeyboardInterrupt):
-        return "ended by a signal to the driver's process"
-    if isinstance(cause, ReportedError):
-        return str(cause)
-    if dead := find_deaths():
-        return dead
-    if isinstance(cause, RayActorError):
-        return f"a process of the training did not start, or died: {reason(cause)}"
-    return f"{type(cause).__name__}: {reason(cause)}" if str(cause) else type(cause).__name__
-
-
-def how_to_continue(args) -> str:
-    can, how = restarts.how_to_continue(
-        args.ckpt.path, args.algo.advantage.estimator, args.ckpt.save_steps, args.ckpt.load_step
-    )
-    pushes = Pushes(HubSettings.from_args(args), args.logger.run_dir)
+def how_to_continue(settings: TrainSettings, save_steps: object, pushes: Pushes) -> str:
+    run = settings.run
+    can, how = restarts.how_to_continue(run.ckpt_path, run.estimator, save_steps, run.load_step)
     return how + (pushes.when_stopped() if can else "")
-
-
-def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
-    parser = command.parser("openrlhf-ebpo train")
-    parser.description = (
-        "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
-        "towards what the policy has achieved so far. All flags of OpenRLHF "
-        f"{installed_release()} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
-        "project are in the last groups."
-    )
-    parser.epilog = EXAMPLE
-    estimator = parser._option_string_actions[ESTIMATOR]
-    estimator.type = functools.partial(registry.known, of_openrlhf=estimator.choices)
-    estimator.choices, estimator.metavar = None, "NAME"
-    estimator.help = (
-        "Advantage estimator; for each, what is subtracted from the rewards, and what follows "
-        "(docs/estimator.md has the "
-        f"formulas). {registry.described()}; or your own, as MODULE:NAME"
-    )
-    estimator.option_strings.append("--advantage_estimator")
-    parser._option_string_actions["--advantage_estimator"] = estimator
-    estimator_flags.add_flags(parser)
-    policy_loss.add_flags(parser)
-    prompts.add_flags(parser)
-    prompt_sets.add_flag(parser)
-    eval_metrics.add_flags(parser)
-    hub_flags.add_flags(parser)
-    add_flags(parser)
-    restarts.add_flags(parser)
-    return parser
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    reward_settings.add_flags(parser)
-    group = parser.add_argument_group("run directory and checks")
-    save_times.add_flag(group)
-    run_settings.add_flags(group)
-    group.add_argument(
-        "--logger.no_policy_metrics",
-        action="store_true",
-        help="do not measure policy/entropy and policy/kl_per_step, which take extra forward passes in every step",
-    )
-    add_trust_flag(group)
-    group.add_argument(
-        "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
-    )
-    train_sample.add_flag(group)
-    train_notices.add_flag(group)
-
-
-def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Fill in what depends on other flags: run directory, absolute paths, EBPO's parts, explicit reward clipping,
-    what a failure earns, secrets."""
-    values = vars(flat)
-    values["ckpt.load_enable"] = values["ckpt.load_enable"] or values["ckpt.load_step"] is not None
-    values["logger.run_dir"] = values["logger.run_dir"] or str(Path(values["ckpt.output_dir"]) / "run")
-    clip = values["reward.clip_range"]
-    # upstream's default clamps the value after the baseline; under ebpo only a range that was asked for applies
-    values["algo.advantage.ebpo.reward_clip_range"] = (
-        tuple(clip) if clip is not parser.get_default("reward.clip_range") else None
-    )
-    prefix = "algo.advantage.ebpo."
-    values["algo.advantage.estimator"], values[prefix + "preset"] = registry.split(values["algo.advantage.estimator"])
-    if values["algo.advantage.estimator"] == "ebpo":
-        given = {part: values[prefix + part] for part in (*presets.PARTS, "half_life")}
-        parts = presets.chosen(values[prefix + "preset"], given)
-        values.update({prefix + part: choice for part, choice in parts.items()})
-    preflight.absolute_paths(values)
-    values["reward.timeout"] = RewardSettings.from_args(nested(values)).timeout
-    hide_secrets(values)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from openrlhf_ebpo.checks.prompt_sets import read_rows, render_rows
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
-from openrlhf_ebpo.models.hub_models import check_fetched
-from openrlhf_ebpo.models.model_check import MODEL
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
 DEFAULT_PROMPTS = 4  # with an answer each
@@ -35,41 +33,47 @@ def add_flag(group) -> None:
     )
 
 
-def sample(args, count: int) -> Iterator[str]:
-    """Lines as they come. args: upstream's, nested.
+@dataclass(frozen=True)
+class SampleSettings:
+    """engine: as those of the run, without what pays off only in a long one. A response passes from `pass_reward`."""
+
+    engine: EngineSettings
+    sampling: Sampling
+    pass_reward: float
+
+    @classmethod
+    def from_args(cls, args) -> SampleSettings:
+        """From upstream's nested arguments."""
+        engine = EngineSettings(
+            model=args.actor.model_name_or_path,
+            max_len=args.data.max_len,
+            tensor_parallel_size=args.vllm.tensor_parallel_size,
+            gpu_memory_utilization=args.vllm.gpu_memory_utilization,
+            enforce_eager=True,
+            seed=args.train.seed,
+            rewards=RewardSettings.from_args(args),
+            patience=MAX_WAIT_SECONDS,
+        )
+        sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
+        return cls(engine, sampling, args.algo.advantage.ebpo.pass_reward)
+
+
+def sample(settings: SampleSettings, prompts: Sequence[Prompt]) -> Iterator[str]:
+    """Answer the prompts, and grade the answers; yields lines as they come.
 
     Raises:
-        UsageError: model, data set and flags do not go together. ClusterError, GenerationError: too few GPUs; the
-        engine did not start, or answers did not come.
+        UsageError: model and flags do not go together. ClusterError, GenerationError: too few GPUs; the engine did not
+            start, or answers did not come.
     """
-    model = args.actor.model_name_or_path
-    check_fetched(f"--{MODEL}", model)
     engines.prepare_process()
-    rows = read_rows(args.data.prompt_dataset.split(",")[0].strip(), args.data.prompt_split, args, count)
-    prompts, settings = render_rows(rows, args, model), engine_settings(args)
-    sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
-    yield f"sample: starting vLLM with {model}, for answers to the first {len(prompts)} prompts"
-    found, started = [], time.monotonic()
-    with engines.started(settings) as actors:
+    engine, answers, started = settings.engine, [], time.monotonic()
+    yield f"sample: starting vLLM with {engine.model}, for answers to the first {len(prompts)} prompts"
+    with engines.started(engine) as actors:
         yield f"the engine is up after {time.monotonic() - started:.0f} s"
-        for prompt, samples in engines.generate(actors, prompts, sampling, settings):
-            found += samples
-            yield from answer_lines(prompt, samples[0], tokenizer_of(model))
-    yield from verdict(found, args)
-
-
-def engine_settings(args) -> EngineSettings:
-    """One engine as those of the run, without what pays off only in a long one."""
-    return EngineSettings(
-        model=args.actor.model_name_or_path,
-        max_len=args.data.max_len,
-        tensor_parallel_size=args.vllm.tensor_parallel_size,
-        gpu_memory_utilization=args.vllm.gpu_memory_utilization,
-        enforce_eager=True,
-        seed=args.train.seed,
-        rewards=RewardSettings.from_args(args),
-        patience=MAX_WAIT_SECONDS,
-    )
+        for prompt, samples in engines.generate(actors, prompts, settings.sampling, engine):
+            answers += samples
+            yield from answer_lines(prompt, samples[0], tokenizer_of(engine.model))
+    yield from verdict(answers, settings)
 
 
 def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
@@ -86,12 +90,13 @@ def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
     ]
 
 
-def verdict(samples: Sequence[Sample], args) -> list[str]:
+def verdict(samples: Sequence[Sample], settings: SampleSettings) -> list[str]:
     """Sum the answers up, and say what to do if the reward reads none or failed."""
-    count, limit = len(samples), args.rollout.max_new_tokens
+    count, limit = len(samples), settings.sampling.max_new_tokens
+    cut_at = f"{limit} tokens" if limit else f"--data.max_len {settings.engine.max_len}"
     rewards = [each.reward for each in samples if each.reward is not None]
     failed = Counter(each.error for each in samples if each.error)
-    passed = sum(reward >= args.algo.advantage.ebpo.pass_reward for reward in rewards)
+    passed = sum(reward >= settings.pass_reward for reward in rewards)
     logs = [(name, value) for each in samples for name, value in each.logs.items()]
     read = [value == 0 for name, value in logs if name.endswith(NO_ANSWER)]
     facts = [f"{sum(read)} of {count} have an answer that the reward reads"] if read else []
@@ -100,8 +105,7 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
     if failed:
         facts += [f"{failed.total()} of {count} got no reward"]
     facts += [] if rewards or failed else ["not graded: the run's reward is a model"]
-    at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
-    lines = [f"sample: {'; '.join([*facts, f'{sum(each.truncated for each in samples)} of {count} cut at {at}'])}"]
+    lines = [f"sample: {'; '.join([*facts, f'{sum(each.truncated for each in samples)} of {count} cut at {cut_at}'])}"]
     names = sorted({name for name, _ in logs if not name.endswith(NO_ANSWER)})
     means = {name: statistics.fmean(value for logged, value in logs if logged == name) for name in names}
     if means:
@@ -111,9 +115,8 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
         lines.append(f"warning: no reward, most often: {one_line(failed.most_common(1)[0][0], 2 * MAX_CHARS)}")
     if read and not any(read):
         lines.append(
-            "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat "
-            "template of an "
-            "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form "
+            "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat template "
+            "of an instruct model (--data.apply_chat_template), or warm-start the model on answers of that form "
             "(openrlhf-ebpo sft)"
         )
     return lines

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
-from openrlhf_ebpo.command import error_exit, parse
+from openrlhf_ebpo.command import error_exit, nested, parse
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
+from openrlhf_ebpo.seams.machine import adapt_args
 
 MODULE = "openrlhf.cli.train_sft"
 EXAMPLE = r"""examples:
@@ -42,19 +43,18 @@ def run(argv: list[str]) -> None:
     )
     parser.epilog = EXAMPLE
     add_trust_flag(parser)
-    flat = parse(parser, argv)
-    trust_models(flat.trust_remote_code)
-    del flat.trust_remote_code
-    preflight.absolute_paths(vars(flat))
-    hide_secrets(vars(flat))
+    flat = vars(parse(parser, argv))
+    trust_models(flat.pop("trust_remote_code"))
+    hide_secrets(flat)
+    args = nested(flat)
+    preflight.absolute_paths(args)
+    files = preflight.InputFiles.from_args(args)
     install()
-    preflight.check_files(vars(flat))
-    preflight.check_models_fetched(vars(flat))
+    files.check()
+    files.check_models_fetched()
     single_process_environment()
-    args = command.validate(flat)
-    from openrlhf_ebpo.cli import train_notices  # imports torch
-
-    print(*(f"{change}\n" for change in train_notices.adapt_to_machine(args)), sep="", end="", flush=True)
+    args = command.validate(args)
+    print(*(f"{change}\n" for change in adapt_args(args)), sep="", end="", flush=True)
     first = os.environ["RANK"] == "0"
     with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
         command.train(args)

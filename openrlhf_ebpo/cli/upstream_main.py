@@ -11,6 +11,7 @@ import argparse
 import ast
 import importlib
 from datetime import datetime
+from types import SimpleNamespace
 
 from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.seams.stack import module_path
@@ -50,8 +51,8 @@ class UpstreamMain:
         parser.formatter_class = HelpFormatter
         return parser
 
-    def validate(self, args: argparse.Namespace):
-        """Upstream's own validation; returns the nested arguments that `train` takes. Imports transformers.
+    def validate(self, args: SimpleNamespace) -> SimpleNamespace:
+        """Upstream's own validation of nested arguments; returns those that `train` takes. Imports transformers.
 
         Raises:
             UsageError: an assertion of upstream's failed.

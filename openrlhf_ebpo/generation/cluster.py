@@ -44,23 +44,6 @@ class ClusterError(ReportedError, RuntimeError):
     """The Ray cluster cannot be used for this run; the message says why, and what is missing."""
 
 
-def gpus_needed(args) -> int:
-    """Count the GPUs that upstream's placement groups ask for; on a machine without CUDA they are logical resources of
-    Ray."""
-    colocate_all = args.train.colocate_all and not args.train.async_enable
-    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
-    total = actor
-    if args.algo.kl.init_coef > 0 and not (args.train.colocate_all or args.train.colocate_actor_ref):
-        total += args.ref.num_nodes * args.ref.num_gpus_per_node
-    if args.vllm.num_engines and not colocate_all:
-        total += args.vllm.num_engines * args.vllm.tensor_parallel_size
-    critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
-    if args.train.colocate_all:
-        return total + (critic if args.train.colocate_critic_reward else 0)
-    reward = args.reward.num_nodes * args.reward.num_gpus_per_node if not args.reward.remote_url else 0
-    return total + (critic if args.train.colocate_critic_reward and critic else critic + reward)
-
-
 @contextlib.contextmanager
 def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -> Iterator[None]:
     """Bring Ray up with enough GPUs, inside; it is shut down (or disconnected from) at exit, also after Ctrl-C.

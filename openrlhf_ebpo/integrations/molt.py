@@ -21,7 +21,8 @@ from molt.trainer.rollout import experience_maker
 from molt.utils import config
 
 from openrlhf_ebpo.command import error_exit
-from openrlhf_ebpo.estimator import flags, registry
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.settings import add_flags as add_estimator_flags
 from openrlhf_ebpo.integrations.running import PRIOR, RunningEstimator
 
 FLAG = "--algo.advantage.estimator"
@@ -127,7 +128,7 @@ def main() -> None:
         if FLAG in names:
             del options["choices"]
             options["type"] = functools.partial(registry.known, of_openrlhf=NOT_OURS)
-            flags.add_flags(parser)
+            add_estimator_flags(parser)
         return add_argument(parser, *names, **options)
 
     def checked(args):

@@ -7,83 +7,110 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.models.auto_map import read_json
 from openrlhf_ebpo.models.hub_models import local_folder
+from openrlhf_ebpo.models.model_folder import TOKENIZERS
 
 MODEL = "actor.model_name_or_path"
 CAUSAL_LM = ("ForCausalLM", "LMHeadModel")  # endings of the classes that AutoModelForCausalLM builds
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 STRETCHED = ("yarn", "linear", "dynamic")  # kinds of RoPE for which vLLM reads more than max_position_embeddings
 
 
-def check_model(args: dict) -> None:
-    """Refuse what would fail later. args: by flag, without the dashes.
+@dataclass(frozen=True)
+class ModelUse:
+    """What a training asks of its model.
 
-    Raises:
-        UsageError: all problems found, one per line; or a file of the model cannot be read.
+    max_len: tokens of prompt and response together; max_new_tokens: None for as many as that leaves. gpus: of the
+    policy. tensor_parallel, ring, ring_stride: how the trainer splits it; engine_gpus: how vLLM does.
     """
-    folder = local_folder(args[MODEL])
-    if folder is None:
-        return
-    config = read_json(folder / "config.json")
-    text = config.get("text_config") or config  # image-text models have their language half there
-    problems = [f"--{MODEL} {args[MODEL]}: {problem}" for problem in _file_problems(folder, config, args)]
-    raise_problems([*problems, *_length_problems(text, args), *_split_problems(text, args)])
+
+    model: str
+    chat_template: bool
+    max_len: int
+    max_new_tokens: int | None
+    gpus: int
+    tensor_parallel: int
+    ring: int
+    ring_stride: int
+    engine_gpus: int
+
+    @classmethod
+    def from_args(cls, args) -> ModelUse:
+        """From upstream's nested arguments."""
+        return cls(
+            model=args.actor.model_name_or_path,
+            chat_template=args.data.apply_chat_template,
+            max_len=args.data.max_len,
+            max_new_tokens=args.rollout.max_new_tokens,
+            gpus=args.actor.num_nodes * args.actor.num_gpus_per_node,
+            tensor_parallel=args.ds.tensor_parallel_size,
+            ring=args.ds.ring_attn_size,
+            ring_stride=args.ds.ring_attn_head_stride,
+            engine_gpus=args.vllm.tensor_parallel_size,
+        )
+
+    def check(self) -> None:
+        """Compare with the files of the model, if they are on this machine.
+
+        Raises:
+            UsageError: all problems found, one per line; or a file of the model cannot be read.
+        """
+        folder = local_folder(self.model)
+        if folder is None:
+            return
+        config = read_json(folder / "config.json")
+        text = config.get("text_config") or config  # image-text models have their language half there
+        problems = [f"--{MODEL} {self.model}: {problem}" for problem in _file_problems(folder, config, self)]
+        raise_problems([*problems, *_length_problems(text, self), *_split_problems(text, self)])
 
 
-def _file_problems(folder: Path, config: dict, args: dict) -> Iterator[str]:
+def _file_problems(folder: Path, config: dict, use: ModelUse) -> Iterator[str]:
     classes = config.get("architectures") or []
     classes = [classes] if isinstance(classes, str) else classes
     other = "vision_config" in config or "AutoModelForCausalLM" in (config.get("auto_map") or {})
     if classes and not other and not any(name.endswith(CAUSAL_LM) for name in classes):
         yield f"its config.json says {', '.join(classes)}, and a model that generates text (…ForCausalLM) is needed"
-    if Path(args[MODEL]).is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        yield f"the folder has no tokenizer (none of {', '.join(TOKENIZER_FILES)}); copy the files of the original"
+    if Path(use.model).is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
+        yield f"the folder has no tokenizer (none of {', '.join(TOKENIZERS)}); copy the files of the original"
     settings = read_json(folder / "tokenizer_config.json")
     has_template = "chat_template" in settings or any((folder / name).exists() for name in TEMPLATES)
-    if args.get("data.apply_chat_template") and settings and not has_template:
+    if use.chat_template and settings and not has_template:
         yield (
-            "--data.apply_chat_template is given, and its tokenizer has no chat template: a base model takes "
-            "the prompt as it "
-            "is, leave the flag out (CHAT_TEMPLATE=0 for the launch scripts); or put a chat_template.jinja into "
-            "the folder"
+            "--data.apply_chat_template is given, and its tokenizer has no chat template: a base model takes the "
+            "prompt as it is, leave the flag out (CHAT_TEMPLATE=0 for the launch scripts); or put a "
+            "chat_template.jinja into the folder"
         )
 
 
-def _length_problems(config: dict, args: dict) -> Iterator[str]:
-    longest, asked, new = (
-        config.get("max_position_embeddings"),
-        args["data.max_len"],
-        args.get("rollout.max_new_tokens"),
-    )
+def _length_problems(config: dict, use: ModelUse) -> Iterator[str]:
+    longest = config.get("max_position_embeddings")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type")) in STRETCHED or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
         longest = None  # vLLM decides
-    if longest and asked > longest:
+    if longest and use.max_len > longest:
         yield (
-            f"--data.max_len is {asked} (prompt and response), and the model reads {longest} tokens at most "
+            f"--data.max_len is {use.max_len} (prompt and response), and the model reads {longest} tokens at most "
             f"(max_position_embeddings): give {longest} or less"
         )
-    if new and new >= asked:
+    if use.max_new_tokens and use.max_new_tokens >= use.max_len:
         yield (
-            f"--rollout.max_new_tokens is {new}, which leaves no room for the prompt in --data.max_len {asked}: raise "
-            "--data.max_len by the longest prompt"
+            f"--rollout.max_new_tokens is {use.max_new_tokens}, which leaves no room for the prompt in --data.max_len "
+            f"{use.max_len}: raise --data.max_len by the longest prompt"
         )
 
 
-def _split_problems(config: dict, args: dict) -> Iterator[str]:
+def _split_problems(config: dict, use: ModelUse) -> Iterator[str]:
     """Compare attention heads with how engines and trainer split them."""
     heads = config.get("num_attention_heads")
     if not heads:
         return
     groups = config.get("num_key_value_heads") or heads
-    engine, ring = args["vllm.tensor_parallel_size"], args["ds.ring_attn_size"]
-    trainer, stride = args["ds.tensor_parallel_size"], args["ds.ring_attn_head_stride"]
-    gpus = args["actor.num_nodes"] * args["actor.num_gpus_per_node"]
+    engine, trainer = use.engine_gpus, use.tensor_parallel
     if heads % engine:
         yield f"--vllm.tensor_parallel_size is {engine}: it must divide the model's {heads} attention heads"
     elif max(groups, engine) % min(groups, engine):
@@ -92,9 +119,10 @@ def _split_problems(config: dict, args: dict) -> Iterator[str]:
         )
     if trainer > groups:
         yield f"--ds.tensor_parallel_size is {trainer}: the model has {groups} key-value heads, and each rank needs one"
-    if ring > 1 and groups % stride:
-        yield f"--ds.ring_attn_head_stride is {stride}: it must divide the model's {groups} key-value heads"
-    if gpus % (ring * trainer):
+    if use.ring > 1 and groups % use.ring_stride:
+        yield f"--ds.ring_attn_head_stride is {use.ring_stride}: it must divide the model's {groups} key-value heads"
+    if use.gpus % (use.ring * trainer):
         yield (
-            f"--ds.ring_attn_size {ring} times --ds.tensor_parallel_size {trainer} must divide the policy's {gpus} GPUs"
+            f"--ds.ring_attn_size {use.ring} times --ds.tensor_parallel_size {trainer} must divide the policy's "
+            f"{use.gpus} GPUs"
         )

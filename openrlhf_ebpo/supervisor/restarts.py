@@ -84,14 +84,38 @@ class Restarts:
         return {**os.environ, CHANNEL: str(fd), RESTART: json.dumps({"saved": self.last.saved_by is not None})}
 
 
-def apply_restart(values: dict) -> None:
-    """Change, in place, those of a restarted command's flags that were for its first start alone."""
+def restarted_by() -> bool | None:
+    """Return None in a command that somebody has started; in one that its supervisor has started again, whether a
+    checkpoint of this run is there to resume. Asked once: the processes that this one starts are not restarts."""
     if RESTART not in os.environ:
-        return
-    saved = json.loads(os.environ.pop(RESTART))["saved"]
-    values["ckpt.load_enable"], values["force"] = True, False
-    if saved:  # the run's own newest checkpoint, and the prior in it, are the ones to resume
-        values["algo.advantage.ebpo.reset_prior"], values["ckpt.load_step"] = False, None
+        return None
+    return json.loads(os.environ.pop(RESTART))["saved"]
+
+
+@dataclass(frozen=True)
+class SupervisionSettings:
+    """stall_minutes: without a step, before a line says so. stall_limit: minutes without any change before the run is
+    ended, 0 for never. max_restarts: in a row, without a newer checkpoint."""
+
+    stall_minutes: float
+    stall_limit: float
+    max_restarts: int
+
+    @classmethod
+    def from_args(cls, args) -> SupervisionSettings:
+        """From upstream's nested arguments."""
+        return cls(args.logger.stall_minutes, args.train.stall_limit, args.train.max_restarts)
+
+    def check(self) -> None:
+        """Raises UsageError: a value cannot be used; one a line."""
+        problems = []
+        if not 0 < self.stall_minutes < math.inf:
+            problems.append(f"--{STALL_MINUTES} is {self.stall_minutes}; give minutes above 0")
+        if not 0 <= self.stall_limit < math.inf:
+            problems.append(f"--{STALL_LIMIT} is {self.stall_limit}; give minutes, or 0 for no limit")
+        if self.max_restarts < 0:
+            problems.append(f"--{MAX_RESTARTS} is {self.max_restarts}; give 0 or more")
+        raise_problems(problems)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -122,17 +146,3 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that is not finite, or "
         "a signal",
     )
-
-
-def check_flags(values: dict) -> None:
-    """Raises:
-    UsageError: a value cannot be used.
-    """
-    problems = []
-    if not 0 < values[STALL_MINUTES] < math.inf:
-        problems.append(f"--{STALL_MINUTES} is {values[STALL_MINUTES]}; give minutes above 0")
-    if not 0 <= values[STALL_LIMIT] < math.inf:
-        problems.append(f"--{STALL_LIMIT} is {values[STALL_LIMIT]}; give minutes, or 0 for no limit")
-    if values[MAX_RESTARTS] < 0:
-        problems.append(f"--{MAX_RESTARTS} is {values[MAX_RESTARTS]}; give 0 or more")
-    raise_problems(problems)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -246,12 +245,3 @@ def broadcast_from_rank_0(strategy, decide: Callable[[], resume.Search]) -> resu
     if torch.distributed.is_initialized():
         torch.distributed.broadcast_object_list(found)
     return found[0]
-
-
-def stored_prior(found: resume.Search) -> dict | None:
-    """prior.json of the checkpoint that resuming would load, for an early check; None if it cannot be read, as the copy
-    in the client states counts."""
-    try:
-        return json.loads((found.folders[0] / found.tag / PRIOR).read_text()) if found.tag else None
-    except (OSError, ValueError):
-        return None

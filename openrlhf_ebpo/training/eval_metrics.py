@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards.answers import READINGS, packaged
 from openrlhf_ebpo.rewards.settings import RewardSettings
@@ -71,55 +71,78 @@ def _metric(name: str) -> EvalMetric:
     return EvalMetric(kind, int(k))
 
 
-def check_flags(values: dict) -> None:
-    """Check that these metrics can be computed with the other flags, and that the best checkpoint can be chosen as
-    asked.
+@dataclass(frozen=True)
+class EvalSettings:
+    """Evaluations during training. steps: between two of them. samples: responses to a prompt. best_key: the metric
+    that chooses the best checkpoint. rewards: what grades them."""
 
-    Raises:
-        UsageError: all that is wrong, one problem per line.
-    """
-    asked, key = parse(values["eval.metrics"]), values["ckpt.best_metric_key"]
-    evaluates = values["eval.dataset"] and values["eval.steps"] > 0
-    if not evaluates:
-        wanted = [FLAG] * bool(asked) + [f"{BEST} {key}"] * (key not in ("", NO_BEST))
-        problems = [
-            f"{flag}: nothing is evaluated during training: give --eval.dataset and --eval.steps" for flag in wanted
-        ]
-    else:
-        problems = [*_metric_problems(asked, values), *_best_problems(asked, values)]
-    raise_problems(problems)
+    dataset: str | None
+    steps: int
+    samples: int
+    metrics: tuple[EvalMetric, ...]
+    best_key: str
+    rewards: RewardSettings
 
+    @classmethod
+    def from_args(cls, args) -> EvalSettings:
+        """From upstream's nested arguments.
 
-def _metric_problems(asked: Iterable[EvalMetric], values: dict) -> list[str]:
-    n, reads = values["eval.n_samples_per_prompt"], packaged(RewardSettings.from_args(nested(values)))
-    problems = [
-        f"{FLAG} {each}: needs {each.k} responses to a prompt, and --eval.n_samples_per_prompt is {n}"
-        for each in asked
-        if each.k > n
-    ]
-    if not reads and (votes := [str(each) for each in asked if each.kind == "maj"]):
-        problems.append(
-            f"{FLAG} {','.join(votes)}: a vote needs answers, and of this reward nobody knows what it takes for "
-            f"the answer of a "
-            f"response: use {' or '.join(READINGS)} as --reward.remote_url, or pass@K"
+        Raises:
+            UsageError: one of --eval.metrics is not a metric.
+        """
+        evaluation, rewards = args.eval, RewardSettings.from_args(args)
+        return cls(
+            dataset=evaluation.dataset,
+            steps=evaluation.steps,
+            samples=evaluation.n_samples_per_prompt,
+            metrics=tuple(parse(evaluation.metrics)),
+            best_key=args.ckpt.best_metric_key,
+            rewards=rewards,
         )
-    return problems
 
+    def check(self) -> None:
+        """Check that these metrics can be computed with the other flags, and that the best checkpoint can be chosen by
+        the one that is requested.
 
-def _best_problems(asked: Iterable[EvalMetric], values: dict) -> list[str]:
-    key, n = values["ckpt.best_metric_key"], values["eval.n_samples_per_prompt"]
-    known = dict.fromkeys([EvalMetric("pass", 1), EvalMetric("pass", n), *asked])
-    if key in ("", NO_BEST, *map(str, known)):
-        return []
-    sources = data_sources(values["eval.dataset"])
-    ends = next((each.suffix for each in known if key.endswith(each.suffix)), None)
-    if ends and key.startswith("eval_") and (sources is None or key[len("eval_") : -len(ends)] in sources):
-        return []
-    names = [f"eval_{source}{each.suffix}" for source in sorted(sources or ["<data source>"])[:5] for each in known]
-    return [
-        f"{BEST} {key}: not a score of the evaluations. There are {', '.join(map(str, known))}, by their full names "
-        f"{', '.join(names)}; {FLAG} adds others, {NO_BEST} saves no best checkpoint"
-    ]
+        Raises:
+            UsageError: all that is wrong, one problem per line.
+        """
+        if self.dataset and self.steps > 0:
+            raise_problems([*self._metric_problems(), *self._best_problems()])
+            return
+        unused = [FLAG] * bool(self.metrics) + [f"{BEST} {self.best_key}"] * (self.best_key not in ("", NO_BEST))
+        raise_problems(
+            [f"{flag}: nothing is evaluated during training: give --eval.dataset and --eval.steps" for flag in unused]
+        )
+
+    def _metric_problems(self) -> list[str]:
+        problems = [
+            f"{FLAG} {each}: needs {each.k} responses to a prompt, and --eval.n_samples_per_prompt is {self.samples}"
+            for each in self.metrics
+            if each.k > self.samples
+        ]
+        votes = [str(each) for each in self.metrics if each.kind == "maj"]
+        if votes and not packaged(self.rewards):
+            problems.append(
+                f"{FLAG} {','.join(votes)}: a vote needs answers, and of this reward nobody knows what it takes for "
+                f"the answer of a response: use {' or '.join(READINGS)} as --reward.remote_url, or pass@K"
+            )
+        return problems
+
+    def _best_problems(self) -> list[str]:
+        key = self.best_key
+        known = dict.fromkeys([EvalMetric("pass", 1), EvalMetric("pass", self.samples), *self.metrics])
+        if key in ("", NO_BEST, *map(str, known)):
+            return []
+        sources = data_sources(self.dataset)
+        ends = next((each.suffix for each in known if key.endswith(each.suffix)), None)
+        if ends and key.startswith("eval_") and (sources is None or key[len("eval_") : -len(ends)] in sources):
+            return []
+        names = [f"eval_{source}{each.suffix}" for source in sorted(sources or ["<data source>"])[:5] for each in known]
+        return [
+            f"{BEST} {key}: not a score of the evaluations. There are {', '.join(map(str, known))}, by their full "
+            f"names {', '.join(names)}; {FLAG} adds others, {NO_BEST} saves no best checkpoint"
+        ]
 
 
 def data_sources(dataset: str) -> Collection[str] | None:

@@ -6,12 +6,14 @@ second model has to fit into memory.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
 
 
@@ -120,18 +122,34 @@ class MergedWeightSync:
         ]
 
 
-def check(values: dict) -> list[str]:
-    """Problems of LoRA flags that upstream would only meet in the middle of the run; `values` by flag."""
-    rank = values["ds.lora.rank"]
-    if rank < 0:
-        return [f"--ds.lora.rank is {rank}; give 1 or more, or 0 to train all weights"]
-    if rank and values["ds.tensor_parallel_size"] > 1:
-        return ["--ds.lora.rank does not work with --ds.tensor_parallel_size above 1: adapters are not split"]
-    if rank and values["ds.load_in_4bit"]:
-        return ["--ds.lora.rank does not work with --ds.load_in_4bit: packed weights cannot be merged for vLLM"]
-    if rank and values["train.enable_ema"]:
-        return ["--ds.lora.rank does not work with --train.enable_ema: the averaged model has no adapters"]
-    return []
+@dataclass(frozen=True)
+class LoraSettings:
+    """rank: 0 without LoRA. The others are what does not go with it."""
+
+    rank: int
+    tensor_parallel: int
+    load_in_4bit: bool
+    ema: bool
+
+    @classmethod
+    def from_args(cls, args) -> LoraSettings:
+        """From upstream's nested arguments."""
+        return cls(args.ds.lora.rank, args.ds.tensor_parallel_size, args.ds.load_in_4bit, args.train.enable_ema)
+
+    def check(self) -> None:
+        """Raises UsageError for what upstream would only meet in the middle of the run."""
+        if self.rank < 0:
+            raise UsageError(f"--ds.lora.rank is {self.rank}; give 1 or more, or 0 to train all weights")
+        if self.rank and self.tensor_parallel > 1:
+            raise UsageError(
+                "--ds.lora.rank does not work with --ds.tensor_parallel_size above 1: adapters are not split"
+            )
+        if self.rank and self.load_in_4bit:
+            raise UsageError(
+                "--ds.lora.rank does not work with --ds.load_in_4bit: packed weights cannot be merged for vLLM"
+            )
+        if self.rank and self.ema:
+            raise UsageError("--ds.lora.rank does not work with --train.enable_ema: the averaged model has no adapters")
 
 
 def adapter_as_safetensors(folder: str | Path) -> None:

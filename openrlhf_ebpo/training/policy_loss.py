@@ -21,10 +21,12 @@ import argparse
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.training.batches import BatchSettings
 
 TYPE = "--actor.policy_loss_type"
 TYPES = ("clip_cov", "kl_cov")
@@ -109,6 +111,56 @@ def _selection(places: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return selected
 
 
+@dataclass(frozen=True)
+class PolicyLossSettings:
+    """Settings of the policy loss: --actor.policy_loss_type, and the flags of Clip-Cov and KL-Cov."""
+
+    type: str
+    clip_ratio: float
+    clip_bounds: tuple[float, float]
+    kl_ratio: float
+    kl_coef: float
+    dual_clip: float | None
+
+    @classmethod
+    def from_args(cls, args) -> PolicyLossSettings:
+        """From upstream's nested arguments, which hold our flags under `args.actor`."""
+        actor = args.actor
+        ours = actor.clip_cov.ratio, tuple(actor.clip_cov.bounds), actor.kl_cov.ratio, actor.kl_cov.coef
+        return cls(actor.policy_loss_type, *ours, actor.dual_clip)
+
+    def check(self) -> None:
+        """Raises UsageError: a value makes no sense; names its flag."""
+        for flag, ratio in (("clip_cov", self.clip_ratio), ("kl_cov", self.kl_ratio)):
+            if not 0 <= ratio <= 1:
+                raise UsageError(f"--actor.{flag}.ratio is {ratio:g}; give a share of the tokens, 0 to 1")
+        low, high = self.clip_bounds
+        if not low < high:
+            raise UsageError(f"--actor.clip_cov.bounds {low:g} {high:g}: give LOW HIGH with LOW < HIGH")
+        if not 0 <= self.kl_coef < math.inf:
+            raise UsageError(f"--actor.kl_cov.coef is {self.kl_coef:g}; give 0 or more")
+        if self.type == "kl_cov" and self.dual_clip is not None:
+            raise UsageError(f"--actor.dual_clip does not go with {TYPE} kl_cov, which does not clip: leave it out")
+
+    def notices(self, batches: BatchSettings) -> list[str]:
+        """Warn of settings that are allowed and have little effect."""
+        found = []
+        if self.type in TYPES and batches.micro == 1 and not batches.dynamic:
+            found.append(
+                f"warning: {TYPE} {self.type} compares the tokens of a micro-batch, and --train.micro_batch_size is "
+                "1: where all tokens of a response have the same advantage, its covariance is 0. Raise "
+                "--train.micro_batch_size, or use --train.dynamic_batch_enable"
+            )
+        if self.type == "kl_cov" and batches.batch >= batches.responses and batches.epochs == 1:
+            found.append(
+                f"warning: {TYPE} kl_cov does next to nothing with one optimizer step a rollout batch: its penalty is "
+                "on the change since the rollout, and there is none yet. The paper makes 8 steps: lower "
+                f"--train.batch_size ({batches.batch}) to a part of the {batches.responses} responses, or raise "
+                "--train.max_epochs"
+            )
+        return found
+
+
 class CovarianceLoss:
     """Called as upstream's PolicyLoss: its PPO loss, on advantages changed by covariance.
 
@@ -141,27 +193,28 @@ class CovarianceLoss:
         step["weights"] |= dict.fromkeys(self.measured, "token")
 
 
-def with_covariance(loss, args):
-    """Return the loss of the actor: upstream's own, untouched, unless the arguments ask for a type of ours.
+def with_covariance(loss, settings: PolicyLossSettings, seed: int):
+    """Return the loss of the actor: upstream's own, untouched, unless the settings ask for a type of ours.
 
     The random choice of Clip-Cov has its own generator, seeded with --train.seed: it leaves the order of the
     data alone, and ranks that see the same tokens (ring attention, tensor parallelism) choose the same ones. It is
     not part of a checkpoint; a resumed run begins the sequence again.
     """
-    loss_type = args.actor.policy_loss_type
-    if loss_type not in TYPES:
+    if settings.type not in TYPES:
         return loss
     loss.policy_loss_type = "ppo"
-    if loss_type == "clip_cov":
-        settings = {
-            "ratio": args.actor.clip_cov.ratio,
-            "bounds": tuple(args.actor.clip_cov.bounds),
-            "eps_clip": (loss.clip_eps_low, loss.clip_eps_high),
-            "generator": torch.Generator().manual_seed(args.train.seed),
-        }
-        return CovarianceLoss(loss, functools.partial(clip_cov, **settings))
-    loss.clip_eps_low = loss.clip_eps_high = math.inf
-    return CovarianceLoss(loss, functools.partial(kl_cov, **vars(args.actor.kl_cov)))
+    if settings.type == "clip_cov":
+        change = functools.partial(
+            clip_cov,
+            ratio=settings.clip_ratio,
+            bounds=settings.clip_bounds,
+            eps_clip=(loss.clip_eps_low, loss.clip_eps_high),
+            generator=torch.Generator().manual_seed(seed),
+        )
+    else:
+        loss.clip_eps_low = loss.clip_eps_high = math.inf
+        change = functools.partial(kl_cov, ratio=settings.kl_ratio, coef=settings.kl_coef)
+    return CovarianceLoss(loss, change)
 
 
 class CovarianceLosses:
@@ -169,7 +222,9 @@ class CovarianceLosses:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.actor_loss_fn = with_covariance(self.actor_loss_fn, self.args)
+        self.actor_loss_fn = with_covariance(
+            self.actor_loss_fn, PolicyLossSettings.from_args(self.args), self.args.train.seed
+        )
 
     def training_step(self, experience, *args, **kwargs):
         result = super().training_step(experience, *args, **kwargs)
@@ -214,44 +269,3 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--actor.kl_cov.coef", type=float, default=1.0, metavar="BETA", help="coefficient of that KL penalty"
     )
-
-
-def check_flags(values: dict) -> None:
-    """Check the settings of Clip-Cov and KL-Cov. values: by flag, without the dashes.
-
-    Raises:
-        UsageError: a value makes no sense; names its flag.
-    """
-    for flag in ("actor.clip_cov.ratio", "actor.kl_cov.ratio"):
-        if not 0 <= values[flag] <= 1:
-            raise UsageError(f"--{flag} is {values[flag]:g}; give a share of the tokens, 0 to 1")
-    low, high = values["actor.clip_cov.bounds"]
-    if not low < high:
-        raise UsageError(f"--actor.clip_cov.bounds {low:g} {high:g}: give LOW HIGH with LOW < HIGH")
-    if not 0 <= values["actor.kl_cov.coef"] < math.inf:
-        raise UsageError(f"--actor.kl_cov.coef is {values['actor.kl_cov.coef']:g}; give 0 or more")
-    if values["actor.policy_loss_type"] == "kl_cov" and values["actor.dual_clip"] is not None:
-        raise UsageError(f"--actor.dual_clip does not go with {TYPE} kl_cov, which does not clip: leave it out")
-
-
-def notices(args) -> list[str]:
-    """Warnings about settings that are allowed and have little effect. args: upstream's, nested."""
-    loss_type = args.actor.policy_loss_type
-    if loss_type not in TYPES:
-        return []
-    found = []
-    if args.train.micro_batch_size == 1 and not args.train.dynamic_batch_enable:
-        found.append(
-            f"warning: {TYPE} {loss_type} compares the tokens of a micro-batch, and --train.micro_batch_size is "
-            f"1: where "
-            "all tokens of a response have the same advantage, its covariance is 0. Raise --train.micro_batch_size, "
-            "or use --train.dynamic_batch_enable"
-        )
-    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    if loss_type == "kl_cov" and args.train.batch_size >= responses and args.train.max_epochs == 1:
-        found.append(
-            f"warning: {TYPE} kl_cov does next to nothing with one optimizer step a rollout batch: its penalty is on "
-            "the change since the rollout, and there is none yet. The paper makes 8 steps: lower --train.batch_size "
-            f"({args.train.batch_size}) to a part of the {responses} responses, or raise --train.max_epochs"
-        )
-    return found

@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
-import math
 
 import torch
 
+from openrlhf_ebpo.training.batches import BatchSettings
 from openrlhf_ebpo.training.eval_metrics import DEFAULT_SOURCE
 from openrlhf_ebpo.training.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.training.rollouts import prompt_id
@@ -77,7 +77,7 @@ class TrainableBatches:
 
     def generate_samples(self, **kwargs):
         samples, pass_rate, consumed, exhausted = super().generate_samples(**kwargs)
-        count = trainable(len(samples), self.args)
+        count = BatchSettings.from_args(self.args).trainable(len(samples))
         if count < len(samples):
             logger.warning(
                 "%d of the %d responses of a rollout batch that is not full are left out: they fill no "
@@ -88,24 +88,6 @@ class TrainableBatches:
                 self.args.train.batch_size,
             )
         return samples[:count], pass_rate, consumed, exhausted
-
-
-def trainable(responses: int, args) -> int:
-    """Return how many of a batch's responses fill complete groups and complete optimizer steps.
-
-    Without them, several ranks get unequal numbers of responses and wait for each other forever, fewer responses than
-    ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A single
-    rank without it carries the rest into the next step; that is left to upstream.
-    """
-    if data_parallel_ranks(args) <= 1 and not args.train.dynamic_batch_enable:
-        return responses
-    return responses - responses % math.lcm(args.train.batch_size, args.rollout.n_samples_per_prompt)
-
-
-def data_parallel_ranks(args) -> int:
-    """Return how many ranks of the actor train on different responses."""
-    gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
-    return gpus // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
 
 
 def keep_requested_order(original):

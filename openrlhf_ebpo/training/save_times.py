@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 from openrlhf_ebpo.errors import UsageError
@@ -27,15 +28,26 @@ def add_flag(group) -> None:
     )
 
 
-def check_flag(values: dict) -> None:
-    """Raises UsageError if the minutes are negative, infinite or NaN, or nothing would be saved."""
-    minutes = values[MINUTES]
-    if not 0 <= minutes < math.inf:
-        raise UsageError(f"--{MINUTES} is {minutes}; give minutes, or 0 to save by --ckpt.save_steps alone")
-    if minutes and values["ckpt.disable_ds"]:
-        raise UsageError(
-            f"--{MINUTES} saves what a resume needs, and --ckpt.disable_ds saves none of it: leave one out"
-        )
+@dataclass(frozen=True)
+class SaveSettings:
+    """minutes: after the last save, when the next is due; 0: never. disable_ds: what a resume needs is not saved."""
+
+    minutes: float
+    disable_ds: bool
+
+    @classmethod
+    def from_args(cls, args) -> SaveSettings:
+        """From upstream's nested arguments."""
+        return cls(args.ckpt.save_minutes, args.ckpt.disable_ds)
+
+    def check(self) -> None:
+        """Raises UsageError if the minutes are negative, infinite or NaN, or nothing would be saved."""
+        if not 0 <= self.minutes < math.inf:
+            raise UsageError(f"--{MINUTES} is {self.minutes}; give minutes, or 0 to save by --ckpt.save_steps alone")
+        if self.minutes and self.disable_ds:
+            raise UsageError(
+                f"--{MINUTES} saves what a resume needs, and --ckpt.disable_ds saves none of it: leave one out"
+            )
 
 
 class SaveTimes:

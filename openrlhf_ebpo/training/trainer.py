@@ -21,6 +21,7 @@ from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training import health, mismatch, unread_answers, zero_advantage
+from openrlhf_ebpo.training.batches import BatchSettings
 from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, KL_COEFFICIENT, STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving
@@ -60,7 +61,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         self.run_log.roll_back(step, continues)
         centred = maker.estimator is None or maker.estimator.centred
         before = read_metrics(run_dir)
-        self.watch = mismatch.StalenessMonitor(mismatch.age_by_design(self.args), before, centred)
+        self.watch = mismatch.StalenessMonitor(BatchSettings.from_args(self.args).age, before, centred)
         if step:
             if self.args.algo.kl.target:
                 self.kl_ctl.value = states.get(KL_COEFFICIENT, self.kl_ctl.value)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.checks import batch_sizes
-from openrlhf_ebpo.cli import train_ppo_ray
+from openrlhf_ebpo.checks.batch_sizes import FROM_ONE, BatchSizes
+from openrlhf_ebpo.cli.train_flags import build_parser
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.training.prompts import trainable
+from openrlhf_ebpo.training.batches import BatchSettings
 
 SIZES = ("train.batch_size", "train.micro_batch_size", "rollout.batch_size", "rollout.micro_batch_size")
 
@@ -19,7 +19,7 @@ SIZES = ("train.batch_size", "train.micro_batch_size", "rollout.batch_size", "ro
 @pytest.fixture(scope="module")
 def values():
     """Flags by name: values({"train.batch_size": 8}). One actor process and no reference model unless asked for."""
-    parser = train_ppo_ray.build_parser(UpstreamMain("openrlhf.cli.train_ppo_ray"))
+    parser = build_parser(UpstreamMain("openrlhf.cli.train_ppo_ray"))
     defaults = vars(parser.parse_args(["--reward.remote_url", "math", "--vllm.num_engines", "1"]))
     small = {
         "algo.advantage.estimator": "rloo",
@@ -30,12 +30,16 @@ def values():
     return lambda changes: {**defaults, **small, **changes}
 
 
-def problem(flags: dict) -> str | None:
-    try:
-        batch_sizes.check(flags)
-    except UsageError as error:
-        return str(error)
-    return None
+@pytest.fixture
+def problem(sections):
+    def problem(flags: dict) -> str | None:
+        try:
+            BatchSizes.from_args(sections(**flags)).check()
+        except UsageError as error:
+            return str(error)
+        return None
+
+    return problem
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ def deepspeed_takes(monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [{}, {"ds.ring_attn_size": 2}, {"ds.tensor_parallel_size": 2}], ids=str)
-def test_what_deepspeed_refuses_is_refused_and_the_rest_is_not(values, deepspeed_takes, shared):
+def test_what_deepspeed_refuses_is_refused_and_the_rest_is_not(problem, values, deepspeed_takes, shared):
     seen = set()
     for batch, micro, gpus in itertools.product((4, 8, 12, 16, 24, 64), (1, 2, 3, 8, 16), (2, 4, 8, 16)):
         ranks = gpus // (2 if shared else 1)
@@ -144,7 +148,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_message_offers_is_taken(values, sections, case):
+def test_what_a_message_offers_is_taken(problem, values, sections, case):
     flags = values(CASES[case])
     message = problem(flags)
     offers = remedies(message)
@@ -152,16 +156,16 @@ def test_what_a_message_offers_is_taken(values, sections, case):
     for offer in offers:
         better = {**flags, **offer}
         assert problem(better) is None, (message, offer)
-        assert trainable(better["rollout.batch_size"] * 4, sections(**better)) > 0
+        assert BatchSettings.from_args(sections(**better)).trainable(better["rollout.batch_size"] * 4) > 0
 
 
-@pytest.mark.parametrize("flag", batch_sizes.FROM_ONE)
+@pytest.mark.parametrize("flag", FROM_ONE)
 @pytest.mark.parametrize("number", [0, -1])
-def test_numbers_below_one_are_refused_by_their_flag(values, flag, number):
+def test_numbers_below_one_are_refused_by_their_flag(problem, values, flag, number):
     assert problem(values({"rollout.batch_size": 64, flag: number})) == f"--{flag} is {number}; give 1 or more"
 
 
-def test_gpus_that_do_not_divide_among_ring_attention_are_refused(values):
+def test_gpus_that_do_not_divide_among_ring_attention_are_refused(problem, values):
     message = problem(values({"actor.num_gpus_per_node": 6, "ds.ring_attn_size": 4}))
     assert "--actor.num_gpus_per_node 6" in message and "--ds.ring_attn_size 4" in message
 
@@ -176,11 +180,11 @@ def test_gpus_that_do_not_divide_among_ring_attention_are_refused(values):
         ),
     ],
 )
-def test_models_on_the_same_gpus_need_the_same_numbers(values, flags, named):
+def test_models_on_the_same_gpus_need_the_same_numbers(problem, values, flags, named):
     message = problem(values(flags))
     assert all(each in message for each in named)
 
 
-def test_under_dynamic_batches_the_micro_batch_does_not_count(values):
+def test_under_dynamic_batches_the_micro_batch_does_not_count(problem, values):
     dynamic = {"train.dynamic_batch_enable": True, "train.micro_batch_size": 7, "actor.num_gpus_per_node": 2}
     assert problem(values({**dynamic, "rollout.batch_size": 4, "train.batch_size": 16})) is None

@@ -11,15 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.cli import train_ppo_ray
+from openrlhf_ebpo.cli.train_flags import Command, build_parser, settle
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.redact import Secret, redacted_argv
+from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.supervisor.restarts import how_to_continue
@@ -73,14 +74,14 @@ def test_every_flag_of_upstreams_is_there_and_no_other(module, upstreams_parser)
 
 
 def test_our_flags_change_none_of_upstreams(upstreams_parser):
-    ours, theirs = flags(train_ppo_ray.build_parser(UpstreamMain(PPO))), flags(upstreams_parser(PPO))
+    ours, theirs = flags(build_parser(UpstreamMain(PPO))), flags(upstreams_parser(PPO))
     own = "--algo.advantage.estimator"  # takes more values: below
     assert {flag: ours[flag] for flag in theirs if flag != own} == {f: theirs[f] for f in theirs if f != own}
 
 
 @pytest.mark.parametrize("spelling", ["--advantage_estimator", "--algo.advantage.estimator"])
 def test_the_estimator_has_both_spellings(spelling, upstreams_parser):
-    parser = train_ppo_ray.build_parser(UpstreamMain(PPO))
+    parser = build_parser(UpstreamMain(PPO))
     assert vars(parse(parser, [spelling, "ebpo"]))["algo.advantage.estimator"] == "ebpo"
     theirs = next(a for a in upstreams_parser(PPO)._actions if a.dest == "algo.advantage.estimator")
     for name in (*theirs.choices, "ebpo", "my_package.my_module:Mine"):
@@ -121,10 +122,9 @@ def command(tmp_path, monkeypatch, model) -> list[str]:
 
 def validated(argv: list[str]) -> SimpleNamespace:
     main = UpstreamMain(PPO)
-    parser = train_ppo_ray.build_parser(main)
-    flat = parse(parser, argv)
-    train_ppo_ray.resolve(flat, parser)
-    return main.validate(flat)
+    args = Command.parse(main, argv).args
+    settle(args)
+    return main.validate(args)
 
 
 def test_a_good_command_comes_out_nested_and_validated(command, tmp_path):
@@ -246,14 +246,12 @@ def test_sft_is_validated_too():
 def test_a_secret_is_never_stored_whatever_its_flag_is_shortened_to(command, flag):
     """argparse takes any unambiguous beginning of a flag."""
     argv = [*command, flag, "0123SECRET"]
-    parser = train_ppo_ray.build_parser(UpstreamMain(PPO))
     try:
-        flat = parse(parser, argv)
+        parsed = Command.parse(UpstreamMain(PPO), argv)
     except SystemExit:
         return  # a command line that is refused stores nothing
-    train_ppo_ray.resolve(flat, parser)
-    assert isinstance(vars(flat)["logger.wandb.key"], Secret)
-    assert "0123SECRET" not in " ".join(redacted_argv(argv, vars(flat)))
+    assert isinstance(parsed.args.logger.wandb.key, Secret)
+    assert "0123SECRET" not in " ".join(parsed.recorded)
 
 
 def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(command, capsys, tmp_path):
@@ -364,8 +362,8 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
 def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp_path, monkeypatch):
     """A checkpoint of hundreds of GB is read once before DeepSpeed reads it; its sizes are always compared."""
     started = []
-    monkeypatch.setattr(train_ppo_ray, "train", lambda command, args, claim, argv, found: started.append(found))
-    monkeypatch.setattr(preflight, "check_models_fetched", lambda values: None)
+    monkeypatch.setattr(train_ppo_ray, "train", lambda *given: started.append(given[-1]))
+    monkeypatch.setattr(InputFiles, "check_models_fetched", lambda self: None)
     for step in (4, 8):
         folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
         folder.mkdir(parents=True)

@@ -10,6 +10,8 @@ import pytest
 from commands import write_rows
 
 from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.checks.preflight import InputFiles
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.data import order, prepare, topics
 from openrlhf_ebpo.data.training_tables import column_names, count_rows, identity, read_rows, read_table
 from openrlhf_ebpo.errors import UsageError
@@ -83,9 +85,13 @@ def flags(name: str, **changes) -> dict:
     return {"data.prompt_dataset": name, "data.input_key": "prompt", "data.label_key": "label", **changes}
 
 
+def check_files(values: dict) -> None:
+    InputFiles.from_args(nested(values)).check()
+
+
 def refused(args: dict) -> str:
     with pytest.raises(UsageError) as caught:
-        preflight.check_files(args)
+        check_files(args)
     return str(caught.value)
 
 
@@ -106,7 +112,7 @@ def test_training_and_this_package_read_the_same_rows(name):
 
 
 def test_a_start_takes_it_and_names_a_missing_column(name):
-    preflight.check_files(flags(name))
+    check_files(flags(name))
     message = refused(flags(name, **{"data.label_key": "gold"}))
     assert f"--data.prompt_dataset {name}: has no column 'gold' (--data.label_key)" in message
     assert "id, prompt, label, cluster" in message
@@ -137,9 +143,9 @@ def test_paths_are_absolute_in_every_form(tmp_path, monkeypatch):
     typed(tmp_path / "data", "jsonl")
     given = {"json@data": f"json@{tmp_path}/data", "data@deeper": f"{tmp_path}/data@deeper", "o/n@data": "o/n@data"}
     for name, expected in given.items():
-        args = flags(name)
+        args = nested(flags(name))
         preflight.absolute_paths(args)
-        assert args["data.prompt_dataset"] == expected
+        assert args.data.prompt_dataset == expected
 
 
 @pytest.mark.parametrize(
@@ -171,6 +177,6 @@ def test_what_the_loader_cannot_read_is_named(tmp_path, monkeypatch, name, split
         (tmp_path / file).write_text("")
     args = flags(name, **{"data.prompt_split": split})
     if shown is None:
-        preflight.check_files(args)
+        check_files(args)
     else:
         assert shown in refused(args)

@@ -11,6 +11,7 @@ import pytest
 
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.old_flags import TABLE, translate
+from openrlhf_ebpo.cli.train_flags import build_parser
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.run import run_lock
@@ -57,7 +58,7 @@ def old_values(release: str) -> dict:
 
 @pytest.mark.parametrize("release", SCRIPTS)
 def test_a_whole_script_means_what_it_meant_defaults_included(release):
-    parser = train_ppo_ray.build_parser(UpstreamMain(train_ppo_ray.MODULE))
+    parser = build_parser(UpstreamMain(train_ppo_ray.MODULE))
     found = vars(parse(parser, translate(script(release))[0]))
     old = old_values(release)
     compared = [(flag, new) for flag, row in TABLE.items() if row.kind == "to" and flag in old for new in row.new]
@@ -74,7 +75,7 @@ def test_a_whole_script_means_what_it_meant_defaults_included(release):
 def test_upstreams_validation_takes_the_script_with_our_estimator(release):
     main = UpstreamMain(train_ppo_ray.MODULE)
     argv, _ = translate([*script(release), "--advantage_estimator", "ebpo"])
-    args = main.validate(parse(train_ppo_ray.build_parser(main), argv))
+    args = main.validate(parse(build_parser(main), argv))
     assert args.algo.advantage.estimator == "ebpo"
     assert args.critic.model_name_or_path is None
     assert args.rollout.n_samples_per_prompt == 8

@@ -1,10 +1,10 @@
-"""`gpus_needed` against upstream's own train(), run until it would create the trainer."""
+"""`Placement.gpus` against upstream's own train(), run until it would create the trainer."""
 
 import itertools
 
 import pytest
 
-from openrlhf_ebpo.generation.cluster import gpus_needed
+from openrlhf_ebpo.generation.placement import Placement
 
 
 class Placed(Exception):
@@ -77,7 +77,7 @@ def test_the_gpus_are_those_that_upstream_asks_for(places, arguments, gpus_asked
     for models in combinations(MODELS):
         name = "+".join(model for model in MODELS if models[model]) or "actor alone"
         args = arguments(places, models)
-        found[name], asked[name] = gpus_needed(args), gpus_asked_for(args)
+        found[name], asked[name] = Placement.from_args(args).gpus, gpus_asked_for(args)
     assert found == asked
 
 
@@ -97,11 +97,13 @@ def arguments(sections):
                 "actor.num_gpus_per_node": 4,
                 "ref.num_nodes": 2,
                 "ref.num_gpus_per_node": 4,
+                "algo.advantage.estimator": "gae" if on["critic"] else "rloo",
                 "critic.model_name_or_path": "c" if on["critic"] else None,
                 "critic.num_nodes": 1,
                 "critic.num_gpus_per_node": 3,
                 "reward.num_nodes": 1,
                 "reward.num_gpus_per_node": 3 if places["colocate_critic_reward"] else 2,  # or upstream refuses
+                "reward.model_name_or_path": "r" if on["reward"] else None,
                 "reward.remote_url": None if on["reward"] else ["reward.py"],
                 "vllm.num_engines": 4,
                 "vllm.tensor_parallel_size": 2,

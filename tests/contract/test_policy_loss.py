@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.cli import train_checks, train_ppo_ray
+from openrlhf_ebpo.cli.train_flags import Command, build_parser
+from openrlhf_ebpo.cli.train_settings import TrainSettings
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.training.policy_loss import CovarianceLoss, with_covariance
+from openrlhf_ebpo.training.policy_loss import CovarianceLoss, PolicyLossSettings, with_covariance
 
 PPO = "openrlhf.cli.train_ppo_ray"
 WHOLE = {"dp_size": 2, "batch_num_tokens": torch.tensor(61.0), "global_batch_size": torch.tensor(7.0)}
@@ -36,7 +37,9 @@ def build(sections):
     def loss(loss_type, ratio=0.1, coef=1.0, bounds=(0.1, 4.0), seed=0, **settings):
         flat = {"actor.policy_loss_type": loss_type, "train.seed": seed, "actor.clip_cov.ratio": ratio}
         flat |= {"actor.clip_cov.bounds": list(bounds), "actor.kl_cov.ratio": ratio, "actor.kl_cov.coef": coef}
-        ours = with_covariance(PolicyLoss(policy_loss_type=loss_type, **settings), sections(**flat))
+        flat |= {"actor.dual_clip": None}
+        ours = PolicyLossSettings.from_args(sections(**flat))
+        ours = with_covariance(PolicyLoss(policy_loss_type=loss_type, **settings), ours, seed)
         return PolicyLoss(**settings), ours
 
     return loss
@@ -202,7 +205,7 @@ def make_trainer(one_process):
 
     def build(*argv):
         command = UpstreamMain(PPO)
-        parser = train_ppo_ray.build_parser(command)
+        parser = build_parser(command)
         flat = parse(parser, ["--actor.model_name_or_path", "m", "--reward.remote_url", "r.py", *argv])
         args = command.validate(flat)
         args.logger.no_policy_metrics = True
@@ -302,8 +305,6 @@ def test_a_whole_step_of_the_trainer_reports_what_was_chosen(make_trainer, loss_
 
 
 def test_a_bad_value_is_found_before_anything_heavy():
-    parser = train_ppo_ray.build_parser(UpstreamMain(PPO))
-    flat = parse(parser, ["--actor.clip_cov.bounds", "5", "1"])
-    train_ppo_ray.resolve(flat, parser)
+    args = Command.parse(UpstreamMain(PPO), ["--actor.clip_cov.bounds", "5", "1"]).args
     with pytest.raises(UsageError, match=r"--actor\.clip_cov\.bounds 5 1"):
-        train_checks.check_before_imports(vars(flat), [])
+        TrainSettings.from_args(args, force=False).check()

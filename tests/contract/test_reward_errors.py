@@ -148,10 +148,10 @@ def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
     """They grade in processes of their own, for which waiting must not count. Nobody else's file is even imported."""
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
+    from openrlhf_ebpo.checks.preflight import BUILT_IN
 
-    for file in BUILT_IN["reward.remote_url"].values():
-        assert callable(SingleTurnAgentExecutor(str(REWARDS / file)).reward_func)
+    for file in BUILT_IN.values():
+        assert callable(SingleTurnAgentExecutor(file).reward_func)
     (tmp_path / "reward.py").write_text("import os\nos._exit(3)\n")
     with pytest.raises(RewardError, match=r"reward.py ended its process \(exit code 3\) while it was imported"):
         run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), ["good"])

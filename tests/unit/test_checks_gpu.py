@@ -19,9 +19,9 @@ CHECK = """
 import sys
 from openrlhf_ebpo.checks import machine
 from openrlhf_ebpo.errors import UsageError
-values = {"actor.optim": "adam"} | {name: True for name in sys.argv[1:]}
+needs = machine.Needs("train.colocate_all" in sys.argv, adam=True, adam_offload="ds.adam_offload" in sys.argv)
 try:
-    print(*machine.training_notices(values), sep="\\n")
+    print(*machine.training_notices(needs), sep="\\n")
 except UsageError as error:
     sys.exit(f"error: {error}")
 """

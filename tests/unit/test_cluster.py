@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_ebpo.cli import train_ppo_ray
+from openrlhf_ebpo.cli.train_end import describe_cause
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import cluster
 from openrlhf_ebpo.generation.cluster import ClusterError, check_resources, waits_for_others
@@ -181,7 +181,7 @@ def failure(error: Exception) -> Exception:
     ids=str,
 )
 def test_the_cause_of_an_end_is_one_line_without_rays_traceback_and_colours(error, line):
-    assert train_ppo_ray.describe_cause(error) == line
+    assert describe_cause(error) == line
 
 
 def test_the_reason_that_an_actor_did_not_start_is_its_own_error():
@@ -193,6 +193,4 @@ def test_the_reason_that_an_actor_did_not_start_is_its_own_error():
         creation = RayTaskError("__init__", traceback.format_exc(), error, actor_repr="Engine")
     died = ActorDiedError(creation)
     assert "\x1b[36m" in str(died)
-    assert (
-        train_ppo_ray.describe_cause(died) == "a process of the training did not start, or died: ValueError: no licence"
-    )
+    assert describe_cause(died) == "a process of the training did not start, or died: ValueError: no licence"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
-from openrlhf_ebpo.estimator.flags import add_flags
+from openrlhf_ebpo.estimator.settings import add_flags
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
 """Steps that a pass makes: the arithmetic against what training keeps of each batch, and the sentence that run.sh
 prints."""
 
-from types import SimpleNamespace as Args
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from properties import given, st
 
 from openrlhf_ebpo.data import passes
-from openrlhf_ebpo.training.prompts import trainable
+from openrlhf_ebpo.training.batches import BatchSettings
 
 
 @pytest.mark.parametrize(
@@ -20,26 +18,17 @@ def test_steps_of_the_papers_batches(prompts, expected):
     assert passes.steps_a_pass(prompts, batch=512, group=4, train_batch=512) == expected
 
 
-def settings_of(train_batch: int, group: int, ranks: int = 2, dynamic: bool = True) -> Args:
-    return Args(
-        actor=Args(num_nodes=1, num_gpus_per_node=ranks),
-        ds=Args(ring_attn_size=1, tensor_parallel_size=1),
-        train=Args(dynamic_batch_enable=dynamic, batch_size=train_batch),
-        rollout=Args(n_samples_per_prompt=group),
-    )
-
-
 @pytest.mark.parametrize(("ranks", "dynamic", "kept"), [(2, False, 12), (2, True, 12), (1, True, 12), (1, False, 20)])
 def test_what_is_kept_is_whole_groups_in_whole_optimizer_steps(ranks, dynamic, kept):
-    assert trainable(20, settings_of(train_batch=6, group=4, ranks=ranks, dynamic=dynamic)) == kept
+    assert BatchSettings(5, 4, 6, ranks=ranks, dynamic=dynamic).trainable(20) == kept
 
 
 @given(prompts=st.integers(0, 2000), batch=st.integers(1, 64), group=st.integers(2, 8), mini=st.integers(1, 64))
 def test_as_many_steps_as_batches_with_something_to_train_on(prompts, batch, group, mini):
     mini = min(mini, batch)  # a batch holds an optimizer step at least: the launcher refuses others
-    args = settings_of(mini * group, group)
+    settings = BatchSettings(batch, group, mini * group, ranks=2, dynamic=True)
     sizes = [min(batch, prompts - start) * group for start in range(0, prompts, batch)]
-    kept = [trainable(size, args) for size in sizes]
+    kept = [settings.trainable(size) for size in sizes]
     assert passes.steps_a_pass(prompts, batch, group, mini * group) == sum(size > 0 for size in kept)
     rest = sizes[-1] - kept[-1] if sizes and sizes[-1] < batch * group else 0
     assert passes.left_out(prompts, batch, group, mini * group) == rest / group

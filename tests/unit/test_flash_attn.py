@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.cli import train_notices
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams import flash_attn
+from openrlhf_ebpo.seams import flash_attn, machine
 from openrlhf_ebpo.seams import install as installing
 from openrlhf_ebpo.seams.packing import all_gather, index_first_axis, pad_input, unpad_input
 
@@ -55,15 +54,10 @@ def test_where_it_is_installed_nothing_changes(monkeypatch):
     assert sys.meta_path == []
 
 
-def test_a_training_beside_cuda_is_told_and_a_command_for_another_machine_is_not(absent, monkeypatch):
-    monkeypatch.setattr(train_notices, "is_cpu_stack", lambda: False)
-    for part in ("estimator_notices", "batch_notices", "stale_notices"):
-        monkeypatch.setattr(train_notices, part, lambda _: [])
-    monkeypatch.setattr(train_notices.policy_loss, "notices", lambda _: [])
+def test_a_training_beside_cuda_is_told(absent, monkeypatch):
+    monkeypatch.setattr(machine, "is_cpu_stack", lambda: False)
     args = arguments()
-    args.ckpt, args.algo = SimpleNamespace(), SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm"))
-    assert train_notices.adapt(args, elsewhere=True) == [] and args.ds.attn_implementation == "flash_attention_2"
-    (notice,) = train_notices.adapt(args)
+    (notice,) = machine.adapt_args(args)
     assert notice.endswith("-> sdpa: flash-attn is not installed") and args.ds.attn_implementation == "sdpa"
 
 

@@ -1,5 +1,6 @@
 """A LoRA policy sends to vLLM what peft's own merge gives."""
 
+import contextlib
 import copy
 
 import pytest
@@ -7,9 +8,10 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 
+from openrlhf_ebpo.command import nested
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.models.model_folder import problems
-from openrlhf_ebpo.training import lora
-from openrlhf_ebpo.training.lora import synced_weights
+from openrlhf_ebpo.training.lora import LoraSettings, adapter_as_safetensors, synced_weights
 
 QWEN = {
     "vocab_size": 64,
@@ -106,16 +108,10 @@ def test_a_sync_gathers_the_weight_and_its_adapters():
     ids=str,
 )
 def test_flags_that_cannot_work_with_lora_are_named(changes, shown):
-    problems = lora.check(
-        {
-            "ds.lora.rank": 8,
-            "ds.tensor_parallel_size": 1,
-            "train.enable_ema": False,
-            "ds.load_in_4bit": False,
-            **changes,
-        }
-    )
-    assert [shown in problem for problem in problems] == [True] * bool(shown)
+    good = {"ds.lora.rank": 8, "ds.tensor_parallel_size": 1, "train.enable_ema": False, "ds.load_in_4bit": False}
+    settings = LoraSettings.from_args(nested({**good, **changes}))
+    with pytest.raises(UsageError, match=shown) if shown else contextlib.nullcontext():
+        settings.check()
 
 
 def test_an_adapter_that_upstream_exports_as_a_pickle_becomes_safetensors(tmp_path):
@@ -126,9 +122,9 @@ def test_an_adapter_that_upstream_exports_as_a_pickle_becomes_safetensors(tmp_pa
     (tmp_path / "adapter_model.safetensors").unlink()
     torch.save({name: weight.T.contiguous().T for name, weight in whole.items()}, tmp_path / "adapter_model.bin")
     assert problems(tmp_path)[0].startswith("adapter_model.bin has weights as a pickle")
-    lora.adapter_as_safetensors(tmp_path)
+    adapter_as_safetensors(tmp_path)
     found = load_file(tmp_path / "adapter_model.safetensors")
     assert problems(tmp_path) == [] and whole.keys() == found.keys()
     assert all(torch.equal(whole[name], found[name]) for name in whole)
-    lora.adapter_as_safetensors(tmp_path)
+    adapter_as_safetensors(tmp_path)
     assert not (tmp_path / "adapter_model.bin").exists()

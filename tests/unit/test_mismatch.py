@@ -1,11 +1,10 @@
 """Rollouts from old weights are told from those that are as far from the trainer as ever."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
+from openrlhf_ebpo.training.batches import BatchSettings
 from openrlhf_ebpo.training.mismatch import (
     K3,
     MOVED,
@@ -14,7 +13,6 @@ from openrlhf_ebpo.training.mismatch import (
     SUMMARY,
     TOO_FAR,
     StalenessMonitor,
-    age_by_design,
     metrics,
 )
 from openrlhf_ebpo.training.zero_advantage import count_steps
@@ -167,13 +165,6 @@ def test_the_end_of_a_run_counts_them():
     assert text.startswith("9 of 40 steps had rollouts that did not seem to come from")
 
 
-@pytest.mark.parametrize(
-    ("async_enable", "queue", "generated", "age"),
-    [(False, 1, 8, 0), (False, 1, None, 0), (True, 1, 8, 1), (True, 3, 8, 3), (True, 1, 24, 3), (True, 2, 20, 4)],
-)
-def test_how_old_rollouts_are_by_design(async_enable, queue, generated, age):
-    args = SimpleNamespace(
-        train=SimpleNamespace(async_enable=async_enable, async_queue_size=queue),
-        rollout=SimpleNamespace(batch_size=8, vllm_generate_batch_size=generated),
-    )
-    assert age_by_design(args) == age
+@pytest.mark.parametrize(("queue", "generated", "age"), [(0, 8, 0), (1, 8, 1), (3, 8, 3), (1, 24, 3), (2, 20, 4)])
+def test_how_old_rollouts_are_by_design(queue, generated, age):
+    assert BatchSettings(8, 4, 32, queue=queue, generated=generated).age == age

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models import model_check
 from openrlhf_ebpo.models.hub_models import local_folder
+from openrlhf_ebpo.models.model_check import ModelUse
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +55,13 @@ def args(tmp_path):
     return build
 
 
+def check_model(values: dict) -> None:
+    ModelUse.from_args(nested(values)).check()
+
+
 def refused(args: dict) -> str:
     with pytest.raises(UsageError) as error:
-        model_check.check_model(args)
+        check_model(args)
     return str(error.value)
 
 
@@ -64,7 +69,7 @@ def refused(args: dict) -> str:
 def test_the_papers_models_pass_with_every_split_that_vllm_takes(name, tmp_path, folder, args):
     folder(**PUBLISHED[name])
     for split in (1, 2, 4, 8):
-        model_check.check_model(args(**{"vllm.tensor_parallel_size": split}))
+        check_model(args(**{"vllm.tensor_parallel_size": split}))
 
 
 @pytest.mark.parametrize(
@@ -120,23 +125,23 @@ def test_a_chat_template_is_found_where_transformers_looks(place, tmp_path, fold
         (tmp_path / place).write_text(json.dumps({"chat_template": "{{ messages }}"}))
     else:
         (tmp_path / place).write_text("{{ messages }}")
-    model_check.check_model(args(**{"data.apply_chat_template": True}))
+    check_model(args(**{"data.apply_chat_template": True}))
 
 
 def test_yarn_stretches_the_length_as_vllm_decides_and_llamas_own_scaling_does_not(folder, args, monkeypatch):
     folder(rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})
-    model_check.check_model(args(**{"data.max_len": 131072}))
+    check_model(args(**{"data.max_len": 131072}))
     folder(**PUBLISHED["llama3_1_8b"])
     assert "131072" in refused(args(**{"data.max_len": 131073}))
     monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
-    model_check.check_model(args(**{"data.max_len": 131073}))
+    check_model(args(**{"data.max_len": 131073}))
 
 
 def test_models_that_see_or_bring_their_own_code_pass(folder, args, config):
     folder(architectures=["Qwen3_5ForConditionalGeneration"], vision_config={}, text_config=config)
-    model_check.check_model(args())
+    check_model(args())
     folder(architectures=["OwnModel"], auto_map={"AutoModelForCausalLM": "own.Model"})
-    model_check.check_model(args())
+    check_model(args())
 
 
 def test_the_language_half_of_a_model_that_sees_is_the_one_that_counts(folder, args, config):
@@ -154,47 +159,13 @@ def test_a_name_on_the_hub_is_checked_from_the_cache_and_never_asked_for(tmp_pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     assert local_folder("Qwen/Qwen3-8B") == snapshot
     there = args(**{"actor.model_name_or_path": "Qwen/Qwen3-8B"})
-    model_check.check_model(there)  # no tokenizer in the cache: nothing is known, nothing is refused
+    check_model(there)  # no tokenizer in the cache: nothing is known, nothing is refused
     assert "40960" in refused({**there, "data.max_len": 50000})
     assert local_folder("Qwen/Qwen3-14B") is None
-    model_check.check_model({**there, "actor.model_name_or_path": "Qwen/Qwen3-14B", "data.max_len": 10**9})
-
-
-# --- sizes
-
-
-@pytest.fixture
-def nested(sections):
-    def build(path, **changes):
-        flat = {
-            "actor.model_name_or_path": str(path),
-            "actor.num_nodes": 1,
-            "actor.num_gpus_per_node": 8,
-            "actor.gradient_checkpointing_enable": True,
-            "ds.tensor_parallel_size": 1,
-            "ds.zero_stage": 3,
-            "ds.adam_offload": False,
-            "ds.lora.rank": 0,
-            "ds.load_in_4bit": False,
-            "ds.packing_samples": True,
-            "ds.attn_implementation": "flash_attention_2",
-            "train.dynamic_batch_enable": True,
-            "train.max_tokens_per_gpu": 10000,
-            "train.micro_batch_size": 2,
-            "train.colocate_all": True,
-            "data.max_len": 4000,
-            "algo.kl.init_coef": 0.001,
-            "ref.offload": False,
-            "vllm.tensor_parallel_size": 2,
-            "vllm.gpu_memory_utilization": 0.6,
-            "vllm.enable_sleep": True,
-        }
-        return sections(**{**flat, **changes})
-
-    return build
+    check_model({**there, "actor.model_name_or_path": "Qwen/Qwen3-14B", "data.max_len": 10**9})
 
 
 @pytest.mark.parametrize("value", [{"auto_map": None}, {"text_config": None}, {"architectures": "Qwen3ForCausalLM"}])
 def test_a_configuration_with_odd_entries_is_no_traceback(folder, value, args):
     folder(**value)
-    model_check.check_model(args())
+    check_model(args())

@@ -8,7 +8,8 @@ from patience import seconds
 from safetensors.numpy import save
 
 from openrlhf_ebpo import extension
-from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.checks.preflight import InputFiles
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import models
 from openrlhf_ebpo.models import hub_models
@@ -77,20 +78,24 @@ def test_with_the_flag_pickles_are_taken(publish):
     hub_models.check_fetched("--model", "owner/name")
 
 
+def check_models_fetched(values: dict) -> None:
+    InputFiles.from_args(nested(values)).check_models_fetched()
+
+
 def test_a_training_looks_at_all_its_models_and_waits_for_no_hub(publish, use_hub, monkeypatch):
     publish(**{SECOND: None})
     args = {"actor.model_name_or_path": "owner/name", "reward.model_name_or_path": "owner/name,owner/none"}
     with pytest.raises(UsageError, match=r"^--actor.model_name_or_path owner/name: .* missing$"):
-        preflight.check_models_fetched(args)
+        check_models_fetched(args)
     with pytest.raises(UsageError, match=r"missing\n--reward.* owner/none: no such folder, and .*404"):
-        preflight.check_models_fetched({**args, "actor.model_name_or_path": ""})
-    preflight.check_models_fetched({**args, "use_ms": True})
+        check_models_fetched({**args, "actor.model_name_or_path": ""})
+    check_models_fetched({**args, "use_ms": True})
     use_hub.fail(".*", 503, times=99)
-    preflight.check_models_fetched({"actor.model_name_or_path": "owner/other"})
+    check_models_fetched({"actor.model_name_or_path": "owner/other"})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    preflight.check_models_fetched({"actor.model_name_or_path": "owner/other"})
+    check_models_fetched({"actor.model_name_or_path": "owner/other"})
     with pytest.raises(UsageError, match="missing"):  # what is in the cache is looked at without a Hub too
-        preflight.check_models_fetched(args)
+        check_models_fetched(args)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from openrlhf_ebpo.cli import old_flags, train_ppo_ray
 from openrlhf_ebpo.cli.old_flags import TABLE, translate
+from openrlhf_ebpo.cli.train_flags import build_parser
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
@@ -40,7 +41,7 @@ def old_parser(release: str) -> argparse.ArgumentParser:
 
 @pytest.fixture(scope="module")
 def parser():
-    return train_ppo_ray.build_parser(UpstreamMain(train_ppo_ray.MODULE))
+    return build_parser(UpstreamMain(train_ppo_ray.MODULE))
 
 
 @pytest.fixture

@@ -6,17 +6,23 @@ import math
 import pytest
 import torch
 
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.training.batches import BatchSettings
 from openrlhf_ebpo.training.policy_loss import (
     CovarianceLoss,
+    PolicyLossSettings,
     add_flags,
-    check_flags,
     clip_cov,
     kl_cov,
-    notices,
     selection_size,
     token_covariance,
 )
+
+
+def settings_of(loss_type: str) -> PolicyLossSettings:
+    return PolicyLossSettings(loss_type, 0.1, (1.0, 5.0), 0.1, 1.0, None)
+
 
 EXCLUDED = 2  # a row without a token to train on
 
@@ -203,15 +209,13 @@ def values():
     parser.add_argument("--actor.policy_loss_type", default="ppo", choices=["ppo", "gspo"])
     parser.add_argument("--actor.dual_clip", type=float, default=None)
     add_flags(parser)
-    return lambda *argv: vars(parser.parse_args(argv))
+    return lambda *argv: PolicyLossSettings.from_args(nested(vars(parser.parse_args(argv))))
 
 
 def test_the_defaults_are_the_papers(values):
     found = values("--actor.policy_loss_type", "clip_cov")
-    assert found["actor.clip_cov.ratio"] == 2e-4
-    assert found["actor.clip_cov.bounds"] == (1.0, 5.0)
-    assert (found["actor.kl_cov.ratio"], found["actor.kl_cov.coef"]) == (2e-3, 1.0)
-    check_flags(found)
+    assert found == PolicyLossSettings("clip_cov", 2e-4, (1.0, 5.0), 2e-3, 1.0, None)
+    found.check()
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ def test_the_defaults_are_the_papers(values):
     ids=" ".join,
 )
 def test_values_at_the_edge_are_accepted(values, argv):
-    check_flags(values(*argv))
+    values(*argv).check()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,7 @@ def test_values_at_the_edge_are_accepted(values, argv):
 )
 def test_a_value_that_makes_no_sense_is_an_error_that_names_the_flag(values, argv):
     with pytest.raises(UsageError, match=argv[0].replace(".", r"\.")):
-        check_flags(values(*argv))
+        values(*argv).check()
 
 
 @pytest.mark.parametrize(
@@ -261,10 +265,8 @@ def test_a_value_that_makes_no_sense_is_an_error_that_names_the_flag(values, arg
         ("ppo", 32, 1, False),
     ],
 )
-def test_kl_cov_with_one_optimizer_step_a_batch_is_warned_about(sections, loss_type, batch_size, epochs, warned):
-    flat = {"actor.policy_loss_type": loss_type, "train.batch_size": batch_size, "train.max_epochs": epochs}
-    flat |= {"rollout.batch_size": 8, "rollout.n_samples_per_prompt": 4, "train.micro_batch_size": 4}
-    found = notices(sections(**flat))
+def test_kl_cov_with_one_optimizer_step_a_batch_is_warned_about(loss_type, batch_size, epochs, warned):
+    found = settings_of(loss_type).notices(BatchSettings(8, 4, batch_size, micro=4, epochs=epochs))
     assert bool(found) == warned
     assert all("--train.batch_size" in line for line in found)
 
@@ -279,9 +281,7 @@ def test_kl_cov_with_one_optimizer_step_a_batch_is_warned_about(sections, loss_t
         ("gspo", 1, False, False),
     ],
 )
-def test_micro_batches_of_one_response_are_warned_about(sections, loss_type, micro_batch_size, dynamic, warned):
-    flat = {"actor.policy_loss_type": loss_type, "train.micro_batch_size": micro_batch_size}
-    flat |= {"train.dynamic_batch_enable": dynamic, "train.batch_size": 16, "train.max_epochs": 1}
-    found = notices(sections(**flat, **{"rollout.batch_size": 8, "rollout.n_samples_per_prompt": 4}))
+def test_micro_batches_of_one_response_are_warned_about(loss_type, micro_batch_size, dynamic, warned):
+    found = settings_of(loss_type).notices(BatchSettings(8, 4, 16, micro=micro_batch_size, dynamic=dynamic))
     assert bool(found) == warned
     assert all("--train.micro_batch_size is 1" in line for line in found)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace as Box
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +12,10 @@ from commands import write_rows
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.cli import train_notices
+from openrlhf_ebpo.checks.preflight import InputFiles
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.training.batches import BatchSettings
 
 ROWS = [{"prompt": "1+1", "label": "2"}, {"prompt": "1+2", "label": "3"}]
 
@@ -36,9 +37,13 @@ def good(tmp_path) -> dict:
     }
 
 
+def check_files(values: dict) -> None:
+    InputFiles.from_args(nested(values)).check()
+
+
 def refused(args: dict) -> list[str]:
     with pytest.raises(UsageError) as error:
-        preflight.check_files(args)
+        check_files(args)
     return str(error.value).splitlines()
 
 
@@ -58,7 +63,7 @@ def refused(args: dict) -> list[str]:
     ids=str,
 )
 def test_what_is_right_passes(good, change):
-    preflight.check_files({**good, **change})
+    check_files({**good, **change})
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet", ".arrow"])
@@ -176,7 +181,7 @@ def test_a_reward_file_that_cannot_serve_is_named(good, source, shown):
 )
 def test_every_way_to_define_the_reward_function_is_seen(good, source):
     Path(good["reward.remote_url"]).write_text(source)
-    preflight.check_files(good)
+    check_files(good)
 
 
 def test_a_model_folder_without_a_model_is_named(good, tmp_path):
@@ -204,43 +209,44 @@ def test_all_problems_are_reported_together(good, tmp_path):
 
 def test_local_paths_become_absolute_and_hub_names_stay(good, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    args = {
-        "data.prompt_dataset": "data.jsonl, me/hub",
-        "actor.model_name_or_path": "model",
-        "critic.model_name_or_path": "me/model",
-        "reward.remote_url": "reward.py",
-        "ckpt.path": "ckpt",
-        "ckpt.output_dir": None,
-    }
+    args = nested(
+        {
+            "data.prompt_dataset": "data.jsonl, me/hub",
+            "actor.model_name_or_path": "model",
+            "critic.model_name_or_path": "me/model",
+            "reward.remote_url": "reward.py",
+            "ckpt.path": "ckpt",
+            "ckpt.output_dir": None,
+        }
+    )
     preflight.absolute_paths(args)
-    assert args == {
-        "data.prompt_dataset": f"{tmp_path}/data.jsonl,me/hub",
-        "actor.model_name_or_path": f"{tmp_path}/model",
-        "critic.model_name_or_path": "me/model",
-        "reward.remote_url": f"{tmp_path}/reward.py",
-        "ckpt.path": f"{tmp_path}/ckpt",
-        "ckpt.output_dir": None,
-    }
+    assert args == nested(
+        {
+            "data.prompt_dataset": f"{tmp_path}/data.jsonl,me/hub",
+            "actor.model_name_or_path": f"{tmp_path}/model",
+            "critic.model_name_or_path": "me/model",
+            "reward.remote_url": f"{tmp_path}/reward.py",
+            "ckpt.path": f"{tmp_path}/ckpt",
+            "ckpt.output_dir": None,
+        }
+    )
 
 
-@pytest.mark.parametrize(
-    ("flag", "name", "file"),
-    [
-        ("reward.remote_url", "math", "math.py"),
-    ],
-)
-def test_the_packaged_rewards_have_short_names(good, flag, name, file):
-    args = {**good, "reward.remote_url": None, flag: name}
+def test_the_packaged_reward_has_a_short_name(good):
+    args = nested({**good, "reward.remote_url": "math"})
     preflight.absolute_paths(args)
-    assert Path(args[flag]).is_file() and Path(args[flag]).name == file
-    preflight.check_files(args)
-    assert refused({**args, "data.label_key": None})[0].startswith("--data.label_key is missing")
+    path = Path(args.reward.remote_url)
+    assert path.is_file() and path.name == "math.py"
+    check_files({**good, "reward.remote_url": str(path)})
+    problems = refused({**good, "reward.remote_url": str(path), "data.label_key": None})
+    assert problems[0].startswith("--data.label_key is missing")
 
 
 def test_a_package_that_a_reward_needs_is_named(good, monkeypatch):
-    args = {**good, "reward.remote_url": "math"}
-    preflight.absolute_paths(args)
-    monkeypatch.setattr(preflight, "BUILT_IN_NEEDS", {"math.py": ("no_such_package", "'openrlhf_ebpo[math]'")})
+    args = {**good, "reward.remote_url": preflight.BUILT_IN["math"]}
+    monkeypatch.setattr(
+        preflight, "BUILT_IN_NEEDS", {preflight.BUILT_IN["math"]: ("no_such_package", "'openrlhf_ebpo[math]'")}
+    )
     assert refused(args) == [
         (
             "--reward.remote_url: no_such_package is not installed, which this reward needs: pip install "
@@ -250,7 +256,7 @@ def test_a_package_that_a_reward_needs_is_named(good, monkeypatch):
 
 
 def test_a_cluster_column_that_was_asked_for_must_be_there(good):
-    preflight.check_files({**good, "data.cluster_key": "label"})
+    check_files({**good, "data.cluster_key": "label"})
     (problem,) = refused({**good, "data.cluster_key": "topic"})
     assert "has no column 'topic' (--data.cluster_key)" in problem
 
@@ -267,7 +273,7 @@ def test_a_cluster_column_that_was_asked_for_must_be_there(good):
     ],
 )
 def test_a_rollout_batch_that_is_no_whole_number_of_optimizer_steps_is_told(train_batch, gpus, dynamic, said):
-    notices = train_notices.batch_notices(batches(train_batch, gpus, dynamic))
+    notices = BatchSettings(16, 4, train_batch, ranks=gpus, dynamic=dynamic).notices()
     assert [said in notice for notice in notices] == [True] * bool(said)
 
 
@@ -280,23 +286,13 @@ def test_what_train_sft_cannot_read_is_named_before_anything_starts(good, tmp_pa
         "eval.dataset": None,
         "model.model_name_or_path": good["actor.model_name_or_path"],
     }
-    preflight.check_files(args)
+    check_files(args)
     wrong = {"data.output_key": "anwser", "eval.dataset": "./none.jsonl", "model.model_name_or_path": "./none"}
     with pytest.raises(UsageError) as caught:
-        preflight.check_files(args | wrong)
+        check_files(args | wrong)
     column, file, model = str(caught.value).splitlines()
     assert "has no column 'anwser' (--data.output_key); its columns are question, answer" in column
     assert "--eval.dataset ./none.jsonl: no such file" in file
     assert "--model.model_name_or_path ./none: no such folder" in model
     with pytest.raises(UsageError, match=r"--data.dataset is missing(.|\n)*--model.model_name_or_path is missing"):
-        preflight.check_files(args | {"data.dataset": None, "model.model_name_or_path": None})
-
-
-def batches(train_batch: int, gpus: int, dynamic: bool) -> Box:
-    """16 prompts x 4 responses."""
-    return Box(
-        rollout=Box(batch_size=16, n_samples_per_prompt=4),
-        train=Box(batch_size=train_batch, dynamic_batch_enable=dynamic),
-        actor=Box(num_nodes=1, num_gpus_per_node=gpus),
-        ds=Box(ring_attn_size=1, tensor_parallel_size=1),
-    )
+        check_files(args | {"data.dataset": None, "model.model_name_or_path": None})

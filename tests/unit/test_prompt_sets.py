@@ -8,7 +8,10 @@ from commands import write_rows
 from tiny_tokenizers import CHAT, save
 
 from openrlhf_ebpo.checks import prompt_sets
-from openrlhf_ebpo.cli import train_checks, train_sample
+from openrlhf_ebpo.checks.prompt_sets import PromptSettings
+from openrlhf_ebpo.cli import train_sample
+from openrlhf_ebpo.cli.train_flags import Command
+from openrlhf_ebpo.cli.train_sample import SampleSettings
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import GenerationError, Sample
@@ -30,6 +33,7 @@ def args(tmp_path):
             "max_samples": 10**8,
             "add_bos": False,
             "max_len": 40,
+            "cluster_key": None,
             "prompt_split": "train",
             "prompt_dataset": str(path),
         }
@@ -48,36 +52,40 @@ def args(tmp_path):
     return build
 
 
+def warnings_of(args) -> list[str]:
+    return prompt_sets.training_warnings(PromptSettings.from_args(args))
+
+
 # model and prompts
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
 def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, args, tmp_path):
     save(tmp_path / "model")
-    begin, cut = prompt_sets.training_warnings(args(name=name, input_template="{} Now!", max_len=18))
+    begin, cut = warnings_of(args(name=name, input_template="{} Now!", max_len=18))
     assert "100 of 100 prompts lack it" in begin and "Give --data.add_bos" in begin
     assert "100 of 100 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
     assert "the longest has 14" in cut
-    assert prompt_sets.training_warnings(args(name=name, input_template="{} Now!", add_bos=True)) == []
+    assert warnings_of(args(name=name, input_template="{} Now!", add_bos=True)) == []
 
 
 def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_path):
     save(tmp_path / "model", begins=False)
-    assert prompt_sets.training_warnings(args(new_tokens=None, max_len=10)) == []
-    (cut,) = prompt_sets.training_warnings(args(new_tokens=None, max_len=9))
+    assert warnings_of(args(new_tokens=None, max_len=10)) == []
+    (cut,) = warnings_of(args(new_tokens=None, max_len=9))
     assert "90 of 100 prompts are longer than the 8 tokens" in cut
 
 
 def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
     save(tmp_path / "model")
-    (found,) = prompt_sets.training_warnings(args(prompt_dataset="owner/on_the_hub", max_len=9))
+    (found,) = warnings_of(args(prompt_dataset="owner/on_the_hub", max_len=9))
     assert (
         "an example of a prompt (the data set is not on this machine) lacks it" in found
         and "Give --data.add_bos" in found
     )
     save(tmp_path / "instruct", begins=False, template=CHAT, ends=[1, 2])
-    assert prompt_sets.training_warnings(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
-    assert prompt_sets.training_warnings(args(model="owner/on_the_hub_too")) == []
+    assert warnings_of(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
+    assert warnings_of(args(model="owner/on_the_hub_too")) == []
 
 
 @pytest.mark.parametrize("broken", ["tokenizer.json", "config.json", "data"])
@@ -86,7 +94,7 @@ def test_what_cannot_be_read_is_said_and_no_error(broken, args, tmp_path):
     save(tmp_path / "model")
     values = args()
     (tmp_path / ("train.jsonl" if broken == "data" else f"model/{broken}")).write_text("\x1b[2J no JSON")
-    (found,) = prompt_sets.training_warnings(values)
+    (found,) = warnings_of(values)
     assert found.startswith("warning: the prompts were not looked at: ") and found.isprintable() and len(found) < 400
 
 
@@ -104,76 +112,76 @@ def test_a_folder_is_read_as_training_reads_it(kind, args, tmp_path):
     else:
         data = Dataset.from_list(rows)
         (data if kind == "saved" else DatasetDict(train=data, other=data.select(range(3)))).save_to_disk(folder)
-    assert prompt_sets.training_warnings(args(prompt_dataset=str(folder))) == [], "they are in the chat template"
-    (found,) = prompt_sets.training_warnings(args(prompt_dataset=str(folder), max_len=9))
+    assert warnings_of(args(prompt_dataset=str(folder))) == [], "they are in the chat template"
+    (found,) = warnings_of(args(prompt_dataset=str(folder), max_len=9))
     assert "40 of 40 prompts are longer than the 1 tokens" in found
     if kind == "splits":
-        (found,) = prompt_sets.training_warnings(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
+        (found,) = warnings_of(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
         assert "3 of 3 prompts are longer" in found
         with pytest.raises(UsageError, match=r"set has no split 'none': give another --data\.prompt_split"):
-            prompt_sets.training_warnings(args(prompt_dataset=str(folder), prompt_split="none"))
-    assert len(prompt_sets.read_rows(str(folder), "train", args(), 2)) == 2
+            warnings_of(args(prompt_dataset=str(folder), prompt_split="none"))
+    assert len(PromptSettings.from_args(args()).open_rows(str(folder), "train", 2)) == 2
 
 
 def test_a_data_set_that_comes_as_code_does_not_run(args, tmp_path):
     save(tmp_path / "model", begins=False)
     (tmp_path / "set").mkdir()
     (tmp_path / "set/set.py").write_text("raise SystemExit")
-    (found,) = prompt_sets.training_warnings(args(prompt_dataset=str(tmp_path / "set")))
+    (found,) = warnings_of(args(prompt_dataset=str(tmp_path / "set")))
     assert "were not looked at: " in found
 
 
 def test_lengths_are_looked_at_beyond_the_first_rows_and_in_every_data_set(args, tmp_path, monkeypatch):
     save(tmp_path / "model", begins=False)
     long = [*ROWS, {"q": "1 " * 30, "a": "2"}]
-    (found,) = prompt_sets.training_warnings(args(long))
+    (found,) = warnings_of(args(long))
     assert "1 of 101 prompts are longer than the 32 tokens" in found and "the longest has 60" in found
-    assert prompt_sets.training_warnings(args(long, max_samples=100)) == []
+    assert warnings_of(args(long, max_samples=100)) == []
     args(long, name="other.jsonl")
     two = f"{tmp_path / 'train.jsonl'}, {tmp_path / 'other.jsonl'}"
-    (found,) = prompt_sets.training_warnings(args(prompt_dataset=two))
+    (found,) = warnings_of(args(prompt_dataset=two))
     assert "1 of 201 prompts are longer" in found
-    (found,) = prompt_sets.training_warnings(args(held_out=str(tmp_path / "other.jsonl")))
+    (found,) = warnings_of(args(held_out=str(tmp_path / "other.jsonl")))
     assert "1 of 101 prompts of --eval.dataset are longer" in found
     monkeypatch.setattr(prompt_sets, "MAX_ROWS", 100)
-    assert prompt_sets.training_warnings(args(long)) == []
-    (found,) = prompt_sets.training_warnings(args(long, max_len=16))
+    assert warnings_of(args(long)) == []
+    (found,) = warnings_of(args(long, max_len=16))
     assert "90 of 100 prompts are longer" in found
 
 
 def test_held_out_prompts_that_cannot_be_read_are_said_beside_what_else_is_found(args, tmp_path):
     save(tmp_path / "model")
     (tmp_path / "held_out.jsonl").write_text("no JSON")
-    begin, found = prompt_sets.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
+    begin, found = warnings_of(args(held_out=str(tmp_path / "held_out.jsonl")))
     assert "Give --data.add_bos" in begin
     assert found.startswith("warning: the prompts of --eval.dataset were not looked at: ")
     args([{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}], name="held_out.jsonl")
     with pytest.raises(UsageError, match=r"--eval\.dataset .*held_out\.jsonl: column 'q' .*chats"):
-        prompt_sets.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
+        warnings_of(args(held_out=str(tmp_path / "held_out.jsonl")))
 
 
 def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
     save(tmp_path / "model", begins=False)
     rows = [{"q": i, "a": str(i)} for i in range(300)]
     values = args(rows, input_template="{} + 1 =")
-    assert prompt_sets.training_warnings(values) == []
-    assert prompt_sets.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
+    assert warnings_of(values) == []
+    assert PromptSettings.from_args(values).render_rows(rows[:1], values.actor.model_name_or_path)[0].text == "0 + 1 ="
     with pytest.raises(UsageError, match=r"holds chats, or something else that is not text: row 1 has one of type int"):
-        prompt_sets.training_warnings(args(rows))
+        warnings_of(args(rows))
     for odd in (None, [{"role": "user", "content": "1"}]):
-        values = args(rows, input_template="{}")
+        settings = PromptSettings.from_args(args(rows, input_template="{}"))
         with pytest.raises(
             UsageError, match=r"row 2 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
         ):
-            prompt_sets.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path)
+            settings.render_rows([rows[0], {"q": odd, "a": ""}], settings.model)
 
 
 def test_chats_without_a_chat_template_are_refused(args, tmp_path):
     save(tmp_path / "model", template=CHAT, ends=[1, 2])
     rows = [{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}]
     with pytest.raises(UsageError, match=r"column 'q' \(--data\.input_key\) holds chats.*--data\.apply_chat_template"):
-        prompt_sets.training_warnings(args(rows))
-    assert prompt_sets.training_warnings(args(rows, apply_chat_template=True, add_bos=True)) == []
+        warnings_of(args(rows))
+    assert warnings_of(args(rows, apply_chat_template=True, add_bos=True)) == []
 
 
 def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, tmp_path):
@@ -181,13 +189,13 @@ def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, t
     asked = [{"role": "user", "content": "1 + 1"}]
     rows = [{"q": asked, "a": "2"}, {"q": [*asked, {"role": "assistant", "content": "2"}], "a": "2"}]
     with pytest.raises(UsageError, match=r"row 2: .*assistant"):
-        prompt_sets.training_warnings(args(rows, apply_chat_template=True))
+        warnings_of(args(rows, apply_chat_template=True))
 
 
 def test_add_bos_without_a_bos_token_is_refused(args, tmp_path):
     save(tmp_path / "model", begins=False, begin=None)
     with pytest.raises(UsageError, match="begin token"):
-        prompt_sets.training_warnings(args(add_bos=True))
+        warnings_of(args(add_bos=True))
 
 
 # a sample
@@ -196,14 +204,14 @@ def test_add_bos_without_a_bos_token_is_refused(args, tmp_path):
 def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(add_bos=True)
-    model = values.actor.model_name_or_path
-    rows = prompt_sets.read_rows(values.data.prompt_dataset, "train", values, 2)
-    assert [each.text for each in prompt_sets.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
-    settings = train_sample.engine_settings(values)
-    assert (settings.model, settings.max_len, settings.rewards.sources, settings.seed) == (model, 40, ("r.py",), 7)
-    assert settings.rewards.timeout == 60 and settings.patience == train_sample.MAX_WAIT_SECONDS
+    prompts = PromptSettings.from_args(values).first_prompts(2)
+    assert [each.text for each in prompts] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
+    engine = SampleSettings.from_args(values).engine
+    assert (engine.model, engine.max_len, engine.seed) == (str(tmp_path / "model"), 40, 7)
+    assert (engine.rewards.sources, engine.rewards.timeout) == (("r.py",), 60)
+    assert engine.patience == train_sample.MAX_WAIT_SECONDS
     values.reward.remote_url = None
-    assert train_sample.engine_settings(values).rewards.sources == ()
+    assert SampleSettings.from_args(values).engine.rewards.sources == ()
 
 
 @pytest.mark.parametrize(
@@ -239,12 +247,13 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     ],
 )
 def test_what_a_sample_amounts_to(samples, said, args):
-    lines = train_sample.verdict(samples, args())
+    lines = train_sample.verdict(samples, SampleSettings.from_args(args()))
     assert len(lines) == len(said) and all(map(str.startswith, lines, said)), lines
 
 
 def test_without_a_limit_of_new_tokens_answers_are_cut_at_the_length_of_all(args):
-    assert "1 of 1 cut at --data.max_len 40" in train_sample.verdict([Sample([1], True, 1.0)], args(new_tokens=None))[0]
+    settings = SampleSettings.from_args(args(new_tokens=None))
+    assert "1 of 1 cut at --data.max_len 40" in train_sample.verdict([Sample([1], True, 1.0)], settings)[0]
 
 
 def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_path):
@@ -262,7 +271,7 @@ def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_pa
 @pytest.mark.parametrize(("sample", "dry_run"), [(4, False), (0, True), (-1, True)])
 def test_sample_flags_that_make_no_sense(sample, dry_run):
     with pytest.raises(UsageError, match=r"--sample (goes with --dry_run|is -?\d; give 1)"):
-        train_checks.check_dry_run_flags(SimpleNamespace(sample=sample, dry_run=dry_run, assume_cuda=None))
+        Command(SimpleNamespace(), [], [], False, False, dry_run, sample, assume_cuda=None).check()
 
 
 def test_waiting_is_announced_and_bounded(monkeypatch, capsys):

@@ -9,8 +9,9 @@ import pytest
 from commands import refused
 
 from openrlhf_ebpo import extension
-from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.data.embedding_topics import load_encoder
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
@@ -173,7 +174,7 @@ def test_critic_and_reward_model_are_looked_at_too(folder):
     custom_code.bring_code(folder / "model", {"model_type": "own", "auto_map": custom_code.WHOLE})
     args = {f"{flag}.model_name_or_path": str(folder / "model") for flag in ("actor", "critic", "reward")}
     with pytest.raises(UsageError) as error:
-        preflight.check_files(args)
+        InputFiles.from_args(nested(args)).check()
     assert [problem.partition(" ")[0] for problem in str(error.value).splitlines()] == [f"--{flag}" for flag in args]
 
 

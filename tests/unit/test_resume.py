@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 
-from openrlhf_ebpo.cli.train_checks import check_checkpoints
+from openrlhf_ebpo.checks.checkpoints import check_checkpoints
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.manifest import complete, damage
 from openrlhf_ebpo.run.resume import (

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "models": set(),
     "generation": {"models", "rewards", "seams"},
     "hub": {"models", "estimator", "run"},
-    "checks": {"models", "generation", "rewards", "seams"},
+    "checks": {"models", "generation", "rewards", "run", "seams"},
     "training": {"models", "estimator", "eval", "hub", "rewards", "run", "seams"},
     "data": {"checks", "generation", "models", "rewards", "run", "seams"},
     "eval": {"models", "data", "generation", "rewards", "run", "seams"},
@@ -56,7 +56,7 @@ LIGHT = {*BASE, "cli", "hub", "run", "supervisor"}
 NEED_MORE = {
     f"{PACKAGE}.{name}"
     for name in (
-        *("cli.train_ppo_ray", "cli.train_checks", "cli.train_notices"),
+        *("cli.train_ppo_ray", "cli.train_flags", "cli.train_settings"),
         *("hub.card", "hub.data_card", "hub.run_data"),
     )
 }

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request
-from openrlhf_ebpo.training.save_times import SaveTimes, check_flag, exports, saving
+from openrlhf_ebpo.training.save_times import SaveSettings, SaveTimes, exports, saving
 
 
 class Clock:
@@ -55,13 +55,13 @@ def test_upstream_saves_where_it_is_asked_to_and_its_setting_comes_back(every):
 @pytest.mark.parametrize("minutes", [-1, math.nan, math.inf])
 def test_minutes_that_are_none_are_refused(minutes):
     with pytest.raises(UsageError, match=r"--ckpt\.save_minutes is "):
-        check_flag({"ckpt.save_minutes": minutes, "ckpt.disable_ds": False})
+        SaveSettings(minutes, disable_ds=False).check()
 
 
 def test_minutes_without_anything_to_resume_from_are_refused():
     with pytest.raises(UsageError, match=r"--ckpt\.disable_ds saves none of it"):
-        check_flag({"ckpt.save_minutes": 60.0, "ckpt.disable_ds": True})
-    check_flag({"ckpt.save_minutes": 0.0, "ckpt.disable_ds": True})
+        SaveSettings(60.0, disable_ds=True).check()
+    SaveSettings(0.0, disable_ds=True).check()
 
 
 @pytest.mark.parametrize(

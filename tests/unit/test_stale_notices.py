@@ -1,16 +1,16 @@
 """A start whose samples are stale by its own settings warns those whose estimator suffers from it."""
 
-import dataclasses
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.cli.train_notices import stale_notices
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.estimator.settings import AdvantageSettings
+from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.training.mismatch import stale_notices
 
 ASYNC = {"train.async_enable": True}
 DEEP = {**ASYNC, "train.async_queue_size": 4}
@@ -25,8 +25,14 @@ def notices(sections, tmp_path):
 
     def build(estimator="ebpo", changes=(), **settings) -> list[str]:
         flat = {
-            "actor.model_name_or_path": str(tmp_path),
-            "algo.advantage.estimator": estimator,
+            "actor.num_nodes": 1,
+            "actor.num_gpus_per_node": 1,
+            "ds.ring_attn_size": 1,
+            "ds.tensor_parallel_size": 1,
+            "train.batch_size": 32,
+            "train.micro_batch_size": 1,
+            "train.max_epochs": 1,
+            "train.dynamic_batch_enable": False,
             "train.async_enable": False,
             "train.async_queue_size": 1,
             "train.partial_rollout_enable": False,
@@ -35,10 +41,9 @@ def notices(sections, tmp_path):
             "rollout.n_samples_per_prompt": 4,
         }
         args = sections(**{**flat, **dict(changes)})
-        ebpo = dataclasses.asdict(EstimatorConfig(4, **settings))
-        del ebpo["n_samples_per_prompt"]
-        args.algo.advantage.ebpo = SimpleNamespace(**ebpo)
-        return stale_notices(args)
+        return stale_notices(
+            BatchSettings.from_args(args), AdvantageSettings(estimator, EstimatorConfig(4, **settings)), str(tmp_path)
+        )
 
     return build
 

@@ -6,11 +6,13 @@ import shutil
 
 import pytest
 
+from openrlhf_ebpo.cli.train_flags import Command, continued
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.restarts import Restarts, Start, apply_restart, find_start
+from openrlhf_ebpo.supervisor.restarts import Restarts, Start, SupervisionSettings, find_start
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
 
@@ -104,19 +106,16 @@ def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_
     """The prior is reset, and a step chosen, once: not in place of what this command has saved since."""
     counted = Restarts(3, Start("global_step20"))
     counted.is_allowed(Start("global_step20", saved_by))
-    given = {"ckpt.load_enable": False, "force": True, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}
-    apply_restart(untouched := dict(given))
-    assert untouched == given
+    flags = {"ckpt.load_enable": False, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}
+    command = Command(nested(flags), [], [], False, force=True, dry_run=False, sample=None, assume_cuda=None)
+    assert continued(command) == command and command.args == nested(flags)
     monkeypatch.setenv(restarts.RESTART, counted.environment(3)[restarts.RESTART])
-    apply_restart(given)
+    restarted = continued(command)
     reset, step = (False, None) if saved_by else (True, 8)
-    assert given == {
-        "ckpt.load_enable": True,
-        "force": False,
-        "algo.advantage.ebpo.reset_prior": reset,
-        "ckpt.load_step": step,
-    }
-    assert restarts.RESTART not in os.environ
+    assert restarted.args == nested(
+        {"ckpt.load_enable": True, "algo.advantage.ebpo.reset_prior": reset, "ckpt.load_step": step}
+    )
+    assert not restarted.force and restarts.RESTART not in os.environ
 
 
 def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_something(tmp_path):
@@ -157,6 +156,6 @@ def save(folder, step, attempt):
 )
 def test_a_flag_that_cannot_be_is_named(flag, value):
     good = {"logger.stall_minutes": 10.0, "train.stall_limit": 0.0, "train.max_restarts": 0}
-    restarts.check_flags(good)
+    SupervisionSettings.from_args(nested(good)).check()
     with pytest.raises(UsageError, match=rf"--{flag} is {value}"):
-        restarts.check_flags({**good, flag: value})
+        SupervisionSettings.from_args(nested({**good, flag: value})).check()

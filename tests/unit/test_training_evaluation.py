@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from space_runs import training_arguments
 
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.evaluation_report import write_report
 from openrlhf_ebpo.eval.in_training import task_name
@@ -17,7 +18,7 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run import run_log, run_writer
 from openrlhf_ebpo.run.results import TRAINING, find_results, save_result, step_directory
 from openrlhf_ebpo.run.votes import best_at_k, pass_at_k
-from openrlhf_ebpo.training.eval_metrics import EvalMetric, check_flags, data_sources, parse
+from openrlhf_ebpo.training.eval_metrics import EvalMetric, EvalSettings, data_sources, parse
 from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers, metrics, value
 
 MATH = "math.py"
@@ -96,6 +97,10 @@ def values(tmp_path):
     }
 
 
+def check(values: dict) -> None:
+    EvalSettings.from_args(nested(values)).check()
+
+
 def rewards_path(name: str):
     from openrlhf_ebpo.checks.preflight import REWARDS
 
@@ -134,7 +139,7 @@ def rewards_path(name: str):
 )
 def test_what_cannot_be_had_is_named_at_the_start(values, changes, expected):
     with pytest.raises(UsageError, match=expected):
-        check_flags({**values, **changes})
+        check({**values, **changes})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +155,7 @@ def test_what_cannot_be_had_is_named_at_the_start(values, changes, expected):
     ],
 )
 def test_what_can_be_had_is_let_through(values, changes):
-    check_flags({**values, **changes})
+    check({**values, **changes})
 
 
 def test_an_agent_of_ones_own_gives_the_rewards_whatever_the_other_flag_says():

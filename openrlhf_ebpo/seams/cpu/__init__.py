@@ -60,7 +60,11 @@ def check_args(args) -> None:
 
 
 def adapt_args(args) -> list[str]:
-    """Change, in place, the settings that cannot work without CUDA, and say what was changed."""
+    """Change, in place, the settings that cannot work without CUDA, and say what was changed.
+
+    Raises:
+        UsageError: as `check_args`.
+    """
     changes = []
 
     def change(section, name: str, new, flag: str, why: str) -> None:
@@ -71,7 +75,8 @@ def adapt_args(args) -> list[str]:
 
     if "flash" in args.ds.attn_implementation:
         change(args.ds, "attn_implementation", "sdpa", "ds.attn_implementation", "flash attention needs CUDA")
-    if hasattr(args, "vllm"):
+    if hasattr(args, "vllm"):  # not of `sft`
+        check_args(args)
         change(args.vllm, "sync_backend", "gloo", "vllm.sync_backend", "NCCL needs CUDA")
         change(args.vllm, "sync_with_ray", False, "vllm.sync_with_ray", "weights go over a gloo group")
         change(args.vllm, "enforce_eager", True, "vllm.enforce_eager", "compiling costs more than it saves here")
