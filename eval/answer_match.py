@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from openrlhf_ebpo.rewards import grading, pieces, units
+from openrlhf_ebpo.rewards.bounds import MAX_DIGITS, digits, is_hopeless
 from openrlhf_ebpo.rewards.grading import parse_gold
 from openrlhf_ebpo.rewards.reading import clean, formula, normal, number
 
@@ -44,7 +45,7 @@ def grade(gold: str, answer: str, rules: Mapping) -> bool:
     Raises:
         GoldError: the gold cannot be read.
     """
-    if not rules or grading.is_hopeless(clean(answer), len(gold)):
+    if not rules or is_hopeless(clean(answer), len(gold)):
         return grading.grade(gold, answer)
     gold, answer = (SPACES.sub(" ", SIZES.sub("", clean(text))) for text in (gold, answer))
     same = functools.partial(_same_value, rules=rules)
@@ -86,7 +87,7 @@ def _number(text: str):
         return Rational(found[0]) / (100 if found[1] else 1)
     value = formula(text)
     value = value.rhs if isinstance(value, Equality) else value
-    if not isinstance(value, Basic) or grading.digits(value) > grading.MAX_DIGITS or value.is_number is not True:
+    if not isinstance(value, Basic) or digits(value) > MAX_DIGITS or value.is_number is not True:
         return None
     value = value.evalf(30)
     return value if value.is_Float or value.is_Rational else None
@@ -137,7 +138,7 @@ def without_unit(answer: str, unit: str) -> str | None:
     tail = units.TAIL.search(answer[-120:])
     if not tail or len(tail[0]) == len(answer):
         return answer
-    found, wanted = units.name_of(tail[1]), units.name_of(unit)
-    if found == wanted:
+    found, expected = units.name_of(tail[1]), units.name_of(unit)
+    if found == expected:
         return answer[: -len(tail[0])]
-    return None if units.is_known(found) and units.is_known(wanted) else answer
+    return None if units.is_known(found) and units.is_known(expected) else answer

@@ -44,17 +44,17 @@ def _from_engines(
 ) -> dict[str, str]:
     """Start engines and ask them; return the keys of the questions that got no responses, and why."""
     engines.prepare_process()
-    asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
-    settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
+    requested = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
+    settings = engine_settings(requested, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
-    print(*fit_lines(asked, model, form, protocol, settings), sep="", end="", flush=True)
+    print(*fit_lines(requested, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
     failed: dict[str, str] = {}
     with engines.started(settings) as actors:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
         total, done = sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs)
         with ProgressBar(total, done) as bar:
-            for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
+            for n, group in groupby(requested.values(), key=lambda pair: pair[0].n):
                 sampling = Sampling(n, **{name: getattr(protocol, name) for name in SAMPLING})
                 todo = [prompt for _, prompt in group]
                 for prompt, samples in engines.generate(actors, todo, sampling, settings):
@@ -62,7 +62,7 @@ def _from_engines(
                         failed[prompt.key] = error
                         continue
                     record = to_record(samples, model, settings.seed, protocol.stop)
-                    asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
+                    requested[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update(record)
     return failed
 
@@ -74,17 +74,17 @@ def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Pro
     return {prompt.key: (job, prompt) for prompt in keyed}
 
 
-def engine_settings(asked: dict, model: str, protocol: Protocol, done: int, engine_flags: dict) -> EngineSettings:
+def engine_settings(requested: dict, model: str, protocol: Protocol, done: int, engine_flags: dict) -> EngineSettings:
     """done: questions that have responses already. They move the engines' seed on, so that a resumed pass does not
     repeat the random numbers of the one before."""
-    longest = max(prompt_lengths([prompt for _, prompt in asked.values()], model))
+    longest = max(prompt_lengths([prompt for _, prompt in requested.values()], model))
     room = protocol.max_model_len or longest + protocol.max_new_tokens
     return EngineSettings(model, max_len=room, seed=protocol.seed + done, **engine_flags)
 
 
-def fit_lines(asked: dict, model: str, form: PromptForm, protocol: Protocol, settings: EngineSettings) -> list[str]:
+def fit_lines(requested: dict, model: str, form: PromptForm, protocol: Protocol, settings: EngineSettings) -> list[str]:
     """Warnings of what does not go together between model and prompts."""
-    found = [prompt for _, prompt in asked.values()]
+    found = [prompt for _, prompt in requested.values()]
     room = settings.max_len - protocol.max_new_tokens
     how = Prompting([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
     lines = list(fit_warnings(model, tokenizer_of(model), how, EVALUATION))

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from openrlhf_ebpo.rewards.answers import MATH, NO_GOLD, READINGS, Reading, SameAnswer
-from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError
+from openrlhf_ebpo.rewards.bounds import MAX_CHARACTERS
+from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 

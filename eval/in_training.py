@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,19 +27,46 @@ from .tasks.task_rows import folder_name
 MAX_NAME_CHARS = 80  # of a data source in a folder's name
 
 
-def save(run_dir: Path, step: int, answered: Sequence, args, asked: Sequence[str]) -> None:
-    """Write the answers of a step: training.evaluation.Answered for each prompt, and the training's arguments.
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What the scores of a training's evaluations depend on: the model, --eval.dataset, and the protocol."""
 
-    asked: names of the metrics that --eval.metrics asks for.
+    model: str
+    dataset: str
+    protocol: Protocol
+
+    @classmethod
+    def from_args(cls, args) -> EvaluationSettings:
+        """Read upstream's nested arguments. It samples without a seed, and the reward scores."""
+        kind = packaged(RewardSettings.from_args(args))
+        protocol = Protocol(
+            TRAINING,
+            n=args.eval.n_samples_per_prompt,
+            temperature=args.eval.temperature,
+            top_p=args.rollout.top_p,
+            max_new_tokens=args.rollout.max_new_tokens or args.data.max_len,
+            max_model_len=args.data.max_len,
+            template=args.data.input_template or "as in the data set",
+            chat_template=args.data.apply_chat_template,
+            extraction="as the reward reads it",
+            scorer=f"reward {kind}" if kind else "the run's own reward",
+            scorer_version="",
+            seed=None,
+        )
+        return cls(args.actor.model_name_or_path, redacted_text(args.eval.dataset), protocol)
+
+
+def save(run_dir: Path, step: int, answered: Sequence, settings: EvaluationSettings, requested: Sequence[str]) -> None:
+    """Write the answers of a step: training.evaluation.Answered for each prompt.
+
+    requested: names of the metrics of --eval.metrics.
     """
-    kind = packaged(RewardSettings.from_args(args))
     for source in dict.fromkeys(each.source for each in answered):
         prompts = [each for each in answered if each.source == source]
-        task = Task(task_name(source), questions_of(prompts), redacted_text(args.eval.dataset), rows=len(prompts))
-        protocol = protocol_of(args, kind)
+        task = Task(task_name(source), questions_of(prompts), settings.dataset, rows=len(prompts))
         directory = step_directory(run_dir / "eval", TRAINING, task.name, step)
         rows = [row for pair in zip(task.questions, prompts, strict=True) for row in rows_of(*pair)]
-        save_result(directory, summary(step, task, protocol, prompts, args, asked), rows)
+        save_result(directory, summary(step, task, settings, prompts, requested), rows)
 
 
 def task_name(source: str) -> str:
@@ -58,24 +86,6 @@ def questions_of(prompts: Iterable) -> tuple[Question, ...]:
     return tuple(found)
 
 
-def protocol_of(args, kind: str | None) -> Protocol:
-    """Return the settings of the scores: upstream samples without a seed, and the reward scores."""
-    return Protocol(
-        TRAINING,
-        n=args.eval.n_samples_per_prompt,
-        temperature=args.eval.temperature,
-        top_p=args.rollout.top_p,
-        max_new_tokens=args.rollout.max_new_tokens or args.data.max_len,
-        max_model_len=args.data.max_len,
-        template=args.data.input_template or "as in the data set",
-        chat_template=args.data.apply_chat_template,
-        extraction="as the reward reads it",
-        scorer=f"reward {kind}" if kind else "the run's own reward",
-        scorer_version="",
-        seed=None,
-    )
-
-
 def rows_of(question: Question, answered) -> list[dict]:
     columns = {
         "response": answered.responses,
@@ -89,21 +99,21 @@ def rows_of(question: Question, answered) -> list[dict]:
     return sample_rows(question.id, question.question, question.gold, question.rules.text(), columns)
 
 
-def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args, asked: Sequence[str]) -> dict:
+def summary(step: int, task: Task, settings: EvaluationSettings, prompts: Sequence, requested: Sequence[str]) -> dict:
     return {
-        "model": args.actor.model_name_or_path,
+        "model": settings.model,
         "step": step,
         "task": task.record(),
-        "protocol": protocol.record(),
-        "metrics": metrics_of(prompts, asked),
+        "protocol": settings.protocol.record(),
+        "metrics": metrics_of(prompts, requested),
         "versions": versions(),
         "seeds": [],
         "counts": {"excluded_golds": 0, "errors": sum(error is not None for each in prompts for error in each.errors)},
-        "settings": {"model": args.actor.model_name_or_path},
+        "settings": {"model": settings.model},
     }
 
 
-def metrics_of(prompts: Sequence, asked: Iterable[str]) -> dict:
+def metrics_of(prompts: Sequence, requested: Iterable[str]) -> dict:
     """Return metrics.summarise, and those that --eval.metrics adds."""
     passed, lengths, truncated = (
         np.array([getattr(each, name) for each in prompts]) for name in ("passed", "lengths", "truncated")
@@ -111,5 +121,5 @@ def metrics_of(prompts: Sequence, asked: Iterable[str]) -> dict:
     known = all(each.classes is not None for each in prompts)
     classes = np.array([each.classes for each in prompts]) if known else None
     found = summarise(passed, classes, lengths, truncated)
-    more = requested_metrics(passed, classes, [name for name in asked if name not in found])
+    more = requested_metrics(passed, classes, [name for name in requested if name not in found])
     return found | {name: scored(name, values) for name, values in more.items()}

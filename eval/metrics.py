@@ -37,10 +37,10 @@ def per_question(correct: np.ndarray, classes: np.ndarray | None) -> dict[str, n
 
 def requested_metrics(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Return (Q,) arrays of those of the names that are pass@k or maj@k with k of at most n."""
-    wanted = {name: k for name in names if (k := k_of(name)) and k <= correct.shape[1]}
+    sizes = {name: k for name in names if (k := k_of(name)) and k <= correct.shape[1]}
     return {
         name: pass_at_k(correct, k) if name.startswith("pass@") else majority_at_k(correct, classes, k)
-        for name, k in wanted.items()
+        for name, k in sizes.items()
         if name.startswith("pass@") or classes is not None
     }
 

@@ -132,7 +132,7 @@ def check(path: str, flag: str = "--model") -> None:
 
 @contextmanager
 def full(path: str, scratch: Path) -> Iterator[str]:
-    """The model as vLLM takes it: itself or, for LoRA adapters, a merged copy in a new folder under `scratch`,
+    """Yield the model as vLLM takes it: itself or, for LoRA adapters, a merged copy in a new folder under `scratch`,
     which every node has to see; it is deleted afterwards."""
     if not is_adapter(path):
         yield path

@@ -17,7 +17,7 @@ BENCHMARKS
   file:PATH       .jsonl or .parquet with a question and an answer
 
 protocols: all settings that decide what a score means, printed at the start
-  default    32 responses per question at T = 1, top-p 1, 20,480 tokens, asked as the model was trained
+  default    32 responses per question at T = 1, top-p 1, 20,480 tokens, requested as the model was trained
   greedy     one response at T = 0
   A flag under "protocol" changes a setting, and the protocol's name says so: default+n=8.
 
@@ -78,10 +78,10 @@ def run(args: argparse.Namespace) -> None:
     chosen = models_of(args)
     form = form_of(args, protocol)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
-    asked = load_tasks(args, protocol)
-    print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
+    requested = load_tasks(args, protocol)
+    print(f"{protocol.describe()}\n{described(requested, chosen, form)}", flush=True)
     with ExitStack() as stack:
-        planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
+        planned = [jobs.plan(model, requested, protocol, form, results) for model in chosen]
         jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
         steps = {model.step for model in chosen}
         try:
@@ -89,14 +89,16 @@ def run(args: argparse.Namespace) -> None:
                 evaluate(row, protocol, form, results, args)
         except ReportedError:
             if any(job.finished for row in planned for job in row):
-                show(args, results, protocol, asked, steps)
+                print_scores(args, results, protocol, requested, steps)
             raise
-    show(args, results, protocol, asked, steps)
+    print_scores(args, results, protocol, requested, steps)
 
 
-def show(args: argparse.Namespace, results: Path, protocol: Protocol, asked: Sequence[Task], steps: set[int]) -> None:
+def print_scores(
+    args: argparse.Namespace, results: Path, protocol: Protocol, requested: Sequence[Task], steps: set[int]
+) -> None:
     """Print the scores that there are, and write the report."""
-    names = {task.name for task in asked}
+    names = {task.name for task in requested}
     everything = find_results(results / protocol.name)
     found = [each for each in everything if each.task in names and each.step in steps]
     print(table(found), *notes(found, protocol), sep="\n")
@@ -174,10 +176,10 @@ def try_scorer(task: Task, grader: Grader) -> None:
         logging.warning("%s: tried with the response %.60r, its scorer fails: %s", task.name, answer, error)
 
 
-def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
+def described(requested: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
     begun = ", after the begin token" if form.bos else ""
     lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'}{begun} ({form.source})"]
-    for task in asked:
+    for task in requested:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
         lines.append(f"task {task.name}: {len(task.questions)} questions{left_out}, {task.source}")
     return "\n".join([*lines, *[f"step {model.step}: {model.path}" for model in chosen]])

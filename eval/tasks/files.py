@@ -30,8 +30,8 @@ def load_file(
     flag: str = FLAG,
     answers: tuple[str, ...] = ANSWERS,
 ) -> Task:
-    """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are
-    used where the file has them.
+    """Read the rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py
+    are used where the file has them.
 
     flag: that names the file. answers: names that the column with the gold answers may have.
 
@@ -43,9 +43,9 @@ def load_file(
     answer = _column(rows, answer_column, answers, "gold answer", "--answer_column", flag)
 
     def read(row: dict):
-        value, asked = lookup(row, answer), _bare(lookup(row, question), question)
+        value, text = lookup(row, answer), _bare(lookup(row, question), question)
         refuse_choices(row, value)
-        return asked, gold_text(value), column_rules(row, value)
+        return text, gold_text(value), column_rules(row, value)
 
     return make_task(folder_name(f"file-{Path(path).stem}"), rows, read, flag=flag)
 

@@ -47,8 +47,8 @@ class Rules:
         """
         for each in fields(self):
             value = getattr(self, each.name)
-            wanted = (int, float, type(None)) if each.name == "tolerance" else type(each.default)
-            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            expected = (int, float, type(None)) if each.name == "tolerance" else type(each.default)
+            if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
                 raise ValueError(f"its rule {each.name} cannot be {value!r:.60}")
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise ValueError(f"its rule tolerance cannot be {self.tolerance!r:.60}; give a number of at least 0")
@@ -120,14 +120,14 @@ class Task:
     def record(self, notes: Sequence[str] = ()) -> dict:
         """Return the task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without
         that."""
-        asked = {"asked": self.fingerprint(scorers=False)} if self.questions[0].rules.kind == OWN else {}
+        content = {"asked": self.fingerprint(scorers=False)} if self.questions[0].rules.kind == OWN else {}
         return {
             "name": self.name,
             "source": self.source,
             "questions": len(self.questions),
             "rows": self.rows,
             "fingerprint": self.fingerprint(),
-            **asked,
+            **content,
             "notes": list(notes),
             "skipped": list(self.skipped),
         }

@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 
-from openrlhf_ebpo.rewards.grading import extract_answer
+from openrlhf_ebpo.rewards.extraction import extract_answer
 from openrlhf_ebpo.rewards.math import response_of
 
 sys.modules.setdefault("pycosat", type(sys)("pycosat"))  # it has no wheel, and zebra puzzles alone use it

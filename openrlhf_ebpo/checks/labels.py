@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.golds import gold_text
-from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean
+from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import shared_pool
+from openrlhf_ebpo.rewards.reading import INTEGER, clean
 
 SECONDS = 60.0  # for the labels that are not integers: 3 ms each on one core
 THREADS = 16  # that wait for the pool's processes

@@ -66,8 +66,8 @@ def replaced(output: str | Path, report: dict) -> Iterator[None]:
 def training_command(dataset: str | Path, *flags: str, chat: bool = False, validation: str | Path | None = None) -> str:
     """Return the command that trains on a file of ours. chat: its prompts are messages. validation: a file of held-out
     questions."""
-    words = ["openrlhf-ebpo train", *flags, f"--data.prompt_dataset {shlex.quote(str(dataset))}"]
-    words.append("--data.input_key prompt --data.label_key label")
-    words += ["--data.apply_chat_template"] * chat
-    words += [f"--eval.dataset {shlex.quote(str(validation))}"] * bool(validation)
-    return " ".join([*words, "..."])
+    parts = ["openrlhf-ebpo train", *flags, f"--data.prompt_dataset {shlex.quote(str(dataset))}"]
+    parts.append("--data.input_key prompt --data.label_key label")
+    parts += ["--data.apply_chat_template"] * chat
+    parts += [f"--eval.dataset {shlex.quote(str(validation))}"] * bool(validation)
+    return " ".join([*parts, "..."])

@@ -37,12 +37,12 @@ def sentence(prompts: int, passes: int, batch: int, group: int, train_batch: int
 
 @error_exit()
 def main(argv: list[str] | None = None) -> None:
-    file, *words = sys.argv[1:] if argv is None else argv
-    numbers = [int(word) for word in words[:4] if word.isdecimal()]
+    file, *arguments = sys.argv[1:] if argv is None else argv
+    numbers = [int(argument) for argument in arguments[:4] if argument.isdecimal()]
     if 0 in numbers or len(numbers) < 4:  # the training says which flag that is
         return
     if "," not in file and file.endswith(SUFFIXES):  # others, such as a .json list, are not known before the training
-        print(sentence(count_rows(file, "--data.prompt_dataset"), *numbers, filtered="filtered" in words))
+        print(sentence(count_rows(file, "--data.prompt_dataset"), *numbers, filtered="filtered" in arguments))
 
 
 if __name__ == "__main__":

@@ -90,9 +90,9 @@ def find_columns(files: Sequence[Path], prompt: str | None, answer: str | None, 
 
 def read_values(files: Sequence[Path], columns: Columns) -> Iterator[list[tuple]]:
     """Yield batches of (prompt, answer, datasource); only these columns are read."""
-    wanted = [name for name in (columns.prompt, columns.answer, columns.datasource) if name]
+    names = [name for name in (columns.prompt, columns.answer, columns.datasource) if name]
     for file in files:
-        for rows in read_rows(file, columns=wanted):
+        for rows in read_rows(file, columns=names):
             yield [columns.values(row) for row in rows]
 
 

@@ -48,10 +48,10 @@ _FILLER = (
 FILLER = frozenset(_FILLER.split())
 
 
-def words(text: str) -> list[str]:
+def topic_words(text: str) -> list[str]:
     """Return the words of a question that can tell its topic: no typesetting, no variables, no filler.
 
-    >>> words(r"Find the area of $\\triangle ABC$ with $\\frac{AB}{AC} = \\sqrt{2}$.")
+    >>> topic_words(r"Find the area of $\\triangle ABC$ with $\\frac{AB}{AC} = \\sqrt{2}$.")
     ['area', 'triangle', 'root']
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
@@ -70,7 +70,7 @@ def names(texts: list[str], labels: np.ndarray) -> list[str]:
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
-    bags = [set(words(text)) for text in texts]
+    bags = [set(topic_words(text)) for text in texts]
     vocabulary = set().union(*bags)
     vectorizer = CountVectorizer(analyzer=lambda bag: {_singular(word, vocabulary) for word in bag})
     counts = vectorizer.fit_transform([*bags, {"words"}])[:-1]  # never an empty vocabulary

@@ -110,8 +110,8 @@ def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
     """
     if not len(table):
         raise UsageError(f"--input {path} has no rows")
-    wanted = ("question", "prompt") if text == "question" else ("prompt",)
-    found = [name for name in wanted if name in table.column_names]
+    candidates = ("question", "prompt") if text == "question" else ("prompt",)
+    found = [name for name in candidates if name in table.column_names]
     if not found:
         check_columns(table.column_names, [text], path)
     values = table[found[0]].to_pylist()

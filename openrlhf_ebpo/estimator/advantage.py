@@ -43,7 +43,7 @@ class Estimate:
 
 
 def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
-    """One step of an estimator computed here.
+    """Compute one step of an estimator of this package.
 
     Raises:
         EstimatorError: the step breaks the contract.
@@ -58,8 +58,8 @@ def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
 
 
 def observed(batch: Batch, advantages: PerResponse, fail: float, success: float, step: Step | None = None) -> Estimate:
-    """These advantages (M, G) with the group's statistics, and what GRPO would have given. Without a step (OpenRLHF's
-    own estimators) there is neither baseline nor shrinkage."""
+    """Add the groups' statistics, and what GRPO would have given, to advantages (M, G). Without a step (OpenRLHF's own
+    estimators) there is neither baseline nor shrinkage."""
     means = group_mean(batch.rewards, batch.valid)
     grpo = grpo_advantages(batch.rewards, batch.valid, success - fail)
     unknown = np.full_like(means, np.nan)
@@ -81,7 +81,7 @@ def observed(batch: Batch, advantages: PerResponse, fail: float, success: float,
 
 
 def check(estimator: Estimator, batch: Batch, step: Step) -> None:
-    """Hold a step against the contract of estimators.
+    """Check a step against the contract of estimators.
 
     Raises:
         EstimatorError: the result is not a Step; an array is not of floats, or has another shape; an advantage of a
@@ -122,7 +122,7 @@ def _who(estimator: Estimator) -> str:
 
 
 def grpo_advantages(rewards: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
-    """GRPO's (r − μ) / (std + 1e-9) within each group, (M, G); 0 where all rewards of the group are equal to
+    """Compute GRPO's (r − μ) / (std + 1e-9) within each group, (M, G); 0 where all rewards of the group are equal to
     1e-6 of the range (rounding would otherwise blow up: eight times 0.3 can give ±0.9)."""
     centred = (rewards - group_mean(rewards, valid)) * valid
     freedom = np.maximum(valid.sum(-1, keepdims=True) - 1, 1)
@@ -134,7 +134,8 @@ def grpo_advantages(rewards: PerResponse, valid: PerResponse, reward_range: floa
 def group_outcomes(
     rewards: PerResponse, valid: PerResponse, fail_reward: float, pass_reward: float
 ) -> dict[str, float]:
-    """Fractions of groups whose valid rewards all equal the fail, or the pass, value (to 1e-6 of the range)."""
+    """Compute the fractions of groups whose valid rewards all equal the fail, or the pass, value (to 1e-6 of the
+    range)."""
     tolerance = DEGENERATE * (pass_reward - fail_reward)
     alive = valid.any(-1)
 

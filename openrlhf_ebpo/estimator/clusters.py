@@ -38,11 +38,11 @@ class Table:
     seen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def column(self, row: int) -> Moments:
-        """Of every cluster, arrays (C,)."""
+        """Return the moments of every cluster, arrays (C,)."""
         return Moments(*self.moments[:, row])
 
     def rows(self, groups: Groups) -> np.ndarray:
-        """The place of each group's cluster, (M,); -1 for a group without one."""
+        """Return the place of each group's cluster, (M,); -1 for a group without one."""
         known = {name: row for row, name in enumerate(self.names)}
         return np.array([known.get(name, -1) for name in groups.clusters or (None,) * len(groups.means)], np.int64)
 
@@ -79,7 +79,7 @@ class Clustered:
 
 
 def clustered(history: History) -> History:
-    """The same history, with a prior for each cluster."""
+    """Return the same history, with a prior for each cluster."""
 
     def update(before: Clustered, batch: Prior, groups: Groups, config: EstimatorConfig) -> Clustered:
         run = history.update(before.run, batch, groups, config)
@@ -98,8 +98,8 @@ def clustered(history: History) -> History:
 
 
 def updated(before: Table, groups: Groups, factor: float) -> Table:
-    """Older groups count `factor` times as much; then those of this batch enter. Clusters of which next to nothing is
-    left are dropped, and those beyond MAX_CLUSTERS."""
+    """Discount older groups by `factor`, then add those of this batch. Drops clusters of which next to nothing is left,
+    and those beyond MAX_CLUSTERS."""
     names = tuple(dict.fromkeys((*before.names, *filter(None, groups.clusters))))
     new = len(names) - len(before.names)
     older = np.pad(before.moments * np.array([factor, 1, factor])[:, None, None], ((0, 0), (0, 0), (0, new)))
@@ -113,7 +113,7 @@ def updated(before: Table, groups: Groups, factor: float) -> Table:
 
 
 def moments_of(groups: Groups, rows: np.ndarray, size: int) -> np.ndarray:
-    """A batch's moments in each cluster, (3, 4, size)."""
+    """Compute a batch's moments in each cluster, (3, 4, size)."""
     inside = (rows >= 0)[:, None] & groups.alive
     rows = np.where(inside, rows[:, None], 0)
     totals = groups.totals * inside
@@ -127,7 +127,7 @@ def moments_of(groups: Groups, rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-    """`Moments.of` for each of `size` rows: (3, size)."""
+    """Compute `Moments.of` for each of `size` rows: (3, size)."""
     values, weights, rows = values.ravel(), weights.ravel(), np.broadcast_to(rows, weights.shape).ravel()
     count = np.bincount(rows, weights, size)
     mean = np.bincount(rows, weights * values, size) / np.where(count > 0, count, 1)
@@ -135,7 +135,7 @@ def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int
 
 
 def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """`Moments.merge` for each, (3, …)."""
+    """Apply `Moments.merge` to each, (3, …)."""
     count = one[0] + other[0]
     share = other[0] / np.where(count > 0, count, 1)
     delta = other[1] - one[1]
@@ -143,7 +143,7 @@ def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
-    """The prior of every group of a batch, as Moments of arrays (M, 1)."""
+    """Return the prior of every group of a batch, as Moments of arrays (M, 1)."""
     own = np.pad(table.moments, ((0, 0), (0, 0), (0, 1)))[..., table.rows(groups)[:, None]]  # row -1 is empty
     rewards, means, within = (Moments(*own[:, row]) for row in (REWARDS, MEANS, WITHIN))
     of_means, of_variances = (share(means.count, pooling(table.column(row))) for row in (MEANS, WITHIN))

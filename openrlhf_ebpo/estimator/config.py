@@ -51,5 +51,5 @@ class EstimatorConfig:
 
     @classmethod
     def from_args(cls, args) -> EstimatorConfig:
-        """From upstream's nested arguments, which hold our flags under `args.algo.advantage.ebpo`."""
+        """Read upstream's nested arguments, which hold our flags under `args.algo.advantage.ebpo`."""
         return cls(n_samples_per_prompt=args.rollout.n_samples_per_prompt, **vars(args.algo.advantage.ebpo))

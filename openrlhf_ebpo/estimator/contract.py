@@ -56,8 +56,8 @@ class Batch:
         lengths: ArrayLike | None = None,
         score_weights: ArrayLike | Callable[[], ArrayLike] | None = None,
     ) -> Batch:
-        """From rewards (M, G), whose invalid entries may hold anything, and valid (M, G) bool; ones for what is not
-        given. score_weights may be a function that gives them: it is called when they are first read.
+        """Make a batch from rewards (M, G), whose invalid entries may hold anything, and valid (M, G) bool; ones for
+        what is not given. score_weights may be a function that gives them: it is called when they are first read.
 
         Raises:
             ValueError: the shapes differ, or nothing is valid.
@@ -129,19 +129,19 @@ class Estimator:
         self.name = name or type(self).__name__.lower()
 
     def initial(self) -> Any:
-        """The state before any batch."""
+        """Return the state before any batch."""
         return {}
 
     def step(self, batch: Batch, state: Any) -> Step:
-        """Baselines and advantages of this batch, and the state after it."""
+        """Compute baselines and advantages of this batch, and the state after it."""
         raise NotImplementedError(f"{type(self).__name__} has no step(batch, state)")
 
     def save(self, state: Any) -> dict:
-        """The state as a dictionary of what JSON can hold."""
+        """Return the state as a dictionary of what JSON can hold."""
         return state
 
     def restore(self, saved: dict) -> Any:
-        """The state that `save` made `saved` of.
+        """Return the state that `save` made `saved` of.
 
         Raises:
             KeyError, TypeError, ValueError: it is damaged.
@@ -152,6 +152,6 @@ class Estimator:
         return saved
 
     def identity(self) -> dict:
-        """Settings that a stored state must agree with, as a dictionary of what JSON can hold."""
+        """Return the settings that a stored state must agree with, as a dictionary of what JSON can hold."""
         depends_on = ("n_samples_per_prompt", "fail_reward", "pass_reward")
         return {"estimator": self.name, **{name: getattr(self.config, name) for name in depends_on}}

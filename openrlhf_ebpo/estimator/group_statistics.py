@@ -70,7 +70,7 @@ class Groups:
         return 1 - 1 / self.sizes
 
     def evidence(self, detailed: bool) -> Prior:
-        """This batch alone; the moments inside groups only where they are asked for."""
+        """Return the prior of this batch alone. detailed: with the moments inside groups."""
         present, alive, totals = self.weights > 0, self.alive, self.totals
         simple = Prior.of(self.rewards[present], self.means[alive], self.weights[present], totals[alive])
         if not detailed:
@@ -85,14 +85,15 @@ class Groups:
         )
 
     def are_binary(self, config: EstimatorConfig) -> bool:
-        """True if every valid reward is the fail or the pass value."""
+        """Return True if every valid reward is the fail or the pass value."""
         present = self.rewards[self.weights > 0]
         distance = np.minimum(abs(present - config.fail_reward), abs(present - config.pass_reward))
         return bool(distance.max() <= DEGENERATE * config.reward_range)
 
 
 def score_weights(batch: Batch) -> PerResponse:
-    """Σ_t (1 − π_old(y_t))² of each valid response, 0 of the others: the reward's mean under these weights is the
-    constant baseline with the least gradient variance (Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004)."""
+    """Return Σ_t (1 − π_old(y_t))² of each valid response, 0 of the others: the reward's mean under these weights is
+    the constant baseline with the least gradient variance (Weaver and Tao 2001; Greensmith, Bartlett and Baxter
+    2004)."""
     mean = batch.score_weights[batch.valid].mean()
     return np.maximum(batch.score_weights, LEAST_WEIGHT * mean) * batch.valid if mean > 0 else batch.valid.astype(float)

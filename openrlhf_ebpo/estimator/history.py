@@ -40,22 +40,22 @@ class Mixture:
 
     @property
     def members(self) -> list[Prior]:
-        """One for each half-life: its own means, and variances of one that remembers four times as long. Variances are
-        harder to estimate and change more slowly; taken about each batch's own mean, they do not grow with its
-        drift."""
+        """Return a prior for each half-life: its own means, and variances of one that remembers four times as long.
+        Variances are harder to estimate and change more slowly; taken about each batch's own mean, they do not grow
+        with its drift."""
         slower = self.priors[SLOWER:] + self.priors[-1:] * SLOWER
         return [with_variances(prior, other) for prior, other in zip(self.priors, slower, strict=True)]
 
     @property
     def prior(self) -> Prior:
-        """The weighted mixture: its variances hold how far the means of its members lie apart, too."""
+        """Return the weighted mixture: its variances hold how far the means of its members lie apart, too."""
         members, weights = self.members, self.weights
         moments = {name: mixture([getattr(each, name) for each in members], weights) for name in MOMENTS}
         return replace(self.priors[-1], **moments)
 
     @property
     def half_life(self) -> float:
-        """Posterior mean, in rollout batches; what never forgets has the age of the run."""
+        """Return the posterior mean, in rollout batches; what never forgets has the age of the run."""
         return float(self.weights @ np.minimum(HALF_LIVES, self.priors[-1].batches))
 
     def to_dict(self) -> dict:
@@ -74,12 +74,12 @@ class Mixture:
 
 
 def half_life_factor(groups: Groups, config: EstimatorConfig) -> float:
-    """A group counts half once `half_life` further prompts have been trained on."""
+    """Return the factor by which a group counts half once `half_life` further prompts have been trained on."""
     return 0.5 ** (groups.count / config.half_life)
 
 
 def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorConfig) -> Mixture:
-    """Dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior
+    """Apply dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior
     foretold the batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
     log_weights = FORGETTING_OF_WEIGHTS * np.array(before.log_weights)
     if not before.priors[-1].empty:
@@ -92,7 +92,7 @@ FACTORS = tuple(0.5 ** (1 / half_life) for half_life in HALF_LIVES)
 
 
 def with_variances(prior: Prior, other: Prior) -> Prior:
-    """The means of one prior, the variances of another."""
+    """Combine the means of one prior with the variances of another."""
     means = prior.group_means
     between = other.spread.mean if other.spread.count else other.group_means.variance  # batches of one group: no spread
     return replace(
@@ -104,7 +104,7 @@ def with_variances(prior: Prior, other: Prior) -> Prior:
 
 
 def mixture(members: Sequence[Moments], weights: np.ndarray) -> Moments:
-    """Moments of a value that comes from each member with this probability; the count is the mean one."""
+    """Compute the moments of a value that comes from each member with this probability; the count is the mean one."""
     counts, means, variances = (
         np.array([getattr(each, key) for each in members]) for key in ("count", "mean", "variance")
     )
@@ -115,8 +115,8 @@ def mixture(members: Sequence[Moments], weights: np.ndarray) -> Moments:
 
 
 def log_likelihoods(priors: Sequence[Prior], groups: Groups, config: EstimatorConfig) -> np.ndarray:
-    """log p(this batch | each prior), up to a constant: Beta-Binomial where rewards are binary and weigh the same, else
-    normal in the group means."""
+    """Compute log p(this batch | each prior), up to a constant: Beta-Binomial where rewards are binary and weigh the
+    same, else normal in the group means."""
     alive = groups.alive[:, 0]
     means, sizes = groups.means[alive, 0], groups.sizes[alive, 0]
     if not groups.weighted and groups.are_binary(config):
@@ -129,8 +129,8 @@ def log_likelihoods(priors: Sequence[Prior], groups: Groups, config: EstimatorCo
 
 
 def beta_parameters(priors: Sequence[Prior], config: EstimatorConfig) -> tuple[np.ndarray, np.ndarray]:
-    """α and β of each prior by the method of moments, (H, 1). Half a success and half a failure are added, so that a
-    history without a success does not rule one out."""
+    """Estimate α and β of each prior by the method of moments, (H, 1). Half a success and half a failure are added, so
+    that a history without a success does not rule one out."""
     counts = np.array([prior.group_means.count for prior in priors])
     rates = (np.array([prior.group_means.mean for prior in priors]) - config.fail_reward) / config.reward_range
     rates = np.clip((counts * rates + 0.5) / (counts + 1), LEAST_SPREAD, 1 - LEAST_SPREAD)
@@ -141,10 +141,10 @@ def beta_parameters(priors: Sequence[Prior], config: EstimatorConfig) -> tuple[n
 
 
 def beta_binomial_logs(alpha: np.ndarray, beta: np.ndarray, successes: np.ndarray, failures: np.ndarray) -> np.ndarray:
-    """log p(successes, failures) of every group under every prior, (H, M), without the binomial coefficient."""
+    """Compute log p(successes, failures) of every group under every prior, (H, M), without the binomial coefficient."""
 
     def rising(start: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """log of start · (start + 1) ⋯, so many factors."""
+        """Compute the log of start · (start + 1) ⋯, so many factors."""
         logs = np.log(start + np.arange(steps.max(initial=0))).cumsum(-1)
         return np.pad(logs, ((0, 0), (1, 0)))[:, steps]
 
@@ -152,7 +152,7 @@ def beta_binomial_logs(alpha: np.ndarray, beta: np.ndarray, successes: np.ndarra
 
 
 def normal_logs(priors: Sequence[Prior], means: np.ndarray, sizes: np.ndarray, config: EstimatorConfig) -> np.ndarray:
-    """log density of every group mean under every prior, (H, M)."""
+    """Compute the log density of every group mean under every prior, (H, M)."""
     centre = np.array([[prior.group_means.mean] for prior in priors])
     between = np.array([[prior.corrected_between_variance] for prior in priors])
     within = np.array([[prior.within.mean] for prior in priors])
@@ -180,7 +180,7 @@ class History:
 
 
 def forgetting(factor: Callable[[Groups, EstimatorConfig], float], **parts: Any) -> History:
-    """A prior whose older groups count `factor` times as much at every batch."""
+    """Return the history of a prior whose older groups count `factor` times as much at every batch."""
     return History(
         lambda before, batch, groups, config: before.discounted(factor(groups, config)).merge(batch),
         factor=lambda state, groups, config: factor(groups, config),

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 def gaussian(
     prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
 ) -> tuple[PerGroup, PerGroup | float]:
-    """Shrinkage of every group, and what it is shrunk towards. Before any history a group has its own mean."""
+    """Compute the shrinkage of every group, and the value that it is shrunk towards. Before any history a group has its
+    own mean."""
     if prior.empty:
         return own_mean(prior, mean, within, between, groups, config)
     return shrinkage_weight(within, between, groups.sizes, config.reward_range), mean
@@ -38,8 +39,8 @@ def gaussian(
 def beta_binomial(
     prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
 ) -> tuple[PerGroup, PerGroup | float]:
-    """V = (α + Σr) / (α + β + G), which is shrinkage (α + β) / (α + β + G) towards α / (α + β), in units where rewards
-    are 0 and 1. α and β by the method of moments from the group means; α = β = 1 before any history.
+    """Compute V = (α + Σr) / (α + β + G), which is shrinkage (α + β) / (α + β + G) towards α / (α + β), in units where
+    rewards are 0 and 1. α and β by the method of moments from the group means; α = β = 1 before any history.
 
     Raises:
         UsageError: a reward is neither the fail nor the pass value.
@@ -65,12 +66,12 @@ def beta_binomial(
 def own_mean(
     prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
 ) -> tuple[PerGroup, PerGroup | float]:
-    """S = 0: the group's mean."""
+    """Return S = 0: the group's mean."""
     return np.zeros_like(groups.means), mean
 
 
 def muted(shrinkage: PerGroup, groups: Groups, config: EstimatorConfig) -> PerGroup:
-    """An all-pass group has its own mean as baseline, so its raw advantage is 0."""
+    """Give an all-pass group its own mean as baseline, so its raw advantage is 0."""
     below = (groups.rewards < config.pass_reward - DEGENERATE * config.reward_range) & (groups.weights > 0)
     return np.where(below.any(-1, keepdims=True), shrinkage, 0.0)
 
@@ -117,7 +118,7 @@ OPTIONAL = ("clusters", "saturated", "weights")  # not stored where they are as 
 
 
 def variant(config: EstimatorConfig) -> dict[str, Any]:
-    """The choice of every part, checked: what was given, else the preset's; and `half_life` if it was given.
+    """Return the choice of every part, checked: what was given, else the preset's; and `half_life` if it was given.
 
     Raises:
         ValueError: an unknown preset or choice, or two that contradict each other; the message names the flags.
@@ -130,7 +131,7 @@ def variant(config: EstimatorConfig) -> dict[str, Any]:
 
 
 def chosen(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """As `variant`, not checked."""
+    """Return `variant`, not checked."""
     parts = {part: choice if given.get(part) is None else given[part] for part, choice in PRESETS[preset].items()}
     return parts | ({"half_life": given["half_life"]} if given.get("half_life") is not None else {})
 
@@ -165,5 +166,5 @@ def check(parts: Mapping[str, Any]) -> None:
 
 
 def stored(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts as prior.json has them."""
+    """Return the parts as prior.json has them."""
     return {part: choice for part, choice in parts.items() if part not in OPTIONAL or choice != PAPER[part]}

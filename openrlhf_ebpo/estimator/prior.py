@@ -57,7 +57,7 @@ class Bounds:
             refuse("rewards.count", rewards, impossible, f"each of group_means.count groups has 1 to {self.group_size}")
 
     def _range(self, name: str) -> tuple[float, float]:
-        """Least and largest of the values with these moments."""
+        """Return the least and the largest of the values with these moments."""
         if name == "inverse_sizes":
             return 1 / self.group_size, 1.0
         return (0.0, math.inf) if name in ("within", "spread") else (self.lowest, self.highest)
@@ -80,7 +80,8 @@ class Moments:
 
     @classmethod
     def of(cls, values: ArrayLike, weights: ArrayLike | None = None) -> Moments:
-        """Moments of one batch of any shape, two passes, each sum exactly rounded. Weights are not negative."""
+        """Compute the moments of one batch of any shape, two passes, each sum exactly rounded. Weights are not
+        negative."""
         values = np.asarray(values, dtype=np.float64).ravel()
         weights = np.ones_like(values) if weights is None else np.asarray(weights, dtype=np.float64).ravel()
         total = math.fsum(weights)
@@ -103,7 +104,7 @@ class Moments:
         return moments
 
     def merge(self, other: Moments) -> Moments:
-        """Chan's parallel update: the moments of both sets of values together."""
+        """Return the moments of both sets of values together, by Chan's parallel update."""
         if not other.count:
             return self
         if not self.count:
@@ -115,14 +116,14 @@ class Moments:
         return Moments(count, mean, m2)
 
     def discounted(self, factor: float) -> Moments:
-        """The same values, each counting `factor` times as much."""
+        """Return the moments of the same values, each counting `factor` times as much."""
         if factor == 1:
             return self
         return Moments(self.count * factor, self.mean, self.m2 * factor) if self.count * factor else Moments()
 
     @property
     def variance(self) -> float:
-        """Population variance (divisor n), as the released code has it; 0 before any value."""
+        """Compute the population variance (divisor n), as the released code has it; 0 before any value."""
         return self.m2 / (self.count + (self.count == 0))
 
 
@@ -151,16 +152,16 @@ class Prior:
         reward_weights: ArrayLike | None = None,
         group_weights: ArrayLike | None = None,
     ) -> Prior:
-        """One batch alone."""
+        """Return the prior of one batch alone."""
         return cls(Moments.of(rewards, reward_weights), Moments.of(group_means, group_weights), batches=1)
 
     def merge(self, batch: Prior) -> Prior:
-        """Algorithm 1, line "update moments", for a rollout batch."""
+        """Apply Algorithm 1, line "update moments", for a rollout batch."""
         moments = {name: getattr(self, name).merge(getattr(batch, name)) for name in MOMENTS}
         return Prior(**moments, batches=self.batches + batch.batches)
 
     def discounted(self, factor: float) -> Prior:
-        """Every group counts `factor` times as much."""
+        """Return a prior in which every group counts `factor` times as much."""
         moments = {name: getattr(self, name).discounted(factor) for name in MOMENTS}
         return replace(self, **moments)
 
@@ -170,11 +171,11 @@ class Prior:
 
     @property
     def corrected_between_variance(self) -> float:
-        """τ², corrected: without what the noise of the means adds (method of moments)."""
+        """Compute τ² without the noise of the means (method of moments)."""
         return np.maximum(self.group_means.variance - self.within.mean * self.inverse_sizes.mean, 0.0)
 
     def to_dict(self) -> dict:
-        """As it is stored, without what the variant leaves empty."""
+        """Return the fields to store, without those that the variant leaves empty."""
         return {
             key: value for key, value in asdict(self).items() if key in ALWAYS_STORED or getattr(self, key) != Moments()
         }
@@ -197,7 +198,7 @@ ALWAYS_STORED = {"rewards", "group_means", "batches"}
 
 
 def finite(number: float) -> float:
-    """The number itself.
+    """Return the number, checked.
 
     Raises:
         TypeError, ValueError: it is not a number, or not finite.

@@ -135,8 +135,8 @@ def split(name: str) -> tuple[str, str]:
 
 
 def title(name: str) -> str:
-    """The name that people use; the class's name for a user's own. Names come from run files too: the result is as
-    trustworthy as `name`."""
+    """Return the name that people use; the class's name for a user's own. Names come from run files too: the result is
+    as trustworthy as `name`."""
     if name in VARIANTS:
         return " ".join((ESTIMATORS["ebpo"].title, split(name)[1]))
     if name in ESTIMATORS:
@@ -145,13 +145,13 @@ def title(name: str) -> str:
 
 
 def computed_here(name: str) -> bool:
-    """True if this project computes the advantages, False for OpenRLHF's own."""
+    """Return True if this project computes the advantages, False for OpenRLHF's own."""
     name, _ = split(name)
     return is_import_path(name) or (name in ESTIMATORS and not ESTIMATORS[name].upstream)
 
 
 def build(name: str, config: EstimatorConfig) -> Estimator | None:
-    """The estimator that computes this run's advantages; None where OpenRLHF does.
+    """Return the estimator that computes this run's advantages; None where OpenRLHF does.
 
     Raises:
         UsageError: a user's own cannot be imported, is not an estimator, or does not take these settings.
@@ -160,7 +160,7 @@ def build(name: str, config: EstimatorConfig) -> Estimator | None:
 
 
 def offline(name: str, config: EstimatorConfig) -> Estimator | None:
-    """The estimator of this name, also of OpenRLHF's own; None where nothing but training itself can compute it.
+    """Return the estimator of this name, also of OpenRLHF's own; None where nothing but training itself can compute it.
 
     Raises:
         UsageError: as `build`.
@@ -188,7 +188,7 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
 
 
 def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
-    """The name, for argparse; whether a user's own is there, `build` says.
+    """Return a known name, for argparse. A custom one is imported by `build`.
 
     Args:
         of_openrlhf: what the installed OpenRLHF has; without it, what the registry lists.
@@ -215,6 +215,6 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
 
 
 def described() -> str:
-    """The list for --help: what is taken from a response's reward."""
+    """Return the list for --help: what is taken from a response's reward."""
     estimators = [f"{name} = {entry.title}, {entry.baseline}" for name, entry in ESTIMATORS.items()]
     return "; ".join([*estimators, *(f"{name} = EBPO, {text}" for name, text in VARIANTS.items())])

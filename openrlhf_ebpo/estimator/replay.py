@@ -36,7 +36,7 @@ class Logged:
 
 
 def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str) -> Logged:
-    """From columns of a rollout file, one value per response, groups of `size` next to each other.
+    """Read columns of a rollout file, one value per response, groups of `size` next to each other.
 
     Raises:
         ReplayError: the rows are not complete groups in order, nothing is valid, a valid response has no finite reward
@@ -66,13 +66,13 @@ def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str)
 
 
 def keeps_state(estimator: Estimator) -> bool:
-    """True if a step depends on those before."""
+    """Return True if a step depends on those before."""
     return bool(estimator.initial())
 
 
 def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
-    """Logged steps whose state before is not known: neither the first step of a run, nor one after another logged one,
-    nor one of `starts`."""
+    """Return the logged steps whose state before is not known: neither the first step of a run, nor one after another
+    logged one, nor one of `starts`."""
     pairs = itertools.pairwise([0, *steps])
     return [step for previous, step in pairs if step != previous + 1 and step not in starts]
 
@@ -94,7 +94,7 @@ def replay(
 
 
 def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Estimate:
-    """One step, of a batch from anywhere.
+    """Compute one step, of a batch from anywhere.
 
     Raises:
         ReplayError: the estimator cannot work with it; the message begins with `source`.
@@ -135,5 +135,5 @@ class Difference:
 
     @property
     def scale(self) -> float:
-        """The largest logged advantage, without its sign."""
+        """Return the largest logged advantage, without its sign."""
         return float(np.abs(self.was).max())

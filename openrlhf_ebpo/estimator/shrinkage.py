@@ -19,7 +19,7 @@ DEGENERATE = 1e-6  # relative to the reward range; below it a spread counts as n
 
 
 def group_mean(rewards: PerResponse, valid: PerResponse) -> PerGroup:
-    """Mean reward of each group over its valid samples, shape (M, 1); 0 for a group without any.
+    """Compute the mean reward of each group over its valid samples, shape (M, 1); 0 for a group without any.
 
     Args:
         rewards: (M, G); invalid entries may hold anything finite.
@@ -31,7 +31,7 @@ def group_mean(rewards: PerResponse, valid: PerResponse) -> PerGroup:
 def shrinkage_weight(
     within_variance: float, between_variance: float, group_size: PerGroup | float, reward_range: float
 ) -> PerGroup | float:
-    """S = (σ²/G) / (σ²/G + τ²): how far a group's mean moves towards the prior mean; 1 where nothing
+    """Compute S = (σ²/G) / (σ²/G + τ²): how far a group's mean moves towards the prior mean; 1 where nothing
     distinguishes the groups (σ²/G + τ² ≤ 1e-6 × range²).
 
     Args:
@@ -45,12 +45,12 @@ def shrinkage_weight(
 
 
 def shrunk_baseline(mean: PerGroup, prior_mean: float, shrinkage: PerGroup | float) -> PerGroup:
-    """V_m = (1 − S)·μ_m + S·μ_glob, in the shape that `mean` and `shrinkage` broadcast to."""
+    """Compute V_m = (1 − S)·μ_m + S·μ_glob, in the shape that `mean` and `shrinkage` broadcast to."""
     return (1 - shrinkage) * mean + shrinkage * prior_mean
 
 
 def standardise(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
-    """(A − mean A) / (std A + ε) over the valid responses of the batch, one value per response; invalid ones
+    """Compute (A − mean A) / (std A + ε) over the valid responses of the batch, one value per response; invalid ones
     get 0. The standard deviation is the sample one (n − 1). All 0 where std A ≤ 1e-6 × range. Sums are exactly rounded,
     so the result has the same bits on every machine.
 
@@ -63,7 +63,7 @@ def standardise(advantages: PerResponse, valid: PerResponse, reward_range: float
 
 
 def scale(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
-    """A / (std A + ε): `standardise` without the centring."""
+    """Compute A / (std A + ε): `standardise` without the centring."""
     _, std = _mean_and_std(advantages[valid])
     return advantages * valid * (std > DEGENERATE * reward_range) / (std + EPSILON)
 

@@ -38,7 +38,7 @@ class StateError(RuntimeError):
 
 
 def pack(estimator: Estimator, state: Any) -> dict:
-    """Plain and versioned, equal to what comes back from JSON, and such that `unpack` takes it.
+    """Return the state as plain, versioned JSON values that `unpack` takes.
 
     Raises:
         StateError: JSON would not give it back as it is, or the estimator itself would not restore it.
@@ -61,7 +61,7 @@ def pack(estimator: Estimator, state: Any) -> dict:
 
 
 def unpack(estimator: Estimator, stored: Any, source: str = "the stored prior") -> Any:
-    """The state that `pack` stored.
+    """Return the state that `pack` stored.
 
     Raises:
         PriorMismatch: another schema; an identity (estimator, variant, G, fail and pass reward) that differs from this
@@ -84,7 +84,7 @@ def unpack(estimator: Estimator, stored: Any, source: str = "the stored prior") 
 
 
 def read(estimator: Estimator, path: str | Path) -> Any:
-    """The state in a prior.json.
+    """Return the state in a prior.json.
 
     Raises:
         PriorMismatch: the file is missing, is not JSON, or does not fit the estimator.
@@ -99,7 +99,7 @@ def read(estimator: Estimator, path: str | Path) -> Any:
 
 
 def rehearse(estimator: Estimator) -> None:
-    """Two steps, each with its state stored and restored. Steps are pure, so nothing is left of it.
+    """Try two steps, each with its state stored and restored. Steps are pure, so nothing is left of it.
 
     Raises:
         UsageError: its code raised an exception, or broke the contract.
@@ -116,7 +116,7 @@ def rehearse(estimator: Estimator) -> None:
 
 
 def made_up(config: EstimatorConfig) -> Batch:
-    """Four groups: all pass, one passes, all fail with a response left out, no response is valid."""
+    """Make a batch of four groups: all pass, one passes, all fail with a response left out, no response is valid."""
     rewards = np.full((4, config.n_samples_per_prompt), config.fail_reward)
     rewards[0], rewards[1, 0] = config.pass_reward, config.pass_reward
     valid = np.ones_like(rewards, dtype=bool)

@@ -150,8 +150,8 @@ def find_own_cluster() -> str | None:
 def gcs_address(process: psutil.Process) -> str | None:
     """Return the address of the cluster whose raylet `process` is; None for other processes, users and containers."""
     try:
-        words = process.cmdline()
-        if not words or os.path.basename(words[0]) != "raylet" or process.uids().real != os.getuid():
+        command = process.cmdline()
+        if not command or os.path.basename(command[0]) != "raylet" or process.uids().real != os.getuid():
             return None
         if any(
             os.readlink(f"/proc/{process.pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES
@@ -159,7 +159,7 @@ def gcs_address(process: psutil.Process) -> str | None:
             return None
     except (psutil.Error, OSError):
         return None
-    return next((word.partition("=")[2] for word in words if word.startswith("--gcs-address=")), None)
+    return next((argument.partition("=")[2] for argument in command if argument.startswith("--gcs-address=")), None)
 
 
 def runtime_env(environment: dict[str, str] | None = None) -> dict:

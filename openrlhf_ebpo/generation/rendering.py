@@ -96,12 +96,12 @@ def begin_with(tokenizer) -> Callable[[str], str]:
         return next((gap for gap in ("", " ") if token_ids(tokenizer, f"{token}{gap}{text}") == own), None)
 
     usual = gap("a") or ""
-    words = tuple(each for each in tokenizer.all_special_tokens if is_plain(each))
+    special = tuple(each for each in tokenizer.all_special_tokens if is_plain(each))
 
     def begun(text: str) -> str:
         if text.startswith(token):
             return text
-        if is_plain(text) and not text.startswith(words):
+        if is_plain(text) and not text.startswith(special):
             return token + usual + text
         found = gap(text)
         return token + ((usual if text[:1] != " " else "") if found is None else found) + text

@@ -31,7 +31,7 @@ NOT_OURS = [*MOLTS, *(name for name, entry in registry.ESTIMATORS.items() if ent
 
 
 def running_estimator(args) -> RunningEstimator:
-    """The estimator that Molt's arguments name.
+    """Return the estimator that Molt's arguments name.
 
     Raises:
         UsageError: the estimator or a setting, or it reads log-probabilities and Molt computes none.
@@ -61,8 +61,8 @@ class PriorExperienceMaker(rl_trainer.RemoteExperienceMaker):
         return experiences
 
     def _advantages(self, rewards, groups, ctx):
-        """Molt's contract: rewards (R,) of the rollouts and their rows by prompt; advantages and returns, a (B, L) per
-        experience."""
+        """Return advantages and returns by Molt's contract, a (B, L) per experience, for rewards (R,) of the rollouts
+        and their rows by prompt."""
         masks = ctx.action_masks
         of_row = {row: number for number, group in enumerate(groups) for row in group}
 

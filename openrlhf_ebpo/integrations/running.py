@@ -66,7 +66,7 @@ class RunningEstimator:
         lengths: ArrayLike | None = None,
         score_weights: Callable[[], ArrayLike] | None = None,
     ) -> Estimate:
-        """Advantages (M, G) of the next batch; the state moves on.
+        """Return the advantages (M, G) of the next batch, and update the state.
 
         Args:
             rewards: (M·G,), the responses of a prompt one after the other; NaN: excluded, with advantage 0.
@@ -100,7 +100,7 @@ class RunningEstimator:
         lengths: ArrayLike | None = None,
         score_weights: Callable[[], ArrayLike] | None = None,
     ) -> np.ndarray:
-        """Advantages (N,) of responses in any order, some of which may be missing; otherwise as `step`.
+        """Return the advantages (N,) of responses in any order, some of which may be missing; otherwise as `step`.
 
         Args:
             rewards: (N,). groups: (N,) the number of each response's prompt, 0 to M − 1. lengths, score_weights: (N,).
@@ -128,7 +128,7 @@ class RunningEstimator:
         return found.advantages[groups, place]
 
     def rehearse_without_log_probabilities(self) -> None:
-        """For trainers that hand over none.
+        """Check that the estimator works for trainers that hand over no log-probabilities.
 
         Raises:
             UsageError: the estimator reads score weights.
@@ -149,7 +149,7 @@ class RunningEstimator:
         write_json(Path(folder, PRIOR), self.pack(before))
 
     def pack(self, before: bool = False) -> dict:
-        """The state as `save` writes it, for a trainer that keeps states itself."""
+        """Return the state as `save` writes it, for a trainer that keeps states itself."""
         return stored.pack(self.estimator, self.before if before else self.state)
 
     def restore(self, folder: str | Path) -> None:
@@ -172,6 +172,6 @@ class RunningEstimator:
 
 
 def metrics(found: Estimate) -> dict[str, float]:
-    """Numbers of a step for the trainer's log, by the names that metrics.jsonl has."""
+    """Return the numbers of a step for the trainer's log, by the names that metrics.jsonl has."""
     shrinkage = {"ebpo/shrinkage": float(found.shrinkage.mean())} if np.isfinite(found.shrinkage).all() else {}
     return {**shrinkage, **{name: float(value) for name, value in found.metrics.items()}}

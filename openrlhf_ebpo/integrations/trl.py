@@ -91,12 +91,12 @@ class EBPOMixin:
         return output
 
     def _of_all(self, local: torch.Tensor):
-        """Of all processes, (M·G,), in the order of the gathered rewards."""
+        """Gather from all processes, (M·G,), in the order of the gathered rewards."""
         return self.accelerator.gather(local.contiguous()).double().cpu().numpy()
 
     @torch.no_grad()
     def _score_weights(self, output) -> torch.Tensor:
-        """Σ_t (1 − π(y_t))² of this process's completions, by a forward pass where TRL has made none.
+        """Compute Σ_t (1 − π(y_t))² of this process's completions, by a forward pass where TRL has made none.
 
         Raises:
             UsageError: the prompts have images, which the forward pass would need.
@@ -119,8 +119,8 @@ class EBPOMixin:
         return position // (self.args.steps_per_generation * self.num_iterations)
 
     def _write_prior(self, folder: Path) -> None:
-        """Within a generation cycle a resumed run draws the cycle's prompts again: it gets the state from before them.
-        No prompt enters the prior twice, and none that was trained on is left out.
+        """Save the state. Within a generation cycle it is the one from before the cycle, whose prompts a resumed run
+        draws again: no prompt enters the prior twice, and none that was trained on is left out.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.running.save(folder, before=self._cycle_of() == self._drawn)
@@ -133,7 +133,7 @@ class EBPOMixin:
         super()._save_checkpoint(model, trial)
 
     def _save(self, output_dir=None, state_dict=None):
-        """The copy in the output directory is what `hub_strategy="every_save"` uploads."""
+        """Save the prior too. `hub_strategy="every_save"` uploads the copy in the output directory."""
         super()._save(output_dir, state_dict)
         for folder in {Path(output_dir or self.args.output_dir), Path(self.args.output_dir)}:
             self._write_prior(folder)

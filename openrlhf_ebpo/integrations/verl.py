@@ -78,7 +78,7 @@ def with_metrics(compute_advantage):
 
 
 def resumed_from(trainer) -> str | None:
-    """The checkpoint that verl is about to load, by its own rules; None: it starts from scratch."""
+    """Return the checkpoint that verl is about to load, by its own rules; None without one."""
     if trainer.resume_mode == "disable":
         return None
     if trainer.resume_mode == "resume_path":
@@ -87,7 +87,7 @@ def resumed_from(trainer) -> str | None:
 
 
 def advantages(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index, config=None, **_):
-    """Advantages and returns (B, T), as verl's own: one number a response, on its tokens.
+    """Return advantages and returns (B, T), as verl's own: one number a response, on its tokens.
 
     Args:
         token_level_rewards, response_mask: (B, T). index: (B,), the prompt that a response answers.

@@ -58,7 +58,7 @@ def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = 
 
 
 def _end_on_signals() -> None:
-    """In the new process: a shell's background job ignores SIGINT, which `stop` sends."""
+    """Restore signals in the new process: a shell's background job ignores SIGINT, which `stop` sends."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 

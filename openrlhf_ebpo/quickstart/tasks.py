@@ -21,7 +21,7 @@ SPACING = 10_000_000  # reasoning-gym seeds item i with seed + i: near seeds sha
 
 
 def split(sizes: dict[str, int]) -> dict[str, list[dict]]:
-    """Tasks {prompt, label, entry} by split: the right answer, and what the reward needs. Each split has
+    """Make tasks {prompt, label, entry} by split: the right answer, and what the reward needs. Each split has
     its own range of seeds; a prompt that an earlier split holds is skipped. Prompts of `heldout` and `train` are
     distinct; warm-start examples may repeat."""
     taken: set[str] = set()

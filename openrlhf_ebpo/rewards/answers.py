@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean, extract_answer, is_hopeless
+from openrlhf_ebpo.rewards.bounds import is_hopeless
+from openrlhf_ebpo.rewards.extraction import extract_answer
+from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import shared_pool
+from openrlhf_ebpo.rewards.reading import INTEGER, clean
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
 MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
-from openrlhf_ebpo.rewards.grading import clean
+from openrlhf_ebpo.rewards.reading import clean
 from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.servers import post
 from openrlhf_ebpo.rewards.settings import RewardSettings
@@ -25,7 +25,7 @@ SERVER_CALLS = 16  # a server may be a large model
 SECONDS = 75.0  # for all calls, more than one may take by default; importing a reward file has its own limit
 BOXED, LINE, TAGGED, ALONE = r"\boxed{ANSWER}", "Answer: ANSWER", "<answer>ANSWER</answer>", "ANSWER"
 DISPLAY = "Answer:\n\\[\nANSWER\n\\]"
-ASKED_BY = {"boxed": [BOXED], "answer:": [LINE, DISPLAY], "答案": ["答案：ANSWER"], "<answer>": [TAGGED]}
+FORMS_BY_HINT = {"boxed": [BOXED], "answer:": [LINE, DISPLAY], "答案": ["答案：ANSWER"], "<answer>": [TAGGED]}
 ALL_FORMS = [BOXED, LINE, DISPLAY, TAGGED, ALONE]
 SERVER_ROWS = 1 + (SERVER_CALLS - 2 - len(ALL_FORMS)) // 2  # one row may be tried in every form
 
@@ -78,7 +78,7 @@ class Exam:
 
     @property
     def is_dead(self) -> bool:
-        """True if there have been calls, and none got a reward."""
+        """Return True if there have been calls, and none got a reward."""
         return len(self.failed) == self.calls > 0
 
     async def _examine(self, i: int, known: str | None) -> str:
@@ -117,11 +117,11 @@ class Exam:
 def forms(prompt: str) -> list[str]:
     """Return the forms of response that a prompt asks for; all, if it asks for none."""
     text = prompt.lower()
-    asked = [form for word, found in ASKED_BY.items() if word in text for form in found]
+    requested = [form for word, found in FORMS_BY_HINT.items() if word in text for form in found]
     thoughts = "<think>\n\n</think>\n\n" if "<think>" in text else ""
     if text.rstrip().endswith("<think>"):  # a chat template has opened it
         thoughts = "\n</think>\n\n"
-    return [thoughts + form for form in asked or ALL_FORMS]
+    return [thoughts + form for form in requested or ALL_FORMS]
 
 
 def different(row: Row, others: Iterable[Row]) -> str | None:

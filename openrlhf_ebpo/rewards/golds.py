@@ -6,7 +6,8 @@ import json
 import re
 from decimal import Decimal
 
-from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
+from openrlhf_ebpo.rewards.extraction import extract_answer
+from openrlhf_ebpo.rewards.grading import GoldError
 
 ANSWER_MARK = "####"  # GSM8K writes its answers behind this mark, after the solution
 

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from openrlhf_ebpo.rewards import pieces, units
-from openrlhf_ebpo.rewards.bounds import MAX_CHARACTERS, MAX_DIGITS, digits, is_hopeless, is_unfinished
-from openrlhf_ebpo.rewards.extraction import MARKUP, SPECIAL, extract_answer, last_box
+from openrlhf_ebpo.rewards.bounds import MAX_DIGITS, digits, is_hopeless, is_unfinished
+from openrlhf_ebpo.rewards.extraction import MARKUP
 from openrlhf_ebpo.rewards.reading import (
     INTEGER,
     NUMBER,
@@ -28,19 +28,6 @@ from openrlhf_ebpo.rewards.reading import (
     spelled,
     value_of,
 )
-
-__all__ = [
-    "INTEGER",
-    "MAX_CHARACTERS",
-    "SPECIAL",
-    "GoldError",
-    "clean",
-    "extract_answer",
-    "grade",
-    "last_box",
-    "parse_gold",
-    "warm_up",
-]
 
 MAX_PARTS = 100  # of a list that is compared in any order
 NOT_AN_ANSWER = re.compile(r"####|^\[\s*[\"']")  # a solution with its answer at the end, a list of texts
@@ -262,8 +249,8 @@ def matches(golds: Sequence[str], answers: Sequence[str], same: Callable[[str, s
 
 def _same_formula(gold: str, answer: str) -> bool | None:
     """Compare two formulas with math-verify."""
-    words = [set(LONG_WORD.findall(STYLED.sub(r"\1", text))) for text in (gold, answer)]
-    if all(words) and words[0] != words[1]:  # as products, boys and sobs are equal
+    long_words = [set(LONG_WORD.findall(STYLED.sub(r"\1", text))) for text in (gold, answer)]
+    if all(long_words) and long_words[0] != long_words[1]:  # as products, boys and sobs are equal
         return False
     first, second = formula(gold), formula(answer)
     if first is None or second is None:

@@ -93,7 +93,7 @@ class GuardedSingleTurnExecutor:
 
     @functools.cached_property
     def _source(self) -> RewardSource | None:
-        """None for packaged rewards, which limit themselves (pool.py), and without rewards."""
+        """Return the source; None for packaged rewards, which limit themselves (pool.py), and without rewards."""
         if isinstance(self.reward_func, str):
             return RewardFile(self.reward_settings, remote_code.hook())
         if self.reward_endpoints and not self.reward_func:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from openrlhf_ebpo.rewards.extraction import SPECIAL
 from openrlhf_ebpo.rewards.golds import gold_text
-from openrlhf_ebpo.rewards.grading import SPECIAL
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
-from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
+from openrlhf_ebpo.rewards.extraction import extract_answer
+from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.processes import CallLimits, Lost, Processes, StartError
 
 logger = logging.getLogger(__name__)
 GRADER = "openrlhf_ebpo.rewards.grading"
@@ -73,11 +74,13 @@ class Pool:
         self._processes = Processes(
             f"{__name__}:load",
             (grader, *arguments),
+            CallLimits(
+                int(memory_mb or positive_number("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
+                self.seconds,
+                flags=("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
+            ),
             most=int(workers or positive_number("OPENRLHF_EBPO_MATH_WORKERS", default_workers())),
-            memory_mb=int(memory_mb or positive_number("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
-            cpu_seconds=self.seconds,
             grow_seconds=GROW_SECONDS,
-            flags=("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
         )
         # The samples of a prompt often give the same answer. What raises is not kept.
         self._grade_once = functools.lru_cache(maxsize=16384)(self._grade)

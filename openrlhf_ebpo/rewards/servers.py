@@ -9,13 +9,13 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError, RewardSource
+from openrlhf_ebpo.rewards.sources import MIN_FAILED, Failures, NoReplyError, RewardSource
 
 CONNECT_SECONDS = 10.0  # a machine that is off: the next server is asked
 MAX_CONCURRENT_REQUESTS = 256  # each is a connection
@@ -32,16 +32,10 @@ class Refused(NoReplyError):
 
 @dataclass
 class Server:
-    """A reward server, and its failures in a row.
-
-    Attributes:
-        since: when the first of them was asked for. last: when the last of them came.
-    """
+    """A reward server, and its failures in a row."""
 
     address: str
-    failed: int = 0
-    since: float = 0.0
-    last: float = 0.0
+    failures: Failures = field(default_factory=Failures)
 
     async def ask(self, body: dict, seconds: float) -> dict:
         """Raises NoReplyError, also if nothing has come after so many seconds."""
@@ -49,22 +43,17 @@ class Server:
         try:
             reply = await asyncio.wait_for(post(self.address, body), seconds)
         except asyncio.TimeoutError:
-            self._count_failure(began)
+            self.failures.add(began)
             raise NoReplyError(f"{bare_address(self.address)}: no answer in {seconds:.3g} s") from None
         except NoReplyError:
-            self._count_failure(began)
+            self.failures.add(began)
             raise
-        self.failed = 0
+        self.failures = Failures()
         return reply
-
-    def _count_failure(self, began: float) -> None:
-        self.since = min(self.since, began) if self.failed else began
-        self.failed += 1
-        self.last = time.monotonic()
 
     def is_down(self, seconds: float) -> bool:
         """Return True if it has given nothing for so long."""
-        return self.failed >= MIN_FAILED and self.last - self.since >= seconds
+        return self.failures.lasted(MIN_FAILED, seconds)
 
 
 class RewardServers(RewardSource):
@@ -75,20 +64,22 @@ class RewardServers(RewardSource):
         self._servers = [Server(address) for address in addresses]
         self._first = itertools.cycle(range(len(self._servers)))
 
-    def _count_failure(self, began: float, error: NoReplyError) -> None:
-        if not self.failure and all(server.is_down(self._seconds) for server in self._servers):
-            seconds = time.monotonic() - min(server.since for server in self._servers)
-            tries = sum(server.failed for server in self._servers)
-            self.failure = (
-                f"no reward server has given a reward for {seconds:.0f} s, in {tries} tries; the last: {error}"
-            )
+    def _find_failure(self) -> str | None:
+        if not all(server.is_down(self._seconds) for server in self._servers):
+            return None
+        seconds = time.monotonic() - min(server.failures.since for server in self._servers)
+        tries = sum(server.failures.count for server in self._servers)
+        return f"no reward server has given a reward for {seconds:.0f} s, in {tries} tries"
 
     async def _reply(self, queries: list, prompts: list, labels: list) -> dict:
         """Ask one server after another, then all again after growing random pauses. Each try gets an equal share of the
         time that is left for this round, so that a server that hangs leaves enough for the next.
         """
         body, failed = {"query": queries, "prompts": prompts, "labels": labels}, []
-        until, servers = time.monotonic() + self._seconds, self._in_turn()
+        first, now, rest = next(self._first), time.monotonic(), REST_TIMES * self._seconds
+        in_turn = self._servers[first:] + self._servers[:first]
+        servers = sorted(in_turn, key=lambda each: each.is_down(self._seconds) and now - each.failures.last < rest)
+        until = now + self._seconds
         while (left := until - time.monotonic()) > 0:
             untried = len(servers) - len(failed) % len(servers)
             try:
@@ -105,12 +96,6 @@ class RewardServers(RewardSource):
             f"tries; the last: "
             f"{failed[-1]}"
         )
-
-    def _in_turn(self) -> list[Server]:
-        first, now = next(self._first), time.monotonic()
-        servers = self._servers[first:] + self._servers[:first]
-        rest = REST_TIMES * self._seconds
-        return sorted(servers, key=lambda server: server.is_down(self._seconds) and now - server.last < rest)
 
 
 async def post(address: str, body: dict) -> dict:

@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import wrapt
 
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
+from openrlhf_ebpo.rewards.processes import CallLimits, Lost, Processes, StartError
 from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, plain
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
@@ -35,17 +36,35 @@ class RewardSourceError(ReportedError, RuntimeError):
     """The source of the rewards gives none."""
 
 
+@dataclass
+class Failures:
+    """Failures in a row: their count, when the first call of them began, and when the last one ended."""
+
+    count: int = 0
+    since: float = 0.0
+    last: float = 0.0
+
+    def add(self, began: float) -> None:
+        self.since = min(self.since, began) if self.count else began
+        self.count += 1
+        self.last = time.monotonic()
+
+    def lasted(self, count: int, seconds: float) -> bool:
+        """Return True for so many failures over so long."""
+        return self.count >= count and self.last - self.since >= seconds
+
+
 class RewardSource:
-    """Counts failures in a row.
+    """Base of the sources, which gives up after failures in a row.
 
     Attributes:
-        failure: why the source is not asked any more; None while it is.
+        failure: why the source is not called any more; None while it is.
     """
 
     def __init__(self, concurrent: int, max_failed: int, seconds: float):
         self._room = asyncio.Semaphore(concurrent)
         self._max_failed, self._seconds = max_failed, seconds
-        self._failed, self._since = 0, 0.0
+        self._failures = Failures()
         self.failure: str | None = None
 
     async def prepare(self) -> None:
@@ -64,24 +83,19 @@ class RewardSource:
             try:
                 reply = await self._reply(queries, prompts, labels)
             except NoReplyError as error:
-                self._count_failure(began, error)
+                self._failures.add(began)
+                if not self.failure and (found := self._find_failure()):
+                    self.failure = f"{found}; the last: {error}"
                 raise
-            self._failed = 0
+            self._failures = Failures()
             return reply
 
     async def _reply(self, *arguments) -> dict:
         raise NotImplementedError
 
-    def _describe(self, seconds: float) -> str:
-        """Describe the failures, which began so long ago."""
+    def _find_failure(self) -> str | None:
+        """Describe the failures if they are enough to give up."""
         raise NotImplementedError
-
-    def _count_failure(self, began: float, error: NoReplyError) -> None:
-        self._since = min(self._since, began) if self._failed else began
-        self._failed += 1
-        seconds = time.monotonic() - self._since
-        if not self.failure and self._failed >= self._max_failed and seconds >= self._seconds:
-            self.failure = f"{self._describe(seconds)}; the last: {error}"
 
 
 def default_calls() -> int:
@@ -104,10 +118,9 @@ class RewardFile(RewardSource):
         self._processes = Processes(
             f"{__name__}:load",
             (self._path, hook, sys.path),
+            CallLimits(memory_mb=settings.memory_mb, flags=("--reward.timeout", "--reward.memory")),
             most=most,
-            memory_mb=settings.memory_mb,
             grow_seconds=GROW_SECONDS,
-            flags=("--reward.timeout", "--reward.memory"),
         )
         self._threads = ThreadPoolExecutor(waiting, thread_name_prefix="reward")
 
@@ -124,8 +137,10 @@ class RewardFile(RewardSource):
             raise RewardError(reply["error"])
         return reply
 
-    def _describe(self, seconds: float) -> str:
-        return f"reward_func is not called any more: its last {self._failed} calls hung or ended their process"
+    def _find_failure(self) -> str | None:
+        if not self._failures.lasted(self._max_failed, self._seconds):
+            return None
+        return f"reward_func is not called any more: its last {self._failures.count} calls hung or ended their process"
 
     async def _run(self, function: Callable, *arguments):
         try:

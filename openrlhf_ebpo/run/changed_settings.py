@@ -80,7 +80,7 @@ def check_seed(differ: Iterable[Change]) -> None:
 
 
 def optimizer_settings(args: Mapping) -> dict[str, Any]:
-    """Those that a checkpoint restores, by the flags' names; for its manifest."""
+    """Return the settings that a checkpoint restores, by the flags' names; for its manifest."""
     return {name: value for name, value in flatten(args).items() if OPTIMIZER.fullmatch(name)}
 
 
@@ -104,7 +104,7 @@ def find_changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
 
 
 def flatten(args: Mapping, prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their flags' names; an empty section has none."""
+    """Return nested settings by their flags' names; an empty section has none."""
     found: dict[str, Any] = {}
     for name, value in args.items():
         found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
@@ -117,7 +117,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def format_table(found: list[Change]) -> list[str]:
-    """Lines for the person who resumes; none if nothing has changed."""
+    """Return lines for the person who resumes; none if nothing has changed."""
     if not found:
         return []
     rows = [("setting", "was", "is now", "applies"), *map(_row, found)]

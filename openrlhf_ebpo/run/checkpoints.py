@@ -35,7 +35,7 @@ class Saved(NamedTuple):
 
 
 def rows(run_dir: str | Path) -> list[dict]:
-    """The lines that are rows of a step, as they are written.
+    """Read the lines that are rows of a step, as they are written.
 
     Raises:
         RunDirectoryError: the file is damaged.
@@ -60,7 +60,7 @@ def is_path(value: object) -> bool:
 
 
 def saved(run_dir: str | Path) -> list[Saved]:
-    """Every saved step, in the order of saving, where it is today.
+    """Return every saved step, in the order of saving, where it is today.
 
     Raises:
         RunDirectoryError: the file, or run.json, is damaged.
@@ -73,7 +73,8 @@ def saved(run_dir: str | Path) -> list[Saved]:
 
 
 def final_model(run_dir: Path) -> tuple[int, Path] | None:
-    """The last step of a complete run, and the folder of the model that was exported after it (--ckpt.output_dir)."""
+    """Return the last step of a complete run, and the folder of the model that was exported after it
+    (--ckpt.output_dir)."""
     run, steps = read_run(run_dir) or {}, [row["step"] for row in read_metrics(run_dir)]
     recorded = dig(run, "args", "ckpt", "output_dir")
     folder = next_to_run(run_dir, recorded) if recorded else run_dir.parent
@@ -82,8 +83,8 @@ def final_model(run_dir: Path) -> tuple[int, Path] | None:
 
 
 def next_to_run(run_dir: Path, recorded: str) -> Path:
-    """A recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did from the
-    run directory: a copy must not push what has become of the original."""
+    """Return a recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did
+    from the run directory: a copy must not push what has become of the original."""
     before = dig(read_run(run_dir), "args", "logger", "run_dir")
     if not (recorded and before and isinstance(before, str)):
         return Path(recorded)
@@ -128,7 +129,7 @@ def check_none_lost(run_dir: Path, folder: Path) -> None:
 
 
 def find_unlisted(run_dir: Path, ckpt_path: Path, step: int, problems: Callable[[Path], list[str]]) -> list[dict]:
-    """Rows for what is complete, of `step` or before, and has no line.
+    """Return rows for what is complete, of `step` or before, and has no line.
 
     Args:
         problems: finds what keeps an exported model from being complete.

@@ -21,7 +21,7 @@ FORM = 'a list of objects is needed: [{"name": "own/x", "title": "X", "unit": ""
 
 
 def custom_metrics(entries: object) -> dict[str, Metric]:
-    """By name, in their order. Wrong entries are left out, and so are all beyond the first hundred."""
+    """Return the metrics by name, in their order, without wrong entries and those beyond the first hundred."""
     found = {}
     for entry in entries[:MAX_ENTRIES] if isinstance(entries, list) else []:
         if problem(entry) is None:
@@ -30,7 +30,7 @@ def custom_metrics(entries: object) -> dict[str, Metric]:
 
 
 def read_entries(path: str | Path | None) -> list[dict]:
-    """The entries of a JSON file, for run.json; [] for None.
+    """Read the entries of a JSON file, for run.json; [] for None.
 
     Raises:
         UsageError: the file cannot be read or an entry is wrong; all problems, one per line.

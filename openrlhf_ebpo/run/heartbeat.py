@@ -91,8 +91,8 @@ class Heart:
             self.beat(before)
 
     def spent(self) -> dict[str, float]:
-        """Seconds of each phase since the call before, which add up to the time since then; those of a phase within
-        another count for the inner one alone."""
+        """Return the seconds of each phase since the call before, which add up to the time since then; those of a phase
+        within another count for the inner one alone."""
         with self._lock:
             self._count(time.time())
             seconds, self._seconds = self._seconds, Counter()
@@ -109,7 +109,7 @@ class Heart:
             time.sleep(REST_SECONDS)
 
     def write(self) -> None:
-        """Without fsync: it may be lost with the machine. Not `files.replacing`, which makes a folder that is
+        """Write without fsync: it may be lost with the machine. Not `files.replacing`, which makes a folder that is
         missing."""
         temporary = self._folder / f".{FILE}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ class Heart:
 
 
 def read_beat(run_dir: str | Path) -> Beat | None:
-    """The last heartbeat; None if the file is missing or holds something else."""
+    """Read the last heartbeat; None if the file is missing or holds something else."""
     try:
         found = json.loads((Path(run_dir) / FILE).read_text())
         phase, detail = (one_line(str(found[name]), MAX_TEXT_CHARS) for name in ("phase", "detail"))

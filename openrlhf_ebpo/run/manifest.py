@@ -59,7 +59,7 @@ def step_of(tag: str) -> int | None:
 
 
 def state_hash(state: Any) -> str:
-    """SHA-256 of an estimator's state, whatever the order of its fields."""
+    """Return the SHA-256 of an estimator's state, whatever the order of its fields."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
@@ -67,12 +67,12 @@ def state_hash(state: Any) -> str:
 
 
 def begin(checkpoint: Path) -> None:
-    """From now on, until `complete`, the folder does not count."""
+    """Mark the folder as incomplete, until `complete`."""
     write_json(checkpoint / MANIFEST, {"schema": SCHEMA, "complete": False})
 
 
 def complete(checkpoint: Path, files: Mapping[str, Saved] | None = None, prior: dict | None = None, **facts) -> None:
-    """After all its files are on disk: from now on it counts.
+    """Write the manifest, after all files are on disk: from now on the checkpoint counts.
 
     Args:
         files: what ranks have listed already; all others in the folder are listed now.
@@ -98,7 +98,7 @@ def complete(checkpoint: Path, files: Mapping[str, Saved] | None = None, prior: 
 
 
 def list_files(checkpoint: Path, paths: Iterable[Path]) -> dict[str, Saved]:
-    """name -> size and checksum of files in the folder, read in threads."""
+    """Return name -> size and checksum of files in the folder, read in threads."""
     paths = list(paths)
     with ThreadPoolExecutor(THREADS) as threads:
         checksums = list(threads.map(_crc32, paths))
@@ -117,7 +117,7 @@ def _entry(path: Path, saved: Saved) -> dict:
 
 
 def read(checkpoint: Path) -> Manifest | None:
-    """None for a folder without a manifest. It may have been pulled from anywhere: no name leads out of the folder."""
+    """Read a manifest; None without one. It may have been pulled from anywhere: no name leads out of the folder."""
     try:
         return _parse(json.loads((checkpoint / MANIFEST).read_bytes()), checkpoint.name)
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def attempt_of(checkpoint: Path) -> str | None:
 
 
 def is_unfinished(checkpoint: Path) -> bool:
-    """True for a save or a deletion that was interrupted."""
+    """Return True for a save or a deletion that was interrupted."""
     found = read(checkpoint)
     if found is None:
         return not any(checkpoint.glob("*.pt"))
@@ -190,7 +190,7 @@ def damage(checkpoint: Path, contents: bool = False) -> str | None:
 
 
 def _compare(checkpoint: Path, files: Mapping[str, Saved], contents: bool) -> str | None:
-    """The first difference, by name of the file."""
+    """Return the first difference, by name of the file."""
     here = {
         checkpoint / name: saved for name, saved in files.items() if not saved.elsewhere or (checkpoint / name).exists()
     }
@@ -231,5 +231,5 @@ def _crc32(path: Path) -> str:
 
 
 def _shorten(value: Any) -> str:
-    """For a message: it may have been pulled from anywhere."""
+    """Shorten untrusted text for a message."""
     return ascii(value if isinstance(value, str) else str(value)[:300])[1:-1][:120]

@@ -63,7 +63,7 @@ def draw(axes, found: list[tuple[int, float]], name: str, colour: str) -> None:
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """Centred moving mean over a tenth of the run; shorter windows at the ends."""
+    """Compute the centred moving mean over a tenth of the run; shorter windows at the ends."""
     half = max(len(values) // 20, 1)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     low = np.maximum(np.arange(len(values)) - half, 0)

@@ -71,12 +71,12 @@ class Result:
 
     @property
     def n(self) -> int:
-        """Samples per question, as the protocol has them."""
+        """Return the samples per question of the protocol."""
         return self.protocol.get("n_by_task", {}).get(unlimited_name(self.task), self.protocol["n"])
 
     @property
     def metrics(self) -> dict:
-        """As metrics.summarise gives them."""
+        """Return the metrics of metrics.summarise."""
         return self.summary["metrics"]
 
     @cached_property
@@ -97,7 +97,7 @@ class Samples:
 
 
 def unlimited_name(task: str) -> str:
-    """The task whose first questions --limit asks: NAME of NAME-first20, and of NAME."""
+    """Return NAME of NAME-first20, which --limit makes, and of NAME."""
     return LIMITED.sub("", task)
 
 
@@ -107,8 +107,8 @@ def step_directory(results_dir: str | Path, protocol: str, task: str, step: int)
 
 
 def sample_rows(question_id: str, question: str, gold: str, rules: str, columns: Mapping[str, Sequence]) -> list[dict]:
-    """Rows of SAMPLES for the responses to one question. columns: the columns that differ between them, in order of
-    samples."""
+    """Make rows of SAMPLES for the responses to one question. columns: the columns that differ between them, in order
+    of samples."""
     common = {"question_id": question_id, "question": question, "gold": gold, "rules": rules}
     return [
         {**common, "sample": sample, **dict(zip(columns, values, strict=True))}
@@ -134,7 +134,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
 
 
 def find_results(directory: str | Path) -> list[Result]:
-    """All results in a run directory, a results directory or a part of one, by task and step.
+    """Return all results in a run directory, a results directory or a part of one, by task and step.
 
     Raises:
         UsageError: nothing is there, one is damaged, or it was written by another version.
@@ -157,7 +157,7 @@ def result_directories(folder: Path) -> list[Path]:
 
 
 def read_result(directory: str | Path) -> Result:
-    """The result in one directory step-…
+    """Read the result in one directory step-…
 
     Raises:
         UsageError: there is none, it is damaged, or it was written by another version.
@@ -181,7 +181,7 @@ def read_result(directory: str | Path) -> Result:
 
 
 def _fits(name: str, value: object) -> bool:
-    """True if a field of a summary.json is what readers take it for."""
+    """Return True if a field of a summary.json has the type that readers expect."""
     if name in ("task", "protocol"):
         return isinstance(value, dict) and isinstance(value.get("name"), str)
     if name == "metrics":
@@ -209,7 +209,7 @@ def _is_metric(metric: object) -> bool:
 
 
 def read_samples(directory: str | Path, n: int) -> Samples:
-    """The arrays of one result with n samples per question.
+    """Read the arrays of one result with n samples per question.
 
     Raises:
         UsageError: the file is missing or cannot be read, or samples are missing or too many.
@@ -301,7 +301,7 @@ def _settings(protocol: dict) -> dict:
 
 
 def differences(a: dict, b: dict, only: Sequence[str] = (), prefix: str = "") -> list[tuple[str, object, object]]:
-    """(name, value in a, value in b) of all that differs, nested names with dots."""
+    """Return (name, value in a, value in b) of all that differs, nested names with dots."""
     found = []
     for name in [name for name in {**a, **b} if not only or name in only]:
         was, now = a.get(name), b.get(name)

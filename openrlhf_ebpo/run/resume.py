@@ -31,7 +31,8 @@ class CheckpointError(UsageError):
 
 
 def groups(ckpt_path: str | Path, estimator: str) -> list[Path]:
-    """Folders whose checkpoints of one tag belong together: the policy's and, where one is trained, the critic's."""
+    """Return the folders whose checkpoints of one tag belong together: the policy's and, where one is trained, the
+    critic's."""
     return [Path(ckpt_path) / name for name in GROUPS[: 2 if estimator == "gae" else 1]]
 
 
@@ -55,13 +56,13 @@ def damage_of(folders: Sequence[Path], tag: str, contents: bool = False) -> str 
 
 class Search(NamedTuple):
     """tag: the newest complete checkpoint, None if there is none. skipped: newer ones, and what each lacks. lost: none
-    is complete, but one was. wanted: the step that was asked for."""
+    is complete, but one was. step: the requested step."""
 
     folders: tuple[Path, ...]
     tag: str | None
     skipped: dict[str, str]
     lost: bool
-    wanted: int | None = None
+    step: int | None = None
 
     def warnings(self) -> list[str]:
         folder = self.folders[0]
@@ -74,12 +75,12 @@ class Search(NamedTuple):
             CheckpointError: the run would begin at step 0 next to what is left of checkpoints; or there is none of the
                 step that was asked for.
         """
-        if self.wanted is not None and self.tag is None:
+        if self.step is not None and self.tag is None:
             steps = sorted({step_of(tag) for tag in tags_of(self.folders) if not damage_of(self.folders, tag)})
             lacks = "".join(f"; {tag}: {why}" for tag, why in self.skipped.items())
             there = f"steps that are there: {', '.join(map(str, steps))}" if steps else "no step is there"
             raise CheckpointError(
-                f"{FLAG} {self.wanted}: no complete checkpoint of this step is in {self.folders[0]}{lacks}; {there}"
+                f"{FLAG} {self.step}: no complete checkpoint of this step is in {self.folders[0]}{lacks}; {there}"
             )
         if self.lost:
             raise CheckpointError(self.refusal())
@@ -125,7 +126,7 @@ def newest_complete(
 
 
 def named_by_latest(folder: Path) -> str:
-    """The tag that DeepSpeed would load; empty if `latest` is missing or unreadable."""
+    """Return the tag that DeepSpeed would load; empty if `latest` is missing or unreadable."""
     try:
         return (folder / LATEST).read_text().strip()
     except (OSError, ValueError):
@@ -153,8 +154,7 @@ def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
 
 
 def begin_checkpoint(checkpoint: Path) -> Path | None:
-    """Before a checkpoint is saved. A complete one that is there under its tag is moved aside; returns where to, else
-    None."""
+    """Prepare a folder for a checkpoint. Moves a complete one of the same tag aside; returns where to, else None."""
     folder, aside = checkpoint.parent, None
     if checkpoint.is_dir():
         if is_unfinished(checkpoint):
@@ -184,7 +184,7 @@ def set_later_aside(ckpt_path: Path, step: int) -> Path | None:
 
 
 def exported_step(model: Path) -> int | None:
-    """N of global_stepN_hf and best_global_stepN_hf."""
+    """Return N of global_stepN_hf and best_global_stepN_hf."""
     return step_of(model.name.removesuffix(EXPORT))
 
 

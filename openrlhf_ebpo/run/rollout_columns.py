@@ -26,7 +26,7 @@ MAX_BYTES = 2**30  # of a step's columns, decompressed
 
 
 def logged_steps(run_dir: Path) -> dict[int, Path]:
-    """step -> file, in order of step, of the steps that are kept: what is dropped may be there for a moment.
+    """Return step -> file, in order of step, of the steps that are kept: what is dropped may be there for a moment.
 
     Raises:
         RunDirectoryError: dropped.json is damaged.
@@ -36,8 +36,8 @@ def logged_steps(run_dir: Path) -> dict[int, Path]:
 
 
 def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[str, np.ndarray]:
-    """name -> one value per response, of COLUMNS: float64 with NaN for null; int64; bool; text as objects, None for
-    null.
+    """Return name -> one value per response, of COLUMNS: float64 with NaN for null; int64; bool; text as objects, None
+    for null.
 
     Args:
         named: what errors call the file, if not by its path.
@@ -85,7 +85,7 @@ def _numbers(named: str, column: pa.ChunkedArray, kind: pa.DataType) -> np.ndarr
 
 
 def _texts(named: str, column: pa.ChunkedArray) -> np.ndarray:
-    """From a dictionary, so that a long text that many rows share is held once."""
+    """Read texts from a dictionary, so that a long text that many rows share is held once."""
     column = column.combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), None)

@@ -115,8 +115,8 @@ def check_free(folder: Path) -> None:
 
 
 def _try_lock(lock: IO, shared: bool = False) -> bool:
-    """`try_lock`. A driver whose supervisor was killed ends a moment later, and holds the lock until then: wait for
-    that."""
+    """Acquire the lock by `try_lock`. A driver whose supervisor was killed ends a moment later, and holds the lock
+    until then: wait for that."""
     until = time.monotonic() + ENDING_SECONDS
     is_announced = False
     while not (is_free := try_lock(lock, shared)) and _is_killed(read_holder(lock)) and time.monotonic() < until:
@@ -131,7 +131,7 @@ def _try_lock(lock: IO, shared: bool = False) -> bool:
 
 
 def _is_killed(holder: dict) -> bool:
-    """True if the supervisor that wrote the lock was of this host, and is gone."""
+    """Return True if the supervisor that wrote the lock was of this host, and is gone."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or type(pid) is not int:
         return False
@@ -144,7 +144,7 @@ def _is_killed(holder: dict) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """False for a zombie, and for another process that has got the id."""
+    """Return False for a zombie, and for another process that has got the id."""
     try:
         return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.Error:

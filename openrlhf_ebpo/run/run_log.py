@@ -151,7 +151,8 @@ def _check_own(settings: RunSettings, found: dict, argv: list[str], args: dict) 
 
 
 def _comparable(args: dict) -> dict:
-    """Settings without the run's name, whose default is the time of day, without the wish to resume, and from where."""
+    """Return the settings without the run's name, whose default is the time of day, without the wish to resume, and
+    from where."""
     logger = {k: v for k, v in args.get("logger", {}).items() if k != "wandb"}
     ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k not in ("load_enable", "load_step", "attempt")}
     return {**args, "logger": logger, "ckpt": ckpt}
@@ -209,7 +210,7 @@ def read_known_run(run_dir: str | Path, flag: str = "") -> dict:
 
 
 def dig(values: Any, *path: str) -> Any:
-    """A nested value of run.json, which may come from anywhere; None if a dictionary on the way lacks it, or is
+    """Return a nested value of run.json, which may come from anywhere; None if a dictionary on the way lacks it, or is
     something else."""
     for name in path:
         values = values.get(name) if isinstance(values, dict) else None
@@ -217,7 +218,7 @@ def dig(values: Any, *path: str) -> Any:
 
 
 def read_metrics(run_dir: str | Path) -> list[dict]:
-    """One dict per step, evaluations merged in, in step order; also of a run that is still being written."""
+    """Read one dict per step, evaluations merged in, in step order; also of a run that is still being written."""
     steps: dict[int, dict] = {}
     for row in read_json_lines(Path(run_dir) / "metrics.jsonl"):
         steps.setdefault(row["step"], {}).update(row)
@@ -225,13 +226,13 @@ def read_metrics(run_dir: str | Path) -> list[dict]:
 
 
 def step_files(run_dir: Path) -> dict[int, Path]:
-    """step -> file of its rollouts, in order of step; of those that are dropped, some may still be there."""
+    """Return step -> file of its rollouts, in order of step; of those that are dropped, some may still be there."""
     named = ((ROLLOUTS_NAME.fullmatch(path.name), path) for path in (run_dir / "rollouts").glob("step-*.parquet"))
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
 def first_kept(run_dir: Path) -> int:
-    """The rollouts of the steps before this one were dropped on purpose; 1 if none were.
+    """Return the first step whose rollouts were not dropped on purpose.
 
     Raises:
         RunDirectoryError: dropped.json is damaged.
@@ -249,7 +250,7 @@ def first_kept(run_dir: Path) -> int:
 
 
 def read_rollouts(run_dir: str | Path, step: int):
-    """The rows of one step as a pyarrow table."""
+    """Read the rows of one step as a pyarrow table."""
     return pq.read_table(rollouts_path(Path(run_dir), step))
 
 

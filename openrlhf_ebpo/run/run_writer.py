@@ -138,7 +138,7 @@ def _as_lines(rows: Iterable[dict]) -> str:
 
 
 def plain(value):
-    """A JSON number: tensors and numpy scalars become floats, NaN and infinity null."""
+    """Return a JSON number: tensors and numpy scalars become floats, NaN and infinity null."""
     if isinstance(value, (str, bool, int, type(None))):
         return value
     number = float(value)

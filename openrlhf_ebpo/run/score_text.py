@@ -18,17 +18,18 @@ def percent(value: float) -> str:
 
 
 def whole_percent(share: float) -> str:
-    """For shares of a few samples, where a digit more would say nothing."""
+    """Format the share of a few samples, where a further digit would be noise."""
     return f"{100 * share:.0f} %"
 
 
 def score(metric: Mapping | None) -> str:
-    """68.4 ± 0.8 (64.4 to 72.3): value, standard error across runs, interval over questions; – without a metric."""
+    """Format 68.4 ± 0.8 (64.4 to 72.3): value, standard error across runs, interval over questions; – without a
+    metric."""
     return NONE if metric is None else f"{percent(metric['value'])}{plus_minus(metric)} ({span(metric)})"
 
 
 def plus_minus(metric: Mapping) -> str:
-    """Nothing where all responses to a question are alike: no error can be told from them, and it is not 0."""
+    """Format the standard error; "" where all responses to a question are alike, which leaves it unknown."""
     error = metric.get("standard_error")
     return f" ± {percent(error)}" if error else ""
 
@@ -39,23 +40,23 @@ def span(metric: Mapping) -> str:
 
 
 def points(difference: float) -> str:
-    """The difference of two scores, with a minus sign rather than a hyphen."""
+    """Format the difference of two scores, with a minus sign rather than a hyphen."""
     return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def reported(percentage: float) -> str:
-    """A number of the paper, with the digits that it has there."""
+    """Format a number of the paper, with the digits that it has there."""
     return f"{percentage:.2f}"
 
 
 def k_of(name: str) -> int | None:
-    """16 of pass@16 and of maj@16; None for another name."""
+    """Return 16 of pass@16 and of maj@16; None for another name."""
     found = _NAME.fullmatch(name)
     return int(found[2]) if found else None
 
 
 def passes(names: Iterable[str]) -> list[str]:
-    """pass@1, pass@2, …: those of the names, each once."""
+    """Return pass@1, pass@2, … of the names, each once."""
     return _kind("pass", names)
 
 

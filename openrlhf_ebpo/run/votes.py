@@ -21,7 +21,7 @@ def classes(
     spelled: Callable[[str], str],
     same: Callable[[str, str], bool],
 ) -> list[int]:
-    """Equivalence classes, numbered as they come; -1 for no answer.
+    """Return equivalence classes, numbered in order; -1 for no answer.
 
     All right answers are one class, since they equal the gold. A wrong one joins the class of an answer that is spelled
     the same or, of the others, the first whose first answer it equals. So classes never overlap, even where `same` is
@@ -49,7 +49,8 @@ def classes(
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
-    """(Q,) unbiased estimate of P(at least one of k samples is right): 1 - C(n - c, k) / C(n, k), c of n are right.
+    """Compute (Q,) unbiased estimates of P(at least one of k samples is right): 1 - C(n - c, k) / C(n, k), c of n are
+    right.
 
     Computed as a product of k factors in [0, 1], so it neither overflows nor cancels. Source: Chen et al. 2021.
     """
@@ -61,7 +62,8 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
 
 
 def best_at_k(rewards: np.ndarray, k: int) -> np.ndarray:
-    """(Q,) mean over all subsets of k of the n rewards of their largest: pass@k where rewards are 0 and 1."""
+    """Compute the (Q,) mean over all subsets of k of the n rewards of their largest: pass@k where rewards are 0 and
+    1."""
     n = _check_k(rewards, k)
     shares = [
         math.comb(i, k - 1) / math.comb(n, k) for i in range(n)
@@ -70,7 +72,8 @@ def best_at_k(rewards: np.ndarray, k: int) -> np.ndarray:
 
 
 def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:
-    """(Q,) expected correctness of the majority vote of k samples, exact: the mean over all subsets of k of the n.
+    """Compute the (Q,) expected correctness of the majority vote of k samples, exact: the mean over all subsets of k of
+    the n.
 
     Samples without an answer do not vote; a vote without answers is wrong. Ties are averaged: each of the
     leading classes wins with equal probability. A class is as right as its samples are on average.
@@ -107,7 +110,7 @@ def _check_k(correct: np.ndarray, k: int) -> int:
 
 
 def _binomials(n: int, k: int) -> np.ndarray:
-    """(n + 1, k + 1): probability that i of a samples are drawn, each with probability k/n."""
+    """Return (n + 1, k + 1): the probability that i of a samples are drawn, each with probability k/n."""
     table = np.zeros((n + 1, k + 1))
     table[0, 0] = 1
     for a in range(n):
@@ -117,7 +120,7 @@ def _binomials(n: int, k: int) -> np.ndarray:
 
 
 def _wins(own: int, silent: int, others: tuple, chances: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> float:
-    """Probability that a class of `own` samples wins the vote of k; its share of a tie counts."""
+    """Compute the probability that a class of `own` samples wins the vote of k; its share of a tie counts."""
     n, k = len(chances) - 1, chances.shape[1] - 1
     drawn = np.arange(k + 1)
     wins = drawn[1:, None, None]  # axes: winning votes m = 1 … k, nodes, samples drawn so far
@@ -130,7 +133,7 @@ def _wins(own: int, silent: int, others: tuple, chances: np.ndarray, nodes: np.n
 
 
 def _multiply(a: np.ndarray, b: np.ndarray, degree: int) -> np.ndarray:
-    """Product of polynomials along the last axis, cut to its length; b ends at `degree`."""
+    """Multiply polynomials along the last axis, cut to its length; b ends at `degree`."""
     product = a * b[..., :1]
     for i in range(1, degree + 1):
         product[..., i:] += a[..., :-i] * b[..., i : i + 1]

@@ -164,4 +164,5 @@ def keep_answers(run_dir: Path, step: int, evaluation: Evaluation, args) -> None
     if found:
         from openrlhf_ebpo.eval import in_training
 
-        in_training.save(run_dir, step, found, args, list(map(str, parse(args.eval.metrics))))
+        settings = in_training.EvaluationSettings.from_args(args)
+        in_training.save(run_dir, step, found, settings, list(map(str, parse(args.eval.metrics))))

@@ -42,7 +42,6 @@ def token_returns(
         returns.mul_(values[:, None])
         returns.add_(0.0)  # turns the -0.0 of negative values into 0
         return returns, values
-    rewards = (-kl_coef * kl).scatter_add_(1, last_action(action_mask), values[:, None].to(kl.dtype))
-    totals = rewards.sum(-1)
-    returns = rewards.mul_(action_mask).flip(1).cumsum_(1).flip(1)
-    return returns, totals
+    rewards = torch.scatter_add(-kl_coef * kl, 1, last_action(action_mask), values[:, None].to(kl.dtype))
+    from_the_end = (rewards * action_mask).flip(1)
+    return torch.cumsum(from_the_end, 1).flip(1), rewards.sum(-1)

@@ -199,7 +199,7 @@ def test_label_0_is_the_largest_cluster():
     ],
 )
 def test_words_are_free_of_typesetting(text, words):
-    assert topic_names.words(text) == words
+    assert topic_names.topic_words(text) == words
 
 
 def test_names_differ_also_where_the_words_are_the_same():

@@ -15,7 +15,7 @@ from openrlhf_ebpo.eval import flags, protocols
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_bos, with_kwargs
 from openrlhf_ebpo.eval.protocols import PROTOCOLS, get, override
-from openrlhf_ebpo.rewards.grading import extract_answer
+from openrlhf_ebpo.rewards.extraction import extract_answer
 
 DEFAULT, GREEDY = (PROTOCOLS[name] for name in ("default", "greedy"))
 

@@ -12,9 +12,12 @@ import torch
 
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 from openrlhf_ebpo.rewards import pool as pool_module
-from openrlhf_ebpo.rewards.grading import GoldError, clean, digits, extract_answer
+from openrlhf_ebpo.rewards.bounds import digits
+from openrlhf_ebpo.rewards.extraction import extract_answer
+from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.guard import RewardError, check_reward
 from openrlhf_ebpo.rewards.math import response_of, reward_func
+from openrlhf_ebpo.rewards.reading import clean
 from openrlhf_ebpo.rewards.units import name_of
 
 PAIRS = [

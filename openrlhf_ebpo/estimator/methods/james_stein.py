@@ -38,13 +38,13 @@ class JamesStein(GroupEstimator):
 
 
 def other_prompts(rewards: PerResponse, valid: PerResponse) -> PerGroup:
-    """μ_{−i}, (M, 1); 0 without another prompt."""
+    """Compute μ_{−i}, (M, 1); 0 without another prompt."""
     means, alive = group_mean(rewards, valid), valid.any(-1, keepdims=True)
     return _without_own(means, alive)
 
 
 def shrinkage(rewards: PerResponse, valid: PerResponse, reward_range: float) -> PerGroup:
-    """λ, (M, 1)."""
+    """Compute λ, (M, 1)."""
     means, sizes = group_mean(rewards, valid), valid.sum(-1, keepdims=True)
     alive = sizes > 0
     squares = (np.where(valid, rewards - means, 0.0) ** 2).sum(-1, keepdims=True)
@@ -59,6 +59,6 @@ def shrinkage(rewards: PerResponse, valid: PerResponse, reward_range: float) -> 
 
 
 def _without_own(values: PerGroup, counted: PerGroup) -> PerGroup:
-    """Mean over the other groups of those that count; 0 where there are none."""
+    """Compute the mean over the other groups of those that count; 0 where there are none."""
     others = counted.sum() - counted
     return np.where(others > 0, ((values * counted).sum() - values * counted) / np.maximum(others, 1), 0.0)
