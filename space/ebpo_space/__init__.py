@@ -5,7 +5,7 @@ metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups (parquet.py: their columns); filters, search, answers
 run_state.py, improvement.py   the state of a run, and its result from start to end
 change.py              differences and their intervals
-warnings.py, seeds.py, headline.py   warnings about metrics; runs of one configuration; which one did better
+warnings.py, seeds.py, headline.py   warnings by warnings.json; runs of one configuration; who did better
 results.py             eval/: results, questions, samples
 text.py, reading.py, turns.py   texts of models: escaped, laid out, split into turns
 settings.py            run.json: settings, without secrets

@@ -19,6 +19,7 @@ from .text import distinct_names, middle_cut, plain
 # of names above a panel: of many lines, two side by side (boards.js); of few, each in a row; above a wide panel
 SHORT_CHARS, LONG_CHARS, WIDE_CHARS = 8, 24, 32
 FEW_NAMES = 4
+FEW_POINTS = 12  # of a line that is drawn with markers, and not smoothed
 MAX_TITLE_CHARS = 120
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
 _DASHES = ("solid", "dash", "dot", "dashdot")
@@ -51,38 +52,44 @@ class Line:
         return np.ones(len(self.y), bool) if self.is_final else ~outside(self.y)
 
 
+SILENT = {"hoverinfo": "skip", "showlegend": False}
+
+
+def _trace(x: np.ndarray, y: np.ndarray, **more) -> dict:
+    return {"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), **more}
+
+
 def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
-    """Faint raw lines, and bold smoothed ones (`bold`) over all of them; few points are drawn as they are, with
-    markers. The line that the pointer reads, the raw one where there is one, has its place among the panel's values
-    as meta."""
+    """Draw faint raw lines, and bold smoothed ones (`bold`) over all of them; few points as they are, with markers. The
+    line that the pointer reads, the raw one where there is one, has its place among the panel's values as meta."""
     raw, traces = [], []
     faint = 0.28 if len(lines) <= 3 else 0.16
     for place, (line, (bold_x, bold_y)) in enumerate(zip(lines, bolds, strict=True)):
         shade, dash = f"@{colour(line.number)}", line.dash or _DASHES[line.number // COLOURS % len(_DASHES)]
-        few = len(line.x) <= 12
+        few = len(line.x) <= FEW_POINTS
         if line.band is not None:
             raw.append(band_trace(line, shade))
         is_smoothed = bold_y is not line.y and not few
         if is_smoothed:
             x, y = decimate(line.x, line.y, RAW_POINTS, zoom)
-            raw.append(
-                {
-                    **{"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), "opacity": faint},
-                    **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False, "meta": place},
-                }
-            )
+            raw.append(_trace(x, y, opacity=faint, line={"color": shade, "width": 1}, meta=place, **SILENT))
         # an error bar has its place in an array next to the points, so points with one are all kept
         x, y = decimate(bold_x, bold_y, SMOOTH_POINTS, zoom) if line.low is None else (bold_x, bold_y)
-        trace = {
-            **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
-            **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
-            **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}"},
-            **({} if is_smoothed else {"meta": place}),
-        }
+        style = {"line": {"color": shade, "width": 2, "dash": dash}, "marker": {"size": 6, "color": shade}}
+        trace = _trace(x, y, name=plotly_text(line.name), hovertemplate="%{y:.4~g}", **style)
+        if few:
+            trace["mode"] = "lines+markers"
+        if not is_smoothed:
+            trace["meta"] = place
         if line.low is not None:
+            ends = {"array": packed(line.high - line.y), "arrayminus": packed(line.y - line.low)}
             trace["error_y"] = {
-                **{"type": "data", "symmetric": False, "array": packed(line.high - line.y), "thickness": 1.2},
-                **{"arrayminus": packed(line.y - line.low), "color": shade, "width": 3},
+                "type": "data",
+                "symmetric": False,
+                "color": shade,
+                "thickness": 1.2,
+                "width": 3,
+                **ends,
             }
         traces.append(trace)
     return raw + traces
@@ -92,17 +99,14 @@ def band_trace(line: Line, shade: str) -> dict:
     """Draw the band around the mean of seeds, at some two hundred of its points."""
     chosen = np.unique(np.linspace(0, len(line.x) - 1, SMOOTH_POINTS).astype(int))
     x, (low, high) = line.x[chosen], (end[chosen] for end in line.band)
-    return {
-        **{"type": "scatter", "mode": "lines", "x": packed(np.append(x, x[::-1]))},
-        **{"y": packed(np.append(high, low[::-1])), "fill": "toself", "fillcolor": f"{shade}-soft"},
-        **{"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False},
-    }
+    around, ends = np.append(x, x[::-1]), np.append(high, low[::-1])
+    return _trace(around, ends, fill="toself", fillcolor=f"{shade}-soft", line={"width": 0}, **SILENT)
 
 
 def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the moving mean, over the steps that do not lie outside; of few points the points themselves."""
     inside = line.inside
-    if len(line.x) <= 12 or line.is_final:
+    if len(line.x) <= FEW_POINTS or line.is_final:
         return line.x, line.y
     return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
 
@@ -155,19 +159,24 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
     values = _legend(lines, [number(float(y[-1])) for _, y in bolds], limit)
     title, summary = plain(middle_cut(metric.title, MAX_TITLE_CHARS)), "; ".join(map(_at_end, values))
     unit = {"title": {"text": axes.unit}, "exponentformat": "none" if axes.unit == "hours" else "SI"}
-    layout = {
-        **{
-            "height": HEIGHT,
-            "uirevision": f"{axes.unit}{axes.log}",
-            "xaxis": {**unit, **_whole_steps(lines, axes.unit)},
-        },
-        "yaxis": {"tickformat": ",.6~g", **_scale(lines, log), **({"range": ends} if ends else {})},
-    }
     return {
-        **{"id": metric.name, "title": title, "note": plain(" · ".join(filter(None, notes)))},
-        **{"worry": plain(metric.worry), "values": values, "linked": True, "readout": True},
+        "id": metric.name,
+        "title": title,
+        "note": plain(" · ".join(filter(None, notes))),
+        "worry": plain(metric.worry),
+        "values": values,
+        "linked": True,
+        "readout": True,
         "summary": f"{title} over {axes.unit}. {summary}" if lines else f"{title}: no values yet",
-        "figure": {"data": line_traces(lines, bolds, axes.zoom), "layout": layout},
+        "figure": {
+            "data": line_traces(lines, bolds, axes.zoom),
+            "layout": {
+                "height": HEIGHT,
+                "uirevision": f"{axes.unit}{axes.log}",
+                "xaxis": {**unit, **_whole_steps(lines, axes.unit)},
+                "yaxis": {"tickformat": ",.6~g", **_scale(lines, log), **({"range": ends} if ends else {})},
+            },
+        },
     }
 
 
@@ -230,6 +239,10 @@ def _scores(name: str, title: str, lines: Sequence[Line], axis: dict, at: int, s
     scores = "; ".join(f"{value['name']}: {value['text']}" for value in values)
     layout = {"xaxis": axis, "yaxis": {"ticksuffix": " %", "rangemode": "tozero"}}
     return {
-        **{"id": name, "title": title, "values": values, "note": "", "summary": f"{summary}: {scores}"},
+        "id": name,
+        "title": title,
+        "values": values,
+        "note": "",
+        "summary": f"{summary}: {scores}",
         "figure": {"data": traces, "layout": layout},
     }

@@ -17,7 +17,7 @@ from .figures import colour
 from .headline import GRPO
 from .results import Column, Result, ends_of
 from .runs import Run
-from .text import HTML, attribute, harmless, html, joined, run_name
+from .text import HTML, attribute, distinct_names, harmless, html, joined, run_name
 from .workspace import Opened
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
@@ -184,17 +184,18 @@ def _against(scores: Scores) -> tuple[HTML, Cell]:
 
 
 def _differences(columns: Sequence[Column], found: Mapping[tuple[str, str], Change], task: str) -> HTML | str:
-    """A line for each run; the only one in words."""
-    lines = [_difference(column, found[column.run, task]) for column in columns if (column.run, task) in found]
+    """Lay out a line for each run; the only one in words too."""
+    named = zip(columns, distinct_names([column.run for column in columns], 20), strict=True)
+    lines = [_difference(c, name, found[c.run, task]) for c, name in named if (c.run, task) in found]
     only = html("<p>{}</p>", found[columns[0].run, task].sentence) if len(lines) == len(columns) == 1 else HTML()
     return html('<div class="against">{}{}</div>', joined(lines), only) if lines else NONE
 
 
-def _difference(column: Column, found: Change) -> HTML:
+def _difference(column: Column, name: str, found: Change) -> HTML:
     low, high = points(found.low), points(found.high)
     return html(
         '<span title="{}">{}{} <b class="{}">{}</b> <small>{} to {}</small></span>',
-        *(attribute(f"{column.name}: {found.sentence}", 300), dot(column.number), run_name(column.run, 20)),
+        *(attribute(f"{column.name}: {found.sentence}", 300), dot(column.number), harmless(name, 20)),
         *(found.verdict, points(found.difference), low, high),
     )
 
