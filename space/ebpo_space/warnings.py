@@ -29,8 +29,8 @@ COPIED = "copied_answers"  # share of passing answers that are one text: measure
 
 
 class Series(NamedTuple):
-    """One metric, without gaps. reward: the mean reward of the ten steps up to each, as a share from fail to pass, NaN
-    where unknown."""
+    """One metric, without gaps. reward: the mean reward of the ten steps up to each (`of_short`), as a share from fail
+    to pass, NaN where unknown."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -140,11 +140,16 @@ def fallen(series: Series, rule: Rule) -> np.ndarray:
     return (means <= rule.level * best) & (best - means >= NOISE * noise) & (best > 0)
 
 
+def of_short(steps: int, window: int) -> int:
+    """Return a shorter window for a short run: a quarter of it, of three steps or more."""
+    return min(window, max(steps // 4, 3))
+
+
 def moved(series: Series, rule: Rule) -> np.ndarray:
     """Flag where the mean of `window` steps is that many times the first ones', or that part of it, while the reward
     rises."""
-    window = min(rule.window, len(series.values) // 2)
-    if window < 3:
+    window = of_short(len(series.values), rule.window)
+    if len(series.values) < 2 * window:
         return np.zeros(len(series.values), bool)
     means = _trailing(series.values, window)
     first = means[window - 1]
@@ -221,7 +226,7 @@ def _series(metrics: Metrics, name: str, rewards: tuple[float, float], measured:
     else:
         steps, values = metrics.held_out() if name == HELD_OUT else metrics.series(name)
     logged, reward = metrics.rewards()
-    window = max(min(10, len(logged) // 2), 1)
+    window = of_short(len(logged), 10)
     through = np.maximum(np.searchsorted(logged, steps, "right"), min(window, len(logged)))
     sums = np.concatenate([[0.0], np.cumsum(reward, dtype=np.longdouble)])
     with np.errstate(all="ignore"):

@@ -69,6 +69,19 @@ def test_each_rule_fires_where_its_trouble_begins(name):
     assert f"step {warned[0].begins}" in warned[0].since or f"from {warned[0].begins}" in warned[0].since
 
 
+@pytest.mark.parametrize("count", [12, 30, 60, 400])
+@pytest.mark.parametrize("growth", [0.2, 2.5])
+def test_a_hacked_reward_is_found_in_short_and_long_runs(count, growth):
+    along = np.clip(np.linspace(-0.2, 1.2, count), 0, 1)
+    reward = np.random.default_rng(0).binomial(64, 0.07 + 0.88 * along) / 64
+    held_out = np.full(count, np.nan)
+    held_out[[0, count // 2, -1]] = 0.052 * (1 - along[[0, count // 2, -1]])
+    length = 8.8 * (1 + (growth - 1) * along)
+    steps = np.arange(1, count + 1)
+    warned = find_warnings(metrics(steps, rollout__reward_mean=reward, response_length=length, eval_x_pass1=held_out))
+    assert {each.rule.name for each in warned} == {"length", "held_out"}
+
+
 QUIET = {
     "sparse reward": {"rollout__reward_mean": (RNG.random(N) < 0.4) / 512},
     "noisy reward": {"rollout__reward_mean": RNG.binomial(512, 0.006, N) / 512},
