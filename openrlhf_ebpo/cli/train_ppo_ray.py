@@ -156,14 +156,16 @@ def train(
     print(*(f"{line}\n" for line in lines), sep="", end="", flush=True)
     pushes = Pushes(settings.hub, settings.run.run_dir)
     with (
-        explained_end(supervisor, lambda: how_to_continue(settings, args.ckpt.save_steps, pushes)),
+        explained_end(supervisor, lambda: how_to_continue(settings, pushes)),
         ray_with(settings.sizes.placement.gpus, FEWER_IN_TRAINING),
         recorded_end(supervisor),
     ):
-        supervisor.claim(settings.run, **claim)  # not before the cluster is known to be big enough
+        supervisor.claim(
+            settings.run, settings.supervision, **claim
+        )  # not before the cluster is known to be big enough
         heartbeat.Heart(settings.run.run_dir).beat(heartbeat.STARTING)
         pushes.start_watch()
-        arguments.set_arguments(args)
+        arguments.set_arguments(args.rollout.temperature)
         args.ckpt.verified = found.tag if found else None
         upstream.train(args)
     print_summary(settings, args.ckpt.output_dir)
@@ -178,9 +180,8 @@ def print_summary(settings: TrainSettings, model: str) -> None:
             print(line, flush=True)
 
 
-def how_to_continue(settings: TrainSettings, save_steps: object, pushes: Pushes) -> str:
-    run = settings.run
-    can, how = restarts.how_to_continue(run.ckpt_path, run.estimator, save_steps, run.load_step)
+def how_to_continue(settings: TrainSettings, pushes: Pushes) -> str:
+    can, how = restarts.how_to_continue(settings.run, settings.supervision.save_steps)
     return how + (pushes.when_stopped() if can else "")
 
 

@@ -58,10 +58,10 @@ class MadeWith:
         return self.actor_class.remote(**{**self.given, **kwargs})
 
 
-def set_arguments(args) -> None:
+def set_arguments(temperature: float) -> None:
     """Set the engines' arguments, in the driver and before upstream makes them. Where rollouts have a temperature,
-    their log-probabilities do too: they are then computed for every token, asked for or not."""
+    their log-probabilities do too: they are then computed for every token."""
     from openrlhf.trainer.ray import vllm_engine
 
-    if args.rollout.temperature != 1:
+    if temperature != 1:
         vllm_engine.RolloutRayActor = MadeWith(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})

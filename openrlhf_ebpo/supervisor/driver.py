@@ -23,6 +23,7 @@ from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, close_run, open_r
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.driver_exit import end_session, join_names
+from openrlhf_ebpo.supervisor.restarts import SupervisionSettings
 
 SUPERVISOR = str(Path(__file__).with_name("__main__.py"))
 SAVE_FIRST = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)  # a scheduler's: save after the current step, then end
@@ -90,7 +91,7 @@ class Supervisor:
         self.run_dir: Path | None = None
         self.cause: str | None = None
 
-    def claim(self, settings: RunSettings, **run) -> None:
+    def claim(self, settings: RunSettings, supervision: SupervisionSettings, **run) -> None:
         """Claim the run directory and the checkpoints for this training, and share them with the supervisor.
 
         Raises:
@@ -107,9 +108,9 @@ class Supervisor:
         (run_dir / heartbeat.FILE).unlink(missing_ok=True)
         if not self.restarted:  # a request to end outlives a restart
             (run_dir / heartbeat.END_FILE).unlink(missing_ok=True)
-        paths = {"run_dir": str(run_dir), "ckpt_path": str(settings.ckpt_path)}
+        claim = {"run": settings, "supervision": supervision, "attempt": run["args"]["ckpt"]["attempt"]}
         try:
-            self.channel.send({"claim": {**paths, "args": run["args"], "locks": len(self.locks)}})
+            self.channel.send({"claim": {**claim, "locks": len(self.locks)}})
             for lock in self.locks:
                 reduction.send_handle(self.channel, lock.fileno(), os.getppid())
         except OSError as error:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.run.manifest import attempt_of
 from openrlhf_ebpo.run.resume import groups, newest_complete
+from openrlhf_ebpo.run.settings import RunSettings
 
 STALL_MINUTES, STALL_LIMIT = "logger.stall_minutes", "train.stall_limit"
 MAX_RESTARTS = "train.max_restarts"
@@ -29,33 +30,28 @@ class Start(NamedTuple):
     saved_by: str | None = None
 
 
-def find_start(ckpt_path: str, args: dict, attempts: Collection[str]) -> Start:
+def find_start(run: RunSettings, attempts: Collection[str]) -> Start:
     """Return where a driver begins that is started now: --ckpt.load_step counts until this command has saved something.
 
     Args:
         attempts: what the checkpoints of this command's drivers are marked with.
     """
-    folders = groups(ckpt_path, args["algo"]["advantage"]["estimator"])
+    folders = groups(run.ckpt_path, run.estimator)
     newest = newest_complete(folders).tag
     saved_by = newest and attempt_of(folders[0] / newest)
     if saved_by in attempts:
         return Start(newest, saved_by)
-    step = args["ckpt"]["load_step"]
-    return Start(newest if step is None else newest_complete(folders, step).tag)
+    return Start(newest if run.load_step is None else newest_complete(folders, run.load_step).tag)
 
 
-def how_to_continue(
-    ckpt_path: str, estimator: str, save_steps: object, load_step: int | None = None
-) -> tuple[bool, str]:
-    """Returns:
-    True if a checkpoint can be resumed, and what to do.
-    """
-    found = newest_complete(groups(ckpt_path, estimator))
+def how_to_continue(run: RunSettings, save_steps: float) -> tuple[bool, str]:
+    """Return True if a checkpoint can be resumed, and what to do."""
+    found = newest_complete(groups(run.ckpt_path, run.estimator))
     if found.lost:
         return False, found.refusal()
     if found.tag is None:
-        return False, f"no checkpoint was complete in {ckpt_path} (--ckpt.save_steps is {save_steps})"
-    without = "" if load_step is None else " and without --ckpt.load_step"
+        return False, f"no checkpoint was complete in {run.ckpt_path} (--ckpt.save_steps is {save_steps})"
+    without = "" if run.load_step is None else " and without --ckpt.load_step"
     repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable{without} to resume from it"
     return True, "\n".join([*found.warnings(), repeat])
 
@@ -95,16 +91,21 @@ def restarted_by() -> bool | None:
 @dataclass(frozen=True)
 class SupervisionSettings:
     """stall_minutes: without a step, before a line says so. stall_limit: minutes without any change before the run is
-    ended, 0 for never. max_restarts: in a row, without a newer checkpoint."""
+    ended, 0 for never. max_restarts: in a row, without a newer checkpoint. save_steps: between two checkpoints; saves:
+    False if none can be resumed from."""
 
     stall_minutes: float
     stall_limit: float
     max_restarts: int
+    save_steps: float
+    saves: bool
 
     @classmethod
     def from_args(cls, args) -> SupervisionSettings:
         """From upstream's nested arguments."""
-        return cls(args.logger.stall_minutes, args.train.stall_limit, args.train.max_restarts)
+        logger, train, ckpt = args.logger, args.train, args.ckpt
+        limits = logger.stall_minutes, train.stall_limit, train.max_restarts
+        return cls(*limits, ckpt.save_steps, not ckpt.disable_ds)
 
     def check(self) -> None:
         """Raises UsageError: a value cannot be used; one a line."""

@@ -23,6 +23,7 @@ from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import heartbeat, run_lock
 from openrlhf_ebpo.run.heartbeat import LOADING, STARTING, read_beat
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run, timestamp
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor.driver import FORWARDED, SAVE_FIRST, record_end
 from openrlhf_ebpo.supervisor.driver_exit import (
     count_killed_for_memory,
@@ -31,7 +32,7 @@ from openrlhf_ebpo.supervisor.driver_exit import (
     is_alive,
     join_names,
 )
-from openrlhf_ebpo.supervisor.restarts import Restarts, Start, find_start, how_to_continue
+from openrlhf_ebpo.supervisor.restarts import Restarts, Start, SupervisionSettings, find_start, how_to_continue
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
 TICK_SECONDS = 1.0
@@ -140,17 +141,16 @@ class Watch:
                 return
             seconds = 0
 
-    def take_claim(self, run_dir: str, ckpt_path: str, args: dict, locks: int) -> None:
+    def take_claim(self, run: RunSettings, supervision: SupervisionSettings, attempt: str, locks: int) -> None:
         self.locks += [os.fdopen(reduction.recv_handle(self.channel), "r+") for _ in range(locks)]
         for lock in self.locks:
             run_lock.write_holder(lock, session=self.driver.pid)
-        self.run_dir, self.ckpt_path, self.args = Path(run_dir), ckpt_path, args
-        self.attempts.add(args["ckpt"]["attempt"])
-        warn, limit = float(args["logger"]["stall_minutes"]), float(args["train"]["stall_limit"])
-        self.stalls = Stalls(60 * warn, 60 * limit, time.monotonic())
+        self.run, self.run_dir, self.supervision = run, run.run_dir, supervision
+        self.attempts.add(attempt)
+        self.stalls = Stalls(60 * supervision.stall_minutes, 60 * supervision.stall_limit, time.monotonic())
         with contextlib.suppress(psutil.Error):  # a Ray that it has started
             self.ray = {process: name for process in self.driver.children() if (name := process.name()) in RAY}
-        self.restarts = self.restarts or Restarts(int(args["train"]["max_restarts"]), self.find_start())
+        self.restarts = self.restarts or Restarts(supervision.max_restarts, self.find_start())
 
     def take_end(self, end: dict) -> None:
         self.end = end
@@ -229,7 +229,7 @@ class Watch:
         """Ask the training to save after its current step and to end; end it at once where that would save nothing."""
         self.is_passed_on, name = True, signal.Signals(self.polite).name
         beat = read_beat(self.run_dir) if self.stalls and not self.end and not self.stop else None
-        if beat and beat.phase not in (STARTING, LOADING) and not self.args["ckpt"]["disable_ds"]:
+        if beat and beat.phase not in (STARTING, LOADING) and self.supervision.saves:
             with contextlib.suppress(OSError):  # a full disk
                 (self.run_dir / heartbeat.END_FILE).write_text(name)
                 phase = describe_phase(beat)
@@ -267,8 +267,7 @@ class Watch:
         return "failed", self.describe_death(status)
 
     def print_stop(self, error: str) -> None:
-        estimator, ckpt = self.args["algo"]["advantage"]["estimator"], self.args["ckpt"]
-        _, how = how_to_continue(self.ckpt_path, estimator, ckpt["save_steps"], ckpt["load_step"])
+        _, how = how_to_continue(self.run, self.supervision.save_steps)
         print_line(message(ReportedError(f"training stopped: {error}\n{how}")))
 
     def close(self, status: str, error: str | None) -> None:
@@ -289,7 +288,7 @@ class Watch:
     # Another driver
 
     def find_start(self) -> Start:
-        return find_start(self.ckpt_path, self.args, self.attempts)
+        return find_start(self.run, self.attempts)
 
     def may_restart(self, ending: str, status: int) -> bool:
         final = (self.end or {}).get("final") or self.requested or self.polite or self.was_refused(status)

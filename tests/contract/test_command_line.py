@@ -22,6 +22,7 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.supervisor.restarts import how_to_continue
 
@@ -408,5 +409,5 @@ def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):
     folder.mkdir(parents=True)
     (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
     manifest.complete(folder)
-    can, how = how_to_continue(str(tmp_path), "ebpo", save_steps=1, load_step=2)
+    can, how = how_to_continue(RunSettings(tmp_path / "run", tmp_path, load_step=2), save_steps=1)
     assert can and "without --ckpt.load_step" in how

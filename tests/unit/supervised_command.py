@@ -13,6 +13,7 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heart, end_requested_by
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor.driver import under_supervision
+from openrlhf_ebpo.supervisor.restarts import SupervisionSettings
 
 (mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])
 stall_minutes, stall_limit = [float(word) for word in sys.argv[3:]] or [10.0, 0.0]
@@ -20,16 +21,12 @@ ARGS = {
     "actor": {"model_name_or_path": "m"},
     "algo": {"advantage": {"estimator": "ebpo"}},
     "data": {"prompt_dataset": "d"},
-    "train": {"seed": 7, "stall_limit": stall_limit, "max_restarts": int(os.environ.get("MAX_RESTARTS", 0))},
-    "logger": {"stall_minutes": stall_minutes},
-    "ckpt": {
-        "path": str(folder / "ckpt"),
-        "save_steps": 5,
-        "load_step": None,
-        "attempt": str(os.getpid()),
-        "disable_ds": mode == "saves_nothing",
-    },
+    "train": {"seed": 7},
+    "ckpt": {"path": str(folder / "ckpt"), "load_step": None, "attempt": str(os.getpid())},
 }
+SUPERVISION = SupervisionSettings(
+    stall_minutes, stall_limit, int(os.environ.get("MAX_RESTARTS", 0)), save_steps=5, saves=mode != "saves_nothing"
+)
 
 
 def leave(session: bool = False) -> None:
@@ -59,7 +56,7 @@ def main() -> None:
         gcs_server = folder / "gcs_server"
         shutil.copy(shutil.which("sleep"), gcs_server)
         subprocess.Popen([gcs_server, "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    supervisor.claim(settings, argv=[], args=ARGS)
+    supervisor.claim(settings, SUPERVISION, argv=[], args=ARGS)
     try:
         heart = Heart(folder / "run")
         heart.beat(*((STARTING,) if mode == "starts" else (GENERATING, "5 responses unfinished")), step=3)

@@ -14,6 +14,7 @@ from patience import seconds
 
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import LOCK
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor import driver
 from openrlhf_ebpo.supervisor.driver import end_leftovers
 from openrlhf_ebpo.supervisor.driver_exit import count_killed_for_memory, describe_death, is_alive, list_session
@@ -103,4 +104,4 @@ def test_a_death_names_its_signal_and_memory_where_it_may_be_that():
 
 def test_how_to_continue_names_the_newest_whole_checkpoint(tmp_path):
     none = (False, f"no checkpoint was complete in {tmp_path} (--ckpt.save_steps is 5)")
-    assert how_to_continue(str(tmp_path), "ebpo", 5) == none
+    assert how_to_continue(RunSettings(tmp_path / "run", tmp_path), 5) == none

@@ -11,6 +11,7 @@ from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
+from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.restarts import Restarts, Start, SupervisionSettings, find_start
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
@@ -120,10 +121,9 @@ def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_
 
 def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_something(tmp_path):
     """Then from its newest checkpoint, which may have the name of one that was there before."""
-    args = {"algo": {"advantage": {"estimator": "ebpo"}}, "ckpt": {"load_step": 8}}
 
-    def start(*attempts: str) -> Start:
-        return find_start(str(tmp_path), args, attempts)
+    def start(*attempts: str, load_step: int | None = 8) -> Start:
+        return find_start(RunSettings(tmp_path / "run", tmp_path, load_step=load_step), attempts)
 
     for step in (8, 24):
         save(tmp_path, step, "before")
@@ -133,8 +133,7 @@ def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_som
     for step in (16, 24):
         save(tmp_path, step, "now")
         assert start("now") == Start(f"global_step{step}", "now")
-    args["ckpt"]["load_step"] = None
-    assert start("now", "later") == Start("global_step24", "now")
+    assert start("now", "later", load_step=None) == Start("global_step24", "now")
 
 
 def save(folder, step, attempt):
@@ -156,6 +155,7 @@ def save(folder, step, attempt):
 )
 def test_a_flag_that_cannot_be_is_named(flag, value):
     good = {"logger.stall_minutes": 10.0, "train.stall_limit": 0.0, "train.max_restarts": 0}
+    good |= {"ckpt.save_steps": 5, "ckpt.disable_ds": False}
     SupervisionSettings.from_args(nested(good)).check()
     with pytest.raises(UsageError, match=rf"--{flag} is {value}"):
         SupervisionSettings.from_args(nested({**good, flag: value})).check()
