@@ -23,10 +23,10 @@ from .protocols import Protocol
 SAMPLING = ("temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop")  # fields of Protocol and Sampling
 
 
-def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
+def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine: EngineSettings) -> None:
     """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
 
-    model: folder or Hub name, not an adapter. engine_flags: fields of EngineSettings that are about the hardware.
+    model: folder or Hub name, not an adapter. engine: settings of the hardware.
 
     Raises:
         UsageError: the model cannot read prompts as long as these. StorageError: they cannot be written.
@@ -34,18 +34,18 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
     """
     if not any(job.missing for job in jobs):
         return
-    if failed := _from_engines(jobs, model, form, protocol, engine_flags):
+    if failed := _from_engines(jobs, model, form, protocol, engine):
         key, error = next(iter(failed.items()))
         raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
 
 
 def _from_engines(
-    jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
+    jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine: EngineSettings
 ) -> dict[str, str]:
     """Start engines and ask them; return the keys of the questions that got no responses, and why."""
     engines.prepare_process()
     requested = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
-    settings = engine_settings(requested, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
+    settings = engine_settings(requested, model, protocol, sum(len(job.records) for job in jobs), engine)
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
     print(*fit_lines(requested, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
@@ -74,12 +74,16 @@ def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Pro
     return {prompt.key: (job, prompt) for prompt in keyed}
 
 
-def engine_settings(requested: dict, model: str, protocol: Protocol, done: int, engine_flags: dict) -> EngineSettings:
-    """done: questions that have responses already. They move the engines' seed on, so that a resumed pass does not
+def engine_settings(
+    requested: dict, model: str, protocol: Protocol, done: int, engine: EngineSettings
+) -> EngineSettings:
+    """Complete the engines' settings.
+
+    done: questions that have responses already. They move the engines' seed on, so that a resumed pass does not
     repeat the random numbers of the one before."""
     longest = max(prompt_lengths([prompt for _, prompt in requested.values()], model))
     room = protocol.max_model_len or longest + protocol.max_new_tokens
-    return EngineSettings(model, max_len=room, seed=protocol.seed + done, **engine_flags)
+    return dataclasses.replace(engine, model=model, max_len=room, seed=protocol.seed + done)
 
 
 def fit_lines(requested: dict, model: str, form: PromptForm, protocol: Protocol, settings: EngineSettings) -> list[str]:

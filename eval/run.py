@@ -44,15 +44,14 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, tasks
-from openrlhf_ebpo.eval.flags import add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
+from openrlhf_ebpo.eval.settings import EvalSettings, add_flags
 from openrlhf_ebpo.eval.tasks import OWN, Task
 from openrlhf_ebpo.extension import trust_models
-from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
@@ -72,67 +71,70 @@ def run(args: argparse.Namespace) -> None:
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     trust_models(args.trust_remote_code)
-    check(args)
-    protocol = chosen_protocol(args)
+    settings = EvalSettings.from_args(args)
+    settings.check()
+    protocol, results = settings.protocol, settings.results
     protocols.check_scorer(protocol)
-    chosen = models_of(args)
-    form = form_of(args, protocol)
-    results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
-    requested = load_tasks(args, protocol)
+    chosen = models_of(settings)
+    form = form_of(settings)
+    requested = load_tasks(settings)
     print(f"{protocol.describe()}\n{described(requested, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, requested, protocol, form, results) for model in chosen]
-        jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
+        jobs.open_jobs(stack, [job for row in planned for job in row], results, settings.force)
         steps = {model.step for model in chosen}
         try:
             for row in planned:
-                evaluate(row, protocol, form, results, args)
+                evaluate(row, form, settings)
         except ReportedError:
             if any(job.finished for row in planned for job in row):
-                print_scores(args, results, protocol, requested, steps)
+                print_scores(settings, requested, steps)
             raise
-    print_scores(args, results, protocol, requested, steps)
+    print_scores(settings, requested, steps)
 
 
-def print_scores(
-    args: argparse.Namespace, results: Path, protocol: Protocol, requested: Sequence[Task], steps: set[int]
-) -> None:
+def print_scores(settings: EvalSettings, requested: Sequence[Task], steps: set[int]) -> None:
     """Print the scores that there are, and write the report."""
+    results, protocol = settings.results, settings.protocol
     names = {task.name for task in requested}
     everything = find_results(results / protocol.name)
     found = [each for each in everything if each.task in names and each.step in steps]
     print(table(found), *notes(found, protocol), sep="\n")
-    print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}", flush=True)
+    print(f"\nreport     {write_report(settings)}\nresults    {results / protocol.name}", flush=True)
 
 
-def models_of(args: argparse.Namespace) -> list[Model]:
-    found = models.of_run(args.checkpoints, not args.no_base) if args.checkpoints else [Model(args.model, args.step)]
+def models_of(settings: EvalSettings) -> list[Model]:
+    if settings.checkpoints:
+        found, flag = models.of_run(settings.checkpoints, not settings.no_base), "--checkpoints"
+    else:
+        found, flag = [Model(settings.model, settings.step)], "--model"
     for model in found:
-        models.check(model.path, "--checkpoints" if args.checkpoints else "--model")
+        models.check(model.path, flag)
     return found
 
 
-def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
-    run_dir = args.checkpoints or args.run_dir or prompts.run_of(args.model)
+def form_of(settings: EvalSettings) -> PromptForm:
+    protocol = settings.protocol
+    run_dir = settings.checkpoints or settings.run_dir or prompts.run_of(settings.model)
     form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
-    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs), args.add_bos, run_dir)
+    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs), settings.add_bos, run_dir)
 
 
-def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
+def load_tasks(settings: EvalSettings) -> list[Task]:
     """Return the tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read.
 
     Raises:
         UsageError: none, one that cannot be loaded, or two of one name.
     """
-    specs = tasks.split_specs(args.tasks)
+    specs = tasks.split_specs(settings.tasks)
     if not specs:
         raise UsageError("--tasks names no task")
-    loaded = [tasks.load(spec, args.question_column, args.answer_column) for spec in specs]
+    loaded = [tasks.load(spec, settings.question_column, settings.answer_column) for spec in specs]
     names = [task.name for task in loaded]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"--tasks {args.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
+        raise UsageError(f"--tasks {settings.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
     with Grader() as grader:
-        usable = [readable(first(task, args.limit), grader) for task in loaded]
+        usable = [readable(first(task, settings.limit), grader) for task in loaded]
         for task in usable:
             try_scorer(task, grader)
     return usable
@@ -185,7 +187,7 @@ def described(requested: Sequence[Task], chosen: Sequence[Model], form: PromptFo
     return "\n".join([*lines, *[f"step {model.step}: {model.path}" for model in chosen]])
 
 
-def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
+def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> None:
     """Answer and score all tasks for one model; those that have all their responses get a result, even where others
     do not."""
     todo = [job for job in row if not job.finished]
@@ -199,10 +201,11 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
     try:
         try:
             if done < total:
-                generate_missing(todo, protocol, form, results, args)
+                with models.full(todo[0].model.path, settings.results) as path:
+                    generate.respond(todo, path, form, settings.protocol, settings.engine)
         except (ClusterError, GenerationError) as error:
             failure = error
-        score_complete(todo, protocol, form)
+        score_complete(todo, settings.protocol, form)
         if failure:
             raise failure
     except (ClusterError, GenerationError, StorageError, GraderError) as error:
@@ -221,11 +224,6 @@ def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) ->
     with Grader() as grader:
         for job in complete:
             jobs.finish(job, grader, protocol, form)
-
-
-def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    with models.full(todo[0].model.path, results) as path:
-        generate.respond(todo, path, form, protocol, engines.flag_values(args))
 
 
 def saved(todo: Sequence[Job], total: int) -> str:
@@ -275,12 +273,12 @@ def table(found: Sequence[Result]) -> str:
     return "\n" + "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def write_report(args: argparse.Namespace, results: Path, protocol: Protocol) -> Path | str:
+def write_report(settings: EvalSettings) -> Path | str:
     """Write the report; return its path, or why there is none: a full disk, or older results in the same place that
     do not go with these."""
     try:
-        directory = args.checkpoints if args.checkpoints and not args.output_dir else results
-        return evaluation_report.write_report([directory], protocol=protocol.name)
+        directory = settings.results if settings.output_dir else settings.checkpoints
+        return evaluation_report.write_report([directory], protocol=settings.protocol.name)
     except (UsageError, OSError) as error:
         return f"none: {error}"
 

@@ -29,8 +29,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.checks.data_files import absolute
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.training_tables import check_suffix, read_table, with_column, write_table
@@ -55,6 +57,7 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.seams.install import install
 
 REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
+FORM = ("apply_chat_template", "input_template", "add_bos")  # of prompts
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 
 
@@ -95,98 +98,133 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
 
 
+@dataclass(frozen=True)
+class DifficultySettings:
+    """What is measured, and how.
+
+    engine: its max_len is None where the longest prompt decides. A response passes from `pass_reward`.
+    apply_chat_template, input_template, add_bos: the form of the prompts, as in training.
+    """
+
+    input: str
+    output: str
+    limit: int | None
+    force: bool
+    engine: EngineSettings
+    sampling: Sampling
+    pass_reward: float
+    apply_chat_template: bool
+    input_template: str | None
+    add_bos: bool
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> DifficultySettings:
+        reward, agent = args.reward and preflight.absolute_reward(args.reward), args.agent and absolute(args.agent)
+        rewards = RewardSettings.from_flags(reward, agent, args.reward_timeout, args.reward_memory, args.reward_workers)
+        own = {name: getattr(args, name) for name in ("input", "output", "limit", "force", "pass_reward")}
+        form = {name: getattr(args, name) for name in FORM}
+        return cls(
+            **own,
+            engine=EngineSettings.from_args(
+                args, preflight.absolute_names(args.model), max_len=args.max_len, seed=args.seed, rewards=rewards
+            ),
+            sampling=Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens),
+            **form,
+        )
+
+    @property
+    def rewards(self) -> RewardSettings:
+        return self.engine.rewards
+
+    def identity(self) -> dict:
+        """Return the settings that rewards depend on, without those of the hardware."""
+        rewards, sampling = self.rewards, vars(self.sampling)
+        is_file = rewards.sources and rewards.sources[0].endswith(".py")
+        return {
+            "model": model_identity(self.engine.model),
+            "reward": file_identity(rewards.sources[0]) if is_file else ",".join(rewards.sources) or None,
+            "agent": file_identity(rewards.agent) if rewards.agent else None,
+            **{name: sampling[name] for name in ("n", "temperature", "top_p", "max_new_tokens")},
+            "max_len": self.engine.max_len,
+            **{name: getattr(self, name) for name in FORM},
+        }
+
+    def check(self) -> None:
+        """Check what can be checked within a second.
+
+        Raises:
+            UsageError: all problems, one per line.
+        """
+        rewards = self.rewards
+        rewards.check(REWARD_LIMITS)
+        install()  # what follows may import transformers, and rows for it come first
+        problems = model_problems("--model", self.engine.model)
+        if bool(rewards.sources) == bool(rewards.agent):
+            problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
+        for source in rewards.sources[:1]:
+            problems += preflight.reward_problems("--reward", source)
+        problems += [*preflight.agent_problems("--agent", rewards.agent), *self._number_problems()]
+        check_suffix(self.output, "--output")
+        raise_problems([*problems, *self.engine.problems(), *output_problems(self.output, self.input, self.force)])
+
+    def _number_problems(self) -> list[str]:
+        sampling, max_len = self.sampling, self.engine.max_len
+        wrong = {
+            "n": sampling.n < 1,
+            "max_new_tokens": sampling.max_new_tokens < 1,
+            "temperature": not sampling.temperature >= 0,
+            "top_p": not 0 < sampling.top_p <= 1,
+        }
+        problems = [f"--{name} {getattr(sampling, name)} makes no sense" for name in wrong if wrong[name]]
+        if self.limit is not None and self.limit < 1:
+            problems.append(f"--limit {self.limit} makes no sense")
+        if max_len is not None and max_len <= sampling.max_new_tokens:
+            problems.append(
+                f"--max_len {max_len} leaves no room for a prompt: --max_new_tokens is {sampling.max_new_tokens}"
+            )
+        if max_len is None and self.rewards.agent:
+            problems.append("--agent needs --max_len, the tokens of all turns together (training's --data.max_len)")
+        if self.input_template is not None and (self.apply_chat_template or "{}" not in self.input_template):
+            problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template with it")
+        return problems
+
+
 def run(args: argparse.Namespace) -> None:
     trust_models(args.trust_remote_code)
-    check(args)
-    check_fetched("--model", args.model)
-    table = read_table(args.input, ("id", "prompt", "label"))
-    table = table.slice(0, args.limit)
-    rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), args)
-    path = progress_path(args.output)
-    with progress_file(path, identity(args), args.force) as (lines, append):
+    settings = DifficultySettings.from_args(args)
+    settings.check()
+    check_fetched("--model", settings.engine.model)
+    table = read_table(settings.input, ("id", "prompt", "label")).slice(0, settings.limit)
+    rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), settings)
+    with progress_file(progress_path(settings.output), settings.identity(), settings.force) as (lines, append):
         records = usable(lines, rows)
         todo = [row for row in rows.values() if row["id"] not in records or not scored(records[row["id"]])]
         print(f"{len(rows)} prompts, {len(rows) - len(todo)} of them measured already", flush=True)
         if todo:
-            measure(args, todo, records, append)
-        finish(args, table, records)
+            measure(settings, todo, records, append)
+        finish(settings, table, records)
 
 
-def check(args: argparse.Namespace) -> None:
-    """Check what can be checked within a second; makes paths absolute.
-
-    Raises:
-        UsageError: all problems, one per line.
-    """
-    values = {"actor.model_name_or_path": args.model, "reward.remote_url": args.reward}
-    values["train.agent_func_path"] = args.agent
-    preflight.absolute_paths(values)
-    args.model, args.reward, args.agent = values.values()
-    rewards_of(args).check(REWARD_LIMITS)
-    install()  # what follows may import transformers, and rows for it come first
-    problems = model_problems("--model", args.model)
-    if bool(args.reward) == bool(args.agent):
-        problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
-    for url in (args.reward or "").split(",")[:1]:
-        problems += preflight.reward_problems("--reward", url) if url else []
-    problems += preflight.agent_problems("--agent", args.agent)
-    problems += flag_problems(args)
-    check_suffix(args.output, "--output")
-    raise_problems([*problems, *output_problems(args.output, args.input, args.force)])
-
-
-def flag_problems(args: argparse.Namespace) -> list[str]:
-    ranges = {
-        "n": args.n >= 1,
-        "max_new_tokens": args.max_new_tokens >= 1,
-        "limit": args.limit is None or args.limit >= 1,
-        "temperature": args.temperature >= 0,
-        "top_p": 0 < args.top_p <= 1,
-    }
-    problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
-    if args.max_len is not None and args.max_len <= args.max_new_tokens:
-        problems.append(
-            f"--max_len {args.max_len} leaves no room for a prompt: --max_new_tokens is {args.max_new_tokens}"
-        )
-    if args.max_len is None and args.agent:
-        problems.append("--agent needs --max_len, the tokens of all turns together (training's --data.max_len)")
-    if args.input_template is not None and (args.apply_chat_template or "{}" not in args.input_template):
-        problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template with it")
-    return problems + engines.flag_problems(args)
-
-
-def distinct_rows(rows: list[dict], args: argparse.Namespace) -> dict:
+def distinct_rows(rows: list[dict], settings: DifficultySettings) -> dict:
     """Return id -> row; a row that is there twice is measured once.
 
     Raises:
         UsageError: no rows, one id for two prompts, or chats without chat template.
     """
+    flag = f"--input {settings.input}"
     if not rows:
-        raise UsageError(f"--input {args.input} has no rows")
+        raise UsageError(f"{flag} has no rows")
     distinct: dict = {}
     for row in rows:
         if prompt_fingerprint(distinct.setdefault(row["id"], row)) != prompt_fingerprint(row):
-            raise UsageError(f"--input {args.input}: id {row['id']!r} stands for two different prompts")
-    if not args.apply_chat_template and not is_text(rows[0]["prompt"], args.input_template):
-        raise UsageError(f"--input {args.input}: the prompts are chats; add --apply_chat_template")
+            raise UsageError(f"{flag}: id {row['id']!r} stands for two different prompts")
+    if not settings.apply_chat_template and not is_text(rows[0]["prompt"], settings.input_template):
+        raise UsageError(f"{flag}: the prompts are chats; add --apply_chat_template")
     return distinct
 
 
 def prompt_fingerprint(row: dict) -> str:
     return fingerprint(json.dumps([row["prompt"], row["label"]]).encode())
-
-
-def identity(args: argparse.Namespace) -> dict:
-    """Return the settings that rewards depend on, without those of the hardware."""
-    sampled = ("n", "temperature", "top_p", "max_new_tokens", "max_len")
-    named = (*sampled, "apply_chat_template", "input_template", "add_bos")
-    is_file = (args.reward or "").endswith(".py")
-    return {
-        "model": model_identity(args.model),
-        "reward": file_identity(args.reward) if is_file else args.reward,
-        "agent": file_identity(args.agent) if args.agent else None,
-        **{name: getattr(args, name) for name in named},
-    }
 
 
 def usable(lines: list[dict], rows: dict) -> dict:
@@ -199,51 +237,37 @@ def scored(record: dict) -> bool:
     return any(reward is not None for reward in record["rewards"])
 
 
-def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: Callable[[dict], None]) -> None:
+def measure(settings: DifficultySettings, rows: list[dict], records: dict, append: Callable[[dict], None]) -> None:
     """Generate and score what is missing; every finished prompt goes to `append` and `records` at once."""
     engines.prepare_process()
-    prompts = render(rows, args.model, args.apply_chat_template, args.input_template, add_bos=args.add_bos)
-    lengths = prompt_lengths(prompts, args.model)
-    settings = engine_settings(args, lengths)
-    room = settings.max_len - args.max_new_tokens
-    prompting = Prompting([each.text for each in prompts], lengths, args.apply_chat_template, args.add_bos, room)
-    for warning in fit_warnings(args.model, tokenizer_of(args.model), prompting, DIFFICULTY):
+    engine, sampling, model = settings.engine, settings.sampling, settings.engine.model
+    chat, add_bos = settings.apply_chat_template, settings.add_bos
+    prompts = render(rows, model, chat, settings.input_template, add_bos=add_bos)
+    lengths = prompt_lengths(prompts, model)
+    engine = replace(engine, max_len=engine.max_len or max(lengths) + sampling.max_new_tokens)
+    room = engine.max_len - sampling.max_new_tokens
+    prompting = Prompting([each.text for each in prompts], lengths, chat, add_bos, room)
+    for warning in fit_warnings(model, tokenizer_of(model), prompting, DIFFICULTY):
         print(warning)
-    sampling = Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}
     total, earlier = len(records.keys() | fingerprints.keys()), len(records.keys() - fingerprints.keys())
-    state = f"{progress_path(args.output)}: repeat the command to resume"
+    state = f"{progress_path(settings.output)}: repeat the command to resume"
     try:
         started = time.monotonic()
-        print(f"starting {args.num_engines} x {args.model}", flush=True)
-        with engines.started(settings) as actors:
+        print(f"starting {engine.num_engines} x {model}", flush=True)
+        with engines.started(engine) as actors:
             print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
             with report.ProgressBar(total, earlier) as bar:
-                for prompt, samples in engines.generate(actors, prompts, sampling, settings):
+                for prompt, samples in engines.generate(actors, prompts, sampling, engine):
                     record = to_record(prompt, samples, fingerprints[prompt.key])
                     append(record)
                     records[prompt.key] = record
                     bar.update(record)
-                    stop_if_nothing_works(records, args)
+                    stop_if_nothing_works(records, settings)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{count_scored(records)} of {total} prompts are in {state}") from None
     except (ClusterError, GenerationError) as error:
         raise ReportedError(f"{error}\n{count_scored(records)} of {total} prompts are in {state}") from error
-
-
-def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSettings:
-    return EngineSettings(
-        model=args.model,
-        max_len=args.max_len or max(lengths) + args.max_new_tokens,
-        seed=args.seed,
-        **engines.flag_values(args),
-        rewards=rewards_of(args),
-    )
-
-
-def rewards_of(args: argparse.Namespace) -> RewardSettings:
-    limits = (args.reward_timeout, args.reward_memory, args.reward_workers)
-    return RewardSettings.from_flags(args.reward, args.agent, *limits)
 
 
 def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:
@@ -259,19 +283,20 @@ def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:
     }
 
 
-def stop_if_nothing_works(records: dict, args: argparse.Namespace) -> None:
+def stop_if_nothing_works(records: dict, settings: DifficultySettings) -> None:
     """End a measurement in which the first prompts all got no reward: the rest would get none either.
 
     Raises:
         UsageError: with the error that the rewards failed with most often.
     """
     if len(records) == GIVE_UP_AFTER and not count_scored(records):
-        raise UsageError(nothing_scored(records, args))
+        raise UsageError(nothing_scored(records, settings))
 
 
-def nothing_scored(records: dict, args: argparse.Namespace) -> str:
+def nothing_scored(records: dict, settings: DifficultySettings) -> str:
+    source = settings.rewards.agent or ",".join(settings.rewards.sources)
     return (
-        f"{args.reward or args.agent} gave no reward for any response of the first {len(records)} prompts: "
+        f"{source} gave no reward for any response of the first {len(records)} prompts: "
         f"{report.most_common_error(records.values())}"
     )
 
@@ -280,17 +305,17 @@ def count_scored(records: dict) -> int:
     return sum(map(scored, records.values()))
 
 
-def finish(args: argparse.Namespace, table, records: dict) -> None:
+def finish(settings: DifficultySettings, table, records: dict) -> None:
     """Write the table and print the summary."""
     if not count_scored(records):
-        raise UsageError(nothing_scored(records, args))
-    outcomes = {key: report.outcome(record, args.pass_reward) for key, record in records.items()}
+        raise UsageError(nothing_scored(records, settings))
+    outcomes = {key: report.outcome(record, settings.pass_reward) for key, record in records.items()}
     for name, type in report.COLUMNS.items():
         table = with_column(table, name, [outcomes[key][name] for key in table["id"].to_pylist()], type)
-    write_table(table, args.output)
-    print(report.summary(records, outcomes, args.n, args.pass_reward))
-    print(f"\ntable  {args.output}")
-    print(f"next   openrlhf-ebpo data order --by difficulty --input {args.output} --output ordered.parquet")
+    write_table(table, settings.output)
+    print(report.summary(records, outcomes, settings.sampling.n, settings.pass_reward))
+    print(f"\ntable  {settings.output}")
+    print(f"next   openrlhf-ebpo data order --by difficulty --input {settings.output} --output ordered.parquet")
 
 
 main = command("openrlhf-ebpo data difficulty", __doc__, add_flags, run, extra="data")

@@ -46,13 +46,13 @@ class GenerationError(ReportedError, RuntimeError):
 class EngineSettings:
     """Settings of the engines.
 
-    max_len: tokens of prompt and response together, as training's --data.max_len.
+    max_len: tokens of prompt and response together, as training's --data.max_len; None: not known yet.
     patience: seconds for the next engine to start (None: LOAD_SECONDS), and for the next prompt to be finished (None:
         no limit). While there is a limit, a line a minute says what is waited for.
     """
 
     model: str
-    max_len: int
+    max_len: int | None = None
     num_engines: int = 1
     tensor_parallel_size: int = 1
     gpu_memory_utilization: float = 0.9
@@ -61,9 +61,26 @@ class EngineSettings:
     rewards: RewardSettings = field(default_factory=RewardSettings)
     patience: float | None = None
 
+    @classmethod
+    def from_args(cls, args: argparse.Namespace, model: str, **fields) -> EngineSettings:
+        """Read the flags of `add_flags`. fields: the other ones."""
+        return cls(model, **{name: getattr(args, name) for name in FLAGS}, **fields)
+
     @property
     def gpus(self) -> int:
         return self.num_engines * self.tensor_parallel_size
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the flags."""
+        ranges = {
+            "num_engines": self.num_engines >= 1,
+            "tensor_parallel_size": self.tensor_parallel_size >= 1,
+            "gpu_memory_utilization": 0 < self.gpu_memory_utilization <= 1,
+        }
+        problems = [f"--{name} {getattr(self, name)} makes no sense" for name, fine in ranges.items() if not fine]
+        if self.tensor_parallel_size > 1 and is_cpu_stack():
+            problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
+        return problems
 
 
 FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")  # fields of EngineSettings
@@ -76,23 +93,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (%(default)s)")
     add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
     parser.set_defaults(**{name: getattr(EngineSettings, name) for name in FLAGS})
-
-
-def flag_values(args: argparse.Namespace) -> dict:
-    """Return the flags as fields of EngineSettings."""
-    return {name: getattr(args, name) for name in FLAGS}
-
-
-def flag_problems(args: argparse.Namespace) -> list[str]:
-    ranges = {
-        "num_engines": args.num_engines >= 1,
-        "tensor_parallel_size": args.tensor_parallel_size >= 1,
-        "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
-    }
-    problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
-    if args.tensor_parallel_size > 1 and is_cpu_stack():
-        problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
-    return problems
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,14 @@ from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
+from openrlhf_ebpo.data.difficulty import DifficultySettings
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import reason
 from openrlhf_ebpo.generation.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
 from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.progress import model_identity, progress_file
+from openrlhf_ebpo.rewards.answers import packaged
 
 ROWS = [
     {"id": f"p{i}", "prompt": f"{i} + {i}", "label": str(2 * i), "question": "q", "datasource": "d"} for i in range(4)
@@ -57,8 +59,9 @@ def record(row: dict, rewards: list[float | None]) -> dict:
 def begin(folder: Path, rewards: list[list[float | None]], **changes) -> argparse.Namespace:
     """A progress file with these rewards for the first prompts, as a killed run leaves it."""
     args = arguments(folder, **changes)
-    difficulty.check(args)
-    with progress_file(folder / "out.progress.jsonl", difficulty.identity(args)) as (_, append):
+    settings = DifficultySettings.from_args(args)
+    settings.check()
+    with progress_file(folder / "out.progress.jsonl", settings.identity()) as (_, append):
         for row, values in zip(ROWS, rewards, strict=False):
             append(record(row, values))
     return args
@@ -95,10 +98,12 @@ def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_
         raise AssertionError
 
     model = tiny_tokenizers.save(folder / "tokenizer")
-    args = arguments(folder, model=model, add_bos=add_bos, max_new_tokens=8, max_len=13)
+    settings = DifficultySettings.from_args(
+        arguments(folder, model=model, add_bos=add_bos, max_new_tokens=8, max_len=13)
+    )
     monkeypatch.setattr(engines, "started", started)
     with pytest.raises(ReportedError, match="caught"):
-        difficulty.measure(args, [*ROWS, {"id": "long", "prompt": "1 + 1 + 1", "label": "3"}], {}, generate)
+        difficulty.measure(settings, [*ROWS, {"id": "long", "prompt": "1 + 1 + 1", "label": "3"}], {}, generate)
     out = capsys.readouterr().out
     assert asked == {"room": 13}
     assert ("5 of 5 prompts lack it" in out and "Give --add_bos" in out) == (not add_bos)
@@ -212,6 +217,15 @@ def test_a_mistake_is_named_before_anything_starts(folder, change, message):
     assert not (folder / "out.progress.jsonl").exists()
 
 
+def test_short_names_and_relative_paths_are_made_absolute_for_rays_workers(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    settings = DifficultySettings.from_args(arguments(folder, model="model", reward="math"))
+    assert settings.engine.model == str(folder / "model")
+    assert packaged(settings.rewards) == "math"
+    settings = DifficultySettings.from_args(arguments(folder, reward=None, agent="reward.py"))
+    assert settings.rewards.agent == str(folder / "reward.py")
+
+
 def test_a_reward_file_without_reward_func_is_named(folder):
     (folder / "reward.py").write_text("def score(): ...\n")
     with pytest.raises(UsageError, match="`reward_func`"):
@@ -285,9 +299,9 @@ def test_a_prompt_without_any_reward_is_empty_and_reported(folder, capsys):
     records = {
         row["id"]: record(row, rewards) for row, rewards in zip(ROWS, [[0.2], [None], [0.4], [0.0]], strict=True)
     }
-    args = arguments(folder)
-    table = difficulty.read_table(args.input)
-    difficulty.finish(args, table, records)
+    settings = DifficultySettings.from_args(arguments(folder))
+    table = difficulty.read_table(settings.input)
+    difficulty.finish(settings, table, records)
     assert pq.read_table(folder / "out.parquet")["pass_rate"].to_pylist() == [0, None, 0, 0]
     printed = capsys.readouterr().out
     assert "1 prompts have no reward at all and an empty pass_rate (p1)" in printed
@@ -295,14 +309,14 @@ def test_a_prompt_without_any_reward_is_empty_and_reported(folder, capsys):
 
 
 def test_when_no_reward_comes_the_run_stops_with_the_reason(folder):
-    args = arguments(folder)
+    settings = DifficultySettings.from_args(arguments(folder))
     records = {}
     with pytest.raises(UsageError, match=r"8 prompts: 32 x boom"):
         for i in range(difficulty.GIVE_UP_AFTER):
             records[i] = record(ROWS[0], [None] * 4)
-            difficulty.stop_if_nothing_works(records, args)
+            difficulty.stop_if_nothing_works(records, settings)
     records[0] = record(ROWS[0], [None, None, 1.0, None])
-    difficulty.stop_if_nothing_works(records, args)
+    difficulty.stop_if_nothing_works(records, settings)
 
 
 # histogram

@@ -58,20 +58,20 @@ def test_a_tokenizer_that_loses_the_end_of_thoughts_is_named(model, tmp_path):
     tokenizer.add_special_tokens({"additional_special_tokens": ["</think>"]})
     tokenizer.save_pretrained(folder)
     for path, count in ((model, 0), (str(folder), 1)):
-        settings = generate.engine_settings(asked, path, protocol, 0, {})
+        settings = generate.engine_settings(asked, path, protocol, 0, EngineSettings(path))
         lines = generate.fit_lines(asked, path, FORM, protocol, settings)
         assert sum("</think> is a special token" in line for line in lines) == count
 
 
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):
     asked = {text: (None, Prompt(text, text)) for text in ("a", "abc")}
-    flags = {"num_engines": 2, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.5, "enforce_eager": True}
+    engine = EngineSettings(model, num_engines=2, gpu_memory_utilization=0.5, enforce_eager=True)
     protocol = protocols.override(protocols.get("default"), max_new_tokens=10, seed=5)
-    settings = generate.engine_settings(asked, model, protocol, 3, flags)
+    settings = generate.engine_settings(asked, model, protocol, 3, engine)
     assert (settings.max_len, settings.seed, settings.num_engines) == (13, 8, 2)
     assert generate.fit_lines(asked, model, FORM, protocol, settings) == []
     short = protocols.override(protocol, max_model_len=12)
-    settings = generate.engine_settings(asked, model, short, 0, flags)
+    settings = generate.engine_settings(asked, model, short, 0, engine)
     (line,) = generate.fit_lines(asked, model, FORM, short, settings)
     assert "1 of 2 prompts are longer than the 2 tokens that --max_model_len leaves" in line and line[-1] == "\n"
 

@@ -11,10 +11,11 @@ import pytest
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.data.training_prompts import instruction_of
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import flags, protocols
+from openrlhf_ebpo.eval import protocols
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_bos, with_kwargs
 from openrlhf_ebpo.eval.protocols import PROTOCOLS, get, override
+from openrlhf_ebpo.eval.settings import template_kwargs
 from openrlhf_ebpo.rewards.extraction import extract_answer
 
 DEFAULT, GREEDY = (PROTOCOLS[name] for name in ("default", "greedy"))
@@ -147,7 +148,7 @@ def test_another_version_of_the_scorer_is_refused():
     ],
 )
 def test_template_arguments_are_json(pairs, found):
-    assert flags.template_kwargs(pairs) == found
+    assert template_kwargs(pairs) == found
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_template_arguments_are_json(pairs, found):
 )
 def test_invalid_template_arguments(pairs):
     with pytest.raises(UsageError, match=r"--template_kwargs.* (write NAME=VALUE|x is there twice)"):
-        flags.template_kwargs(pairs)
+        template_kwargs(pairs)
 
 
 def test_template_arguments_need_a_chat_template():

@@ -20,7 +20,7 @@ from openrlhf_ebpo.eval import generate, jobs, models, prompts, run, score
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.eval.settings import EvalSettings
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError
 from openrlhf_ebpo.generation.rendering import Prompt
@@ -277,7 +277,7 @@ def test_arguments_of_the_chat_template_continue_a_begun_result(folder, answered
 
 def test_the_flags_defaults_are_those_of_the_engines(folder):
     args = parsed(arguments(folder))
-    assert EngineSettings("m", 1, **engines.flag_values(args)) == EngineSettings("m", 1)
+    assert EngineSettings.from_args(args, "m") == EngineSettings("m")
 
 
 def test_other_settings_do_not_continue_a_begun_result(folder, answered, capsys):
@@ -422,8 +422,8 @@ def test_a_full_model_is_used_where_it_is(folder):
 def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
     write_rows(folder / "copy.jsonl", [{"question": QUESTIONS[0][0], "answer": 2}])
     args = parsed(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/copy.jsonl"))
-    protocol = run.chosen_protocol(args)
-    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(args, protocol), protocol, FORM, folder / "out")
+    settings = EvalSettings.from_args(args)
+    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(settings), settings.protocol, FORM, folder / "out")
     monkeypatch.setattr(prompts, "render", lambda questions, form, model: [Prompt(q.id, q.question) for q in questions])
     asked = {key: job for job in planned for key, (job, _) in generate._prompts(job, FORM, "m").items()}
     assert len(asked) == 4 and [job.task.name for job in asked.values()] == ["file-q"] * 3 + ["file-copy"]

@@ -1,4 +1,4 @@
-"""The flags of `eval run`: their definition, their check, and the protocol that they ask for."""
+"""EvalSettings: the settings of `eval run`, with their flags."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError, raise_problems
@@ -14,6 +15,7 @@ from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE
 from openrlhf_ebpo.extension import add_trust_flag
 from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.engines import EngineSettings
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
@@ -79,49 +81,73 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
 
 
-def check(args: argparse.Namespace) -> None:
-    """Check the flags, without reading what they name; makes the model's path absolute.
+@dataclass(frozen=True)
+class EvalSettings:
+    """What is evaluated under which protocol, and where the results go.
 
-    Raises:
-        UsageError: all problems, one per line.
+    model: from training step `step` of the run in `run_dir`; or checkpoints: those of this run. engine: what the flags
+    say of the hardware.
     """
-    problems = []
-    if bool(args.model) == bool(args.checkpoints):
-        problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory; not both")
-    if args.model and not args.output_dir:
-        problems.append("--output_dir is missing: name a folder for the results")
-    if args.checkpoints:
-        given = [name for name in ("step", "run_dir") if getattr(args, name)]
-        problems += [f"--{name} goes with --model; of --checkpoints, the run says it" for name in given]
-    elif args.no_base:
-        problems.append("--no_base goes with --checkpoints")
-    for name in ("question_column", "answer_column"):
-        if getattr(args, name) and FILE not in args.tasks:
-            problems.append(f"--{name} goes with {FILE} tasks; there is none in --tasks {args.tasks}")
-    ranges = {
-        "step": args.step >= 0,
-        "limit": args.limit is None or args.limit >= 1,
-    }
-    problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
-    problems += engines.flag_problems(args)
-    for name, use in NEEDED.items():
-        if importlib.util.find_spec(name) is None:
-            problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
-    raise_problems(problems)
-    if args.model and Path(args.model).expanduser().exists():
-        args.model = str(Path(args.model).expanduser().absolute())
 
+    tasks: str
+    model: str | None
+    checkpoints: str | None
+    no_base: bool
+    step: int
+    run_dir: str | None
+    add_bos: bool | None
+    question_column: str | None
+    answer_column: str | None
+    limit: int | None
+    output_dir: str | None
+    force: bool
+    protocol: Protocol
+    engine: EngineSettings
 
-def chosen_protocol(args: argparse.Namespace) -> Protocol:
-    """Return the protocol of --protocol with what the other flags change.
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> EvalSettings:
+        """Raises UsageError: a setting of the protocol makes no sense."""
+        own = {each.name: getattr(args, each.name) for each in fields(cls) if each.name not in ("protocol", "engine")}
+        if args.model and Path(args.model).expanduser().exists():
+            own["model"] = str(Path(args.model).expanduser().absolute())
+        changes = {name: getattr(args, name) for name in OVERRIDES}
+        changes["stop"] = None if args.stop is None else tuple(args.stop)
+        changes["template_kwargs"] = None if args.template_kwargs is None else template_kwargs(args.template_kwargs)
+        protocol = protocols.override(protocols.get(args.protocol), **changes)
+        return cls(**own, protocol=protocol, engine=EngineSettings.from_args(args, args.model or ""))
 
-    Raises:
-        UsageError: a setting that makes no sense.
-    """
-    changes = {name: getattr(args, name) for name in OVERRIDES}
-    changes["stop"] = None if args.stop is None else tuple(args.stop)
-    changes["template_kwargs"] = None if args.template_kwargs is None else template_kwargs(args.template_kwargs)
-    return protocols.override(protocols.get(args.protocol), **changes)
+    @property
+    def results(self) -> Path:
+        return Path(self.output_dir or Path(self.checkpoints) / "eval").absolute()
+
+    def check(self) -> None:
+        """Check the flags, without reading what they name.
+
+        Raises:
+            UsageError: all problems, one per line.
+        """
+        problems = []
+        if bool(self.model) == bool(self.checkpoints):
+            problems.append(
+                "give --model, a folder or a Hugging Face name, or --checkpoints, a run directory; not both"
+            )
+        if self.model and not self.output_dir:
+            problems.append("--output_dir is missing: name a folder for the results")
+        if self.checkpoints:
+            given = [name for name in ("step", "run_dir") if getattr(self, name)]
+            problems += [f"--{name} goes with --model; of --checkpoints, the run says it" for name in given]
+        elif self.no_base:
+            problems.append("--no_base goes with --checkpoints")
+        for name in ("question_column", "answer_column"):
+            if getattr(self, name) and FILE not in self.tasks:
+                problems.append(f"--{name} goes with {FILE} tasks; there is none in --tasks {self.tasks}")
+        ranges = {"step": self.step >= 0, "limit": self.limit is None or self.limit >= 1}
+        problems += [f"--{name} {getattr(self, name)} makes no sense" for name, fine in ranges.items() if not fine]
+        problems += self.engine.problems()
+        for name, use in NEEDED.items():
+            if importlib.util.find_spec(name) is None:
+                problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
+        raise_problems(problems)
 
 
 def template_kwargs(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
