@@ -60,7 +60,7 @@ def test_a_poisoned_weight_of_one_rank_is_named_by_all(outcomes, case):
 
 def test_the_critic_is_watched_too(outcomes):
     for outcome in outcomes:
-        assert "critic, rank 1: critic_loss is nan" in outcome["critic 2"]["error"]
+        assert "rank 1: critic_loss" in outcome["critic 2"]["error"]
 
 
 def test_a_step_left_out_is_how_fp16_finds_its_scale_and_a_fault_in_bf16():

@@ -106,4 +106,4 @@ def test_with_the_flag_a_dry_run_accepts_the_model(models, tmp_path):
     command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv, "--dry_run", "--trust_remote_code"]
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "TORCHDYNAMO_DISABLE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert done.returncode == 0 and "dry run: flags, files" in done.stdout, done.stderr
+    assert done.returncode == 0 and "dry run" in done.stdout, done.stderr

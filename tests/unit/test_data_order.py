@@ -142,7 +142,7 @@ def test_pass_rates_filter_any_order(prepared):
 )
 def test_a_column_of_other_numbers_or_texts_is_refused(tmp_path, rates, found):
     write_table(pa.table({"id": ["a", "b"], "pass_rate": rates}), tmp_path / "set.parquet")
-    with pytest.raises(SystemExit, match=f"column 'pass_rate' holds {found}"):
+    with pytest.raises(SystemExit, match=f"'pass_rate' .*{found}"):
         run(tmp_path / "set.parquet", "--by", "difficulty")
 
 

@@ -150,6 +150,15 @@ def test_clusters_are_bounded_and_the_one_seen_longest_ago_goes(monkeypatch):
     assert estimator.step(Batch.of(np.eye(2, G), np.ones((2, G)), (), ("e", "e")), state).metrics["ebpo/clusters"] == 3
 
 
+def test_a_group_without_a_valid_response_does_not_keep_its_cluster(monkeypatch):
+    monkeypatch.setattr(clusters, "MAX_CLUSTERS", 2)
+    estimator, state = ebpo(clusters="cluster"), ebpo(clusters="cluster").initial()
+    valid = np.ones((2, G))
+    for names, alive in (("aa", valid), ("bb", valid), ("ac", valid * [[0], [1]])):
+        state = estimator.step(Batch.of(np.eye(2, G), alive, (), tuple(names)), state).state
+    assert set(state.table.names) == {"b", "c"}
+
+
 def test_what_a_history_forgets_is_forgotten_of_clusters_too():
     estimator, state = ebpo(clusters="cluster", history="batch"), ebpo(clusters="cluster").initial()
     for names in ("ab", "cc"):

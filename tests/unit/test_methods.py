@@ -83,7 +83,7 @@ def test_a_state_comes_back_and_goes_on_as_if_never_saved(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_state_of_another_estimator_is_refused(name):
     other = registry.build("ebpo", CONFIG)
-    with pytest.raises(stored.PriorMismatch, match=f"estimator was 'ebpo' and is now '{name}'"):
+    with pytest.raises(stored.PriorMismatch, match=f"'ebpo' .*'{name}'"):
         stored.unpack(registry.build(name, CONFIG), stored.pack(other, other.initial()))
 
 

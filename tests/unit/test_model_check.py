@@ -107,7 +107,7 @@ def test_all_problems_are_told_at_once(folder, args):
 def test_a_folder_without_tokenizer(tmp_path, folder, args):
     for file in tmp_path.glob("tokenizer*"):
         file.unlink()
-    assert "the folder has no tokenizer" in refused(args())
+    assert "no tokenizer" in refused(args())
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
@@ -147,7 +147,7 @@ def test_models_that_see_or_bring_their_own_code_pass(folder, args, config):
 def test_the_language_half_of_a_model_that_sees_is_the_one_that_counts(folder, args, config):
     half = {**config, "max_position_embeddings": 1000}
     folder(architectures=["X"], vision_config={}, max_position_embeddings=10**6, text_config=half)
-    assert "the model reads 1000 tokens" in refused(args())
+    assert "1000 tokens" in refused(args())
 
 
 def test_a_name_on_the_hub_is_checked_from_the_cache_and_never_asked_for(tmp_path, args, monkeypatch, config):

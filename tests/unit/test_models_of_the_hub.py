@@ -127,5 +127,5 @@ def test_weights_that_the_hub_refuses_and_a_disk_that_is_full_are_said(publish, 
 @pytest.mark.parametrize("text", ["[]", "{}", "[" * 100_000, '{"base_model_name_or_path": null}', '"x"', "\x00"])
 def test_an_adapter_that_names_no_base_is_refused_in_words(tmp_path, text):
     (tmp_path / "adapter_config.json").write_text(text)
-    with pytest.raises(UsageError, match=r"adapter_config.json does not name its base model"):
+    with pytest.raises(UsageError, match=r"adapter_config\.json"):
         models.check(str(tmp_path))

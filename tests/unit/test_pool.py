@@ -97,7 +97,7 @@ def test_a_grader_that_cannot_start_says_so(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     pool = Pool(workers=1)
     for _ in range(2):
-        with pytest.raises(GraderError, match=r"did not start:.*exit code 1.*pip install"):
+        with pytest.raises(GraderError, match=r"exit code 1.*pip install"):
             pool.grade_answer("1", "1")
     pool.close()
 

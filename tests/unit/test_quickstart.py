@@ -154,7 +154,7 @@ def test_a_finished_run_prints_both_arms_and_does_nothing_else(tmp_path, capsys)
 
 
 def test_the_table_says_where_the_prompts_were_not_the_same(tmp_path):
-    assert "NOT the same prompts" in table(result_of_two(same_prompts=False), tmp_path)
+    assert "NOT the same" in table(result_of_two(same_prompts=False), tmp_path)
 
 
 def test_two_runs_were_given_the_same_prompts_or_not(tmp_path):

