@@ -22,6 +22,7 @@ from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training import evaluation
 from openrlhf_ebpo.training.save_times import SaveTimes
+from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation
 
 N, MATH = 4, str(REWARDS / "math.py")
 # of each prompt: gold, and what the four responses give
@@ -274,6 +275,26 @@ def test_an_evaluation_that_was_interrupted_is_repeated_at_the_resume_and_anothe
     train(resumed(trainer, 10, "maj@4"), {}, first=11)
     assert evaluated(run) == {3: 0.1, 6: 0.5, 9: 0.2}
     assert values_of_checkpoints(tmp_path)["best_global_step6"] == 0.5
+
+
+def test_an_evaluation_samples_with_its_own_temperature_and_number(trainer, monkeypatch):
+    run, asked = trainer(), {}
+    monkeypatch.setattr("openrlhf.trainer.ppo_trainer.compute_eval_metrics", lambda *_: {})
+    run.args.data.max_len, run.args.rollout.max_new_tokens, run.args.rollout.top_p = 64, 8, 0.9
+    run.args.rollout.temperature, run.args.eval = 1.0, SimpleNamespace(temperature=0.6, n_samples_per_prompt=16)
+    run.samples_generator = SimpleNamespace(generate_eval_samples=lambda **settings: asked.update(settings) or [])
+    run.evaluate(3)
+    own = {"temperature": 0.6, "n_samples_per_prompt": 16}
+    assert asked == {"max_len": 64, "max_new_tokens": 8, "top_p": 0.9, **own}
+
+
+def test_an_evaluation_that_fails_gives_the_engines_back_to_asynchronous_training(monkeypatch):
+    calls = []
+    lock = SimpleNamespace(**{name: SimpleNamespace(remote=lambda name=name: name) for name in ("acquire", "release")})
+    monkeypatch.setattr("ray.get", calls.append)
+    with pytest.raises(KeyError), AsynchronousEvaluation.holding_engines(SimpleNamespace(vllm_lock=lock)):
+        raise KeyError
+    assert calls == ["acquire", "release"]
 
 
 def test_a_row_of_an_evaluation_is_written_when_all_that_it_leads_to_is_there(trainer, monkeypatch):

@@ -15,6 +15,7 @@ from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
 from openrlhf_ebpo.run.run_log import PRIOR
 from openrlhf_ebpo.training import checkpoint
 from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY
+from openrlhf_ebpo.training.rotation import rotate
 
 
 def folders(directory) -> set[str]:
@@ -167,6 +168,18 @@ def test_nothing_goes_before_the_critics_part_is_whole_too_and_then_both_old_one
         assert strategy.load_ckpt(Engine(), load_dir)[1] == {"step": "global_step1"}
     strategy.save_ckpt(Engine(), critic, "global_step2", 1)
     assert folders(tmp_path / "_actor") == folders(tmp_path / "_critic") == {"global_step2"}
+
+
+def test_the_limit_of_bytes_is_that_of_the_larger_of_policy_and_critic(strategy, tmp_path):
+    folders_of_both = [tmp_path / "_actor", tmp_path / "_critic"]
+    for step in (1, 2):
+        for folder in folders_of_both:
+            strategy.save_ckpt(Engine(), str(folder), f"global_step{step}", 9)
+            (folder / f"global_step{step}" / "side_file").write_bytes(bytes(5000 if folder.name == "_actor" else 4000))
+    rotate(strategy, folders_of_both, "global_step2", 9, 15_000)
+    assert folders(folders_of_both[0]) == {"global_step1", "global_step2"}
+    rotate(strategy, folders_of_both, "global_step2", 9, 9_000)
+    assert [folders(folder) for folder in folders_of_both] == [{"global_step2"}] * 2
 
 
 def test_the_newest_whole_checkpoint_is_loaded_whatever_latest_names(strategy, tmp_path):

@@ -32,7 +32,7 @@ ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
 
 @pytest.fixture(scope="module")
 def grader():
-    with Grader(workers=2, seconds=1) as grader:
+    with Grader(workers=2, seconds=0.5) as grader:
         yield grader
 
 
