@@ -35,9 +35,7 @@ ATTEMPTS = 5
 # sends ends a transfer through Xet, which knows no limit.
 CALLS_PER_ATTEMPT = 5
 MIN_BYTES_PER_SECOND = 50_000.0
-MAX_PAUSE_SECONDS = (
-    60.0  # for which the client itself sleeps when the Hub asks for it; `retrying` waits for longer ones
-)
+MAX_PAUSE_SECONDS = 60.0  # that the client itself sleeps when the Hub asks for it; `retrying` waits for longer ones
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses after which the client retries
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
@@ -57,9 +55,8 @@ ADVICE = {
 }
 # A 403 that is not about rights, by a word of the Hub's own message.
 REFUSALS = {
-    "create_pr": "the repo takes only pull requests from this token, which "
-    "this command does not open: ask its owner for "
-    "write access, or choose a repo of yours",
+    "create_pr": "the repo takes only pull requests from this token, which this command does not open: ask its owner "
+    "for write access, or choose a repo of yours",
     "storage": "the account's storage is full: delete something there, or choose a plan with more of it",
     "quota": "the account has used up its quota: delete something there, or choose a plan with more of it",
     "too many": "the account has as many repos as it may have: delete some, or make them public",

@@ -7,7 +7,11 @@ import numpy as np
 from safetensors.numpy import save, save_file
 
 from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.hub import publish as publishing
+from openrlhf_ebpo.hub import pull as pulling
+from openrlhf_ebpo.hub.content import local_file
 from openrlhf_ebpo.hub.exports import Export, read_record
+from openrlhf_ebpo.hub.publish import Commit, Repo
 from openrlhf_ebpo.hub.push import Push, drain
 from openrlhf_ebpo.hub.settings import check_target
 from openrlhf_ebpo.hub_client import hub_api
@@ -56,9 +60,27 @@ def model_of(run_dir: Path, step: int) -> Path:
 def push(run_dir: Path, client=None, **how) -> list[str]:
     """Push what the Hub lacks, in one round; returns what was said."""
     said: list[str] = []
-    push = Push(run_dir, **{"repo": REPO, "private": True, "api": client or hub_api(), "report": said.append, **how})
-    drain(push, attempts=1)
+    drain(push_of(run_dir, client or hub_api(), said, **how), attempts=1)
     return said
+
+
+def push_of(run_dir: Path, client, said: list[str] | None = None, repo: str = REPO, **how) -> Push:
+    report = (said if said is not None else []).append
+    return Push(run_dir, Repo(client, repo), **{"private": True, "report": report, **how})
+
+
+def publish(client, repo: str, files: dict, kind: str = "model", **commit):
+    """Publish files (Paths, bytes) into a repo, whoever it is of."""
+    files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
+    return publishing.publish(Repo(client, repo, kind), files, Commit(**{"message": "m", **commit}), anybody)
+
+
+def anybody(*_) -> None:
+    """An owner who has nothing against a push."""
+
+
+def pull(client, repo: str, folder: Path, revision: str | None = None, report=lambda *_: None):
+    return pulling.pull(Repo(client, repo), folder, revision, report)
 
 
 def set_repo(run_dir: Path, **hub) -> Path:
@@ -75,7 +97,7 @@ def export_of(run_dir: Path, step: int) -> Export:
 
 def notices(hub) -> str:
     """What a training is told of its --hub.repo at its start."""
-    return "\n".join(check_target(hub_api(), REPO, True, None, "--hub.repo"))
+    return "\n".join(check_target(Repo(hub_api(), REPO), True, {}, "--hub.repo"))
 
 
 def states(run_dir: Path) -> dict[str, str]:

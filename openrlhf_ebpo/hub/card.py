@@ -16,8 +16,8 @@ from pathlib import Path
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import evaluations
+from openrlhf_ebpo.hub.content import local_file
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
 from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, slug
 from openrlhf_ebpo.hub_client import HubError, hub_errors

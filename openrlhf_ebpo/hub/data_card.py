@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import evaluations
+from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, render, sanitize, table, words
 from openrlhf_ebpo.hub.public import slug
-from openrlhf_ebpo.hub.publishable import Content
 from openrlhf_ebpo.hub.response_tables import ROLLOUTS, SAMPLES, read_schema
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.catalogue import Metric, find

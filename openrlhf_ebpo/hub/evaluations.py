@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.content import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.run.results import Result, find_results

@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import try_lock, write_json
+from openrlhf_ebpo.hub.content import matches
 from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import PEOPLES, check_same_run, listing
-from openrlhf_ebpo.hub.publishable import matches
+from openrlhf_ebpo.hub.publish import PEOPLES, Repo, check_owner, same_run
 from openrlhf_ebpo.hub_client import hub_errors, in_time
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.resume import BEST
@@ -58,8 +59,10 @@ def exports(run_dir: Path) -> list[Export]:
     Raises:
         RunDirectoryError: checkpoints.jsonl or run.json is damaged.
     """
-    run = read_run(run_dir) or {}
-    every = _number(dig(run, "args", "ckpt", "save_steps")) * _number(dig(run, "args", "hub", "every"))
+    run, every = read_run(run_dir) or {}, 1
+    for flag in (("ckpt", "save_steps"), ("hub", "every")):
+        number = dig(run, "args", *flag)
+        every *= int(number) if isinstance(number, (int, float)) and 1 <= number < 1e9 else 1
     listed = [each for each in saved(run_dir) if each.model and not each.tag.startswith(BEST)]
     found = {each.step: each.model for each in listed if each.step % every == 0}
     if final := final_model(run_dir):
@@ -74,11 +77,6 @@ def all_exports(run_dir: Path) -> dict[int, Export]:
     if final := final_model(run_dir):
         found.setdefault(final[0], Export(*final))
     return found
-
-
-def _number(value: object) -> int:
-    """A setting of run.json that is a number above 0, or 1: the file is untrusted."""
-    return int(value) if isinstance(value, (int, float)) and 1 <= value < 1e9 else 1
 
 
 def is_training(run_dir: Path) -> bool:
@@ -97,24 +95,24 @@ def is_training(run_dir: Path) -> bool:
 # There
 
 
-def tags(api, repo: str, run_dir: Path) -> dict[str, str]:
+def tags(repo: Repo, run_dir: Path) -> dict[str, str]:
     """Tag -> commit of a repo of this run; {} if it does not exist.
 
     Raises:
         HubError: the Hub cannot be asked, or the repo holds something else.
     """
-    run = public_run(read_run(run_dir) or {})
+    owner = same_run(public_run(read_run(run_dir) or {}))
 
-    def ask() -> dict[str, str]:
-        with hub_errors(f"looking at the tags of {repo}"):
-            if not check_same_run(api, repo, run):
-                return {}
-            return {ref.name: ref.target_commit for ref in api.list_repo_refs(repo).tags}
+    def list_tags() -> dict[str, str]:
+        commit, _ = check_owner(repo, owner)
+        with hub_errors(f"listing the tags of {repo.name}"):
+            refs = repo.api.list_repo_refs(repo.name).tags if commit else []
+            return {ref.name: ref.target_commit for ref in refs}
 
-    return in_time(ask, f"looking at the tags of {repo}")
+    return in_time(list_tags, f"listing the tags of {repo.name}")
 
 
-def is_pushed(api, repo: str, export: Export, known: Mapping[str, str]) -> bool:
+def is_pushed(repo: Repo, export: Export, known: Mapping[str, str]) -> bool:
     """True if the repo has the step's tag, on a commit with every file of the model as it is here. Of a model that was
     deleted here the tag is enough.
 
@@ -128,11 +126,11 @@ def is_pushed(api, repo: str, export: Export, known: Mapping[str, str]) -> bool:
     if not commit or not export.model.is_dir():
         return bool(commit)
 
-    def ask() -> Mapping:
-        with hub_errors(f"looking at {repo}"):
-            return listing(api, repo, "model", commit)
+    def list_files() -> Mapping:
+        with hub_errors(f"listing {repo.name}"):
+            return repo.files(commit)
 
-    there = in_time(ask, f"looking at {repo}")
+    there = in_time(list_files, f"listing {repo.name}")
     files = {path: file for path, file in model_content(export.model).items() if path not in PEOPLES}
     return all(path in there and matches(file, there[path]) for path, file in files.items())
 
@@ -159,9 +157,9 @@ def read_record(run_dir: str | Path) -> dict:
 
 
 def _is_row(row: object) -> bool:
-    if not isinstance(row, dict) or row.get("state") not in STATES:
-        return False
-    return all(isinstance(row.get(name, ""), (str, type(None))) for name in ("error", "url", "commit", "time"))
+    texts = ("error", "url", "commit", "time")
+    is_known = isinstance(row, dict) and row.get("state") in STATES
+    return is_known and all(isinstance(row.get(name, ""), (str, type(None))) for name in texts)
 
 
 def record(run_dir: str | Path, repo: str, step: int, **changes) -> None:
@@ -178,8 +176,13 @@ def record(run_dir: str | Path, repo: str, step: int, **changes) -> None:
 # One process pushes at a time
 
 
+def lock_path(run_dir: str | Path) -> Path:
+    return Path(run_dir) / "hub" / "lock"
+
+
 def take_lock(run_dir: str | Path):
-    """The open lock file, or None where another process holds it. It is released when it is closed or the process ends.
+    """The open lock file, or None where another process holds it. It is released when it is closed or the process
+    ends. A process that was started with the lock as its standard input keeps it.
 
     Raises:
         UsageError: the disk has no locks.
@@ -187,22 +190,13 @@ def take_lock(run_dir: str | Path):
     path = lock_path(run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a+")  # noqa: SIM115  held for as long as the caller keeps it
-    if is_handed_over(path) or _locked(file):
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(LOCK_STDIN), os.fstat(file.fileno())):
+            return file
+    if _locked(file):
         return file
     file.close()
     return None
-
-
-def lock_path(run_dir: str | Path) -> Path:
-    return Path(run_dir) / "hub" / "lock"
-
-
-def is_handed_over(path: Path) -> bool:
-    """True if this process was started with the lock as its standard input, which it keeps."""
-    try:
-        return os.path.samestat(os.fstat(LOCK_STDIN), os.stat(path))
-    except OSError:
-        return False
 
 
 def is_locked(run_dir: str | Path) -> bool:
@@ -225,9 +219,8 @@ def _locked(file, shared: bool = False) -> bool:
         file.close()
         raise UsageError(
             f"{file.name} cannot be locked ({error.strerror}): the disk has no locks (flock), without which two "
-            f"processes "
-            "could push at once. Put the run directory (--logger.run_dir) on another disk, or copy it there and "
-            "push the copy"
+            "processes could push at once. Put the run directory (--logger.run_dir) on another disk, or copy it there "
+            "and push the copy"
         ) from error
 
 

@@ -10,9 +10,19 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, print_left_out
+from openrlhf_ebpo.hub.content import (
+    NO_SECRET,
+    Content,
+    LocalFile,
+    Publishable,
+    files_below,
+    header_of,
+    local_file,
+    named,
+    print_left_out,
+    read_bytes,
+)
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
-from openrlhf_ebpo.hub.publishable import NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub_client import in_time
 from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.redact import HOME, holds_secret
@@ -99,7 +109,7 @@ def print_skipped(run_dir: Path, model: Path) -> None:
 def public_config(file: LocalFile) -> Content:
     """A configuration; of a folder of this machine (its base model), or of anybody's home, the last part only."""
     try:
-        config = json.loads(file.read_bytes())
+        config = json.loads(read_bytes(file))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file.path} is damaged, and is not published: {error}") from error
     public = _without_folders(config)
@@ -150,7 +160,7 @@ def secret_keys(name: str, file: LocalFile) -> list[str]:
     if named(name, [WEIGHTS]):
         text = header_of(file)
     elif name.endswith(".json") and not named(name, [INDEX]):
-        text = file.read_bytes()
+        text = read_bytes(file)
     else:
         return []
     found: list[str] = []

@@ -24,10 +24,9 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST
 from openrlhf_ebpo.files import TEMPORARY, write_json
+from openrlhf_ebpo.hub.content import PICKLES, escape_names, local_file, sha256
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.local_files import escape_names, local_file
-from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, parse_manifest
-from openrlhf_ebpo.hub.publishable import PICKLES, sha256
+from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, Repo, parse_manifest
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.models.auto_map import ModelFileError, custom_code
@@ -64,21 +63,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     api = hub_api()
-    args.repo, named = place(args.repo, "OWNER/NAME")
+    name, named = place(args.repo, "OWNER/NAME")
     if named and args.revision:
         raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
-    revision = revision_of(args.revision or named or "")
-    pulled = pull(api, args.repo, args.folder, revision)
-    held = (
-        "all as they were pushed"
-        if pulled.manifest
-        else f"as the Hub lists them ({MANIFEST} is missing: not pushed by hub push)"
-    )
-    print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {held}")
+    pulled = pull(Repo(api, name), args.folder, revision_of(args.revision or named or ""))
+    unlisted = f"as the Hub lists them ({MANIFEST} is missing: not pushed by hub push)"
+    checked = "all as they were pushed" if pulled.manifest else unlisted
+    print(f"{name} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {checked}")
     if pulled.skipped:
         print(f"left out, not of a safe type or not pushed with the others: {escape_names(pulled.skipped, most=100)}")
-    for line in next_step(pulled.folder):
-        print(line)
+    print(*next_step(pulled.folder), sep="\n")
 
 
 def next_step(folder: Path) -> list[str]:
@@ -90,16 +84,15 @@ def next_step(folder: Path) -> list[str]:
     if brought:
         return [
             f"warning: the model comes with custom code: {'; '.join(map(str, brought))}",
-            "That code was not pulled, read or run. If the model does not load without it, train and eval "
-            "refuse the model "
-            f"unless {TRUST} is given: read the code first.",
+            "That code was not pulled, read or run. If the model does not load without it, train and eval refuse the "
+            f"model unless {TRUST} is given: read the code first.",
         ]
     there = (folder / "config.json").exists()
     ask = f"openrlhf-ebpo eval --model {folder} --template dapo --chat_template --tasks math500 --output_dir results"
     return [f"next: {ask}", "(--template and --chat_template as in its training)"] if there else []
 
 
-def pull(api, repo: str, folder: str | Path, revision: str | None = None, report=print) -> Pulled:
+def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=print) -> Pulled:
     """Bring a revision's safe files into a folder and check each; failures that may pass are retried.
 
     Raises:
@@ -107,40 +100,39 @@ def pull(api, repo: str, folder: str | Path, revision: str | None = None, report
         HubError: no such repo or revision, the Hub stays away, a file is not what was pushed, or the model is
             incomplete.
     """
-    folder = Path(folder)
-    check_folder(folder, repo)
-    commit, remote = retrying(lambda: in_time(lambda: look(api, repo, revision), f"looking at {repo}"), report=report)
+    folder, looking = Path(folder), f"looking at {repo.name}"
+    check_folder(folder, repo.name)
+    commit, remote = retrying(lambda: in_time(lambda: find_files(repo, revision), looking), report=report)
     wanted, skipped = choose_files(remote)
     if not wanted:
-        raise HubError(
-            f"{repo} holds nothing that can be pulled safely ({escape_names(skipped) or 'no files'})", None, True
-        )
-    check_listing(repo, remote)
+        names = escape_names(skipped) or "no files"
+        raise HubError(f"{repo.name} holds nothing that can be pulled safely ({names})", permanent=True)
+    check_listing(repo.name, remote)
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
+    record = {"repo": repo.name, "revision": revision, "commit": commit, "complete": False}
     remove_other_files(folder, commit, wanted)
     write_json(folder / RECORD, {**record, "files": wanted})
 
     def bring(paths: Iterable[str]) -> None:
-        download(api, repo, commit, {path: remote[path] for path in paths}, folder, report)
+        download(repo, commit, {path: remote[path] for path in paths}, folder, report)
 
-    rows = None
+    pushed = None  # path -> sha256, as it was pushed
     if MANIFEST in wanted:
         bring([MANIFEST])
         try:
-            rows = parse_manifest((folder / MANIFEST).read_bytes())
+            pushed = parse_manifest((folder / MANIFEST).read_bytes())
         except ValueError as error:
-            raise HubError(f"{MANIFEST} of {repo} {error}", permanent=True) from error
-        skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
+            raise HubError(f"{MANIFEST} of {repo.name} {error}", permanent=True) from error
+        skipped += [path for path in wanted if path not in pushed and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
-        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows)
+        check_manifest(repo.name, folder, {path: remote[path] for path in wanted}, pushed)
     bring(path for path in wanted if path not in LAST)
     bring(path for path in wanted if path in LAST)
-    if rows is not None:
-        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows)
-    check_model(repo, folder, wanted)
+    if pushed is not None:
+        check_manifest(repo.name, folder, {path: remote[path] for path in wanted}, pushed)
+    check_model(repo.name, folder, wanted)
     write_json(folder / RECORD, {**record, "files": wanted, "complete": True})
-    return Pulled(folder, commit, tuple(wanted), tuple(skipped), rows is not None)
+    return Pulled(folder, commit, tuple(wanted), tuple(skipped), pushed is not None)
 
 
 def revision_of(text: str) -> str | None:
@@ -182,19 +174,18 @@ def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None
         (folder / path).unlink(missing_ok=True)
 
 
-def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
+def find_files(repo: Repo, revision: str | None) -> tuple[str, dict]:
     """(commit, path -> RepoFile) of a revision."""
-    with hub_errors(f"looking at {repo}"):
-        commit = commit_of(api, repo, "model", revision or "main")
-        if commit:
-            return commit, listing(api, repo, "model", commit)
-        if not revision or not commit_of(api, repo, "model", "main"):
+    with hub_errors(f"looking at {repo.name}"):
+        if commit := repo.commit_of(revision or "main"):
+            return commit, repo.files(commit)
+        if not revision or not repo.commit_of():
             raise HubError(
-                f"the repo {repo} has no model or does not exist, or the token may not see it", 404, permanent=True
+                f"the repo {repo.name} has no model or does not exist, or the token may not see it", 404, permanent=True
             )
-        refs = api.list_repo_refs(repo)
+        refs = repo.api.list_repo_refs(repo.name)
     names = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])
-    raise HubError(f"{repo} has no revision {revision}; it has {names}", 404, permanent=True)
+    raise HubError(f"{repo.name} has no revision {revision}; it has {names}", 404, permanent=True)
 
 
 def choose_files(remote: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -220,11 +211,9 @@ def check_listing(repo: str, remote: Iterable[str]) -> None:
     if MANIFEST in remote or not (weights or "config.json" in remote):
         return  # weights were there when it was pushed, and `check_manifest` names what is gone; or a prior alone
     raise HubError(
-        f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a "
-        f"repo are pulled (a pickle "
-        "can run code): take another revision, or convert them; a model in a subfolder is downloaded with `hf "
-        "download REPO "
-        "--include 'FOLDER/*'`. Nothing was downloaded",
+        f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a repo are "
+        "pulled (a pickle can run code): take another revision, or convert them; a model in a subfolder is downloaded "
+        "with `hf download REPO --include 'FOLDER/*'`. Nothing was downloaded",
         permanent=True,
     )
 
@@ -234,7 +223,7 @@ def stays_inside(path: str) -> bool:
     return ".." not in path.split("/") and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
 
 
-def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
+def download(repo: Repo, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
     """Download files, several at a time; one whose hash differs from the listing is downloaded once more.
 
     Args:
@@ -246,28 +235,25 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
     """
     if not listed:
         return
-    total = sum(entry.size for entry in listed.values())
-    limit = max(total, len(listed))
+    total, doing = sum(entry.size for entry in listed.values()), f"pulling {repo.name}"
     how = {"allow_patterns": [glob.escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
-    how |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(limit)}
+    how |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(max(total, len(listed)))}
 
     def attempt() -> list[str]:
-        with hub_errors(f"pulling {repo}"):
-            api.snapshot_download(repo, **how)
-            found = api.verify_repo_checksums(repo, revision=commit, local_dir=folder)
+        with hub_errors(doing):
+            repo.api.snapshot_download(repo.name, **how)
+            found = repo.api.verify_repo_checksums(repo.name, revision=commit, local_dir=folder)
         wrong = {each["path"] for each in found.mismatches} & set(listed)
         for path in wrong:
             (folder / path).unlink()
         return sorted(wrong | set(found.missing_paths) & set(listed))
 
     for _ in range(2):
-        if not (wrong := retrying(lambda: in_time(attempt, f"pulling {repo}", total), report=report)):
+        if not (wrong := retrying(lambda: in_time(attempt, doing, total), report=report)):
             return
     raise HubError(
-        (
-            f"{', '.join(wrong[:5])} of {repo} arrived damaged twice, with another hash than the Hub lists, and was "
-            f"removed"
-        ),
+        f"{', '.join(wrong[:5])} of {repo.name} arrived damaged twice, with another hash than the Hub lists, and was "
+        "removed",
         permanent=True,
     )
 
@@ -308,10 +294,8 @@ def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, 
     if wrong or missing:
         raise HubError(
             f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {MANIFEST} or are "
-            f"missing. "
-            f"Somebody has changed the repo since; a tag holds what was pushed: --revision {step_tag(10)}. What "
-            f"differs "
-            "was removed here.",
+            f"missing. Somebody has changed the repo since; a tag holds what was pushed: --revision {step_tag(10)}. "
+            "What differs was removed here.",
             permanent=True,
         )
 
@@ -327,9 +311,8 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
         return  # a prior, say
     if found := [*problems(folder, code=False), *missing_files(folder)] or list(missing_weights(folder)):
         raise HubError(
-            f"{repo} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed "
-            f"like that: take "
-            "another revision, or ask who has pushed it",
+            f"{repo} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed like "
+            "that: take another revision, or ask who has pushed it",
             permanent=True,
         )
 

@@ -2,15 +2,14 @@
 tag.
 
 Without --repo and --step it pushes every exported model that --hub.repo lacks, oldest first, also after a kill or a
-broken
-connection: files that have arrived are not sent again. With --repo it pushes one saved model of any run.
+broken connection: files that have arrived are not sent again. With --repo it pushes one saved model of any run.
 RUN_DIR/hub.json records the results.
 
-  openrlhf-ebpo hub push RUN_DIR                                      all that the run's --hub.repo lacks
-  openrlhf-ebpo hub push RUN_DIR --watch                        the same until the training has ended, as it does itself
-  openrlhf-ebpo hub push RUN_DIR --repo owner/name --dry_run          list what would go
-  openrlhf-ebpo hub push RUN_DIR --repo owner/name --step 20          one saved step; the last one without --step
-  openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
+  openrlhf-ebpo hub push RUN_DIR                                 all that the run's --hub.repo lacks
+  openrlhf-ebpo hub push RUN_DIR --watch                         the same until the training has ended
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --dry_run     list what would go
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --step 20     one saved step; the last one without --step
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --public      readable by everybody
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --folder DIR  the files that would go, into a folder; nothing is sent
 
 Only the files of a model are sent; others are named. A file with a secret in it (a token in tokenizer_config.json)
@@ -37,6 +36,7 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST, trust_models
+from openrlhf_ebpo.hub.content import Content, Publishable, opened, read_bytes, size
 from openrlhf_ebpo.hub.exports import (
     Export,
     all_exports,
@@ -49,21 +49,20 @@ from openrlhf_ebpo.hub.exports import (
     take_lock,
     who_pushes,
 )
-from openrlhf_ebpo.hub.local_files import opened
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import (
     CARD,
+    Commit,
     Published,
-    check_same_run,
+    Repo,
     megabytes,
     plan,
     print_plan,
     publish,
-    publishable,
+    same_run,
     with_manifest,
 )
-from openrlhf_ebpo.hub.publishable import Content, Publishable, size
 from openrlhf_ebpo.hub.settings import WAIT_SECONDS, check_target, target
 from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, in_time, local_problem, pause_after
 from openrlhf_ebpo.redact import redacted_text
@@ -128,20 +127,22 @@ def run(args: argparse.Namespace) -> None:
     if args.folder:
         write_folder(args, run_dir)
         return
-    api = hub_api()
+    repo = Repo(hub_api(), args.repo)
     if args.dry_run:
-        dry_run(args, run_dir, api, one)
+        dry_run(args, run_dir, repo, one)
         return
     wanted = [chosen_export(run_dir, args.step)] if one else None
     for export in wanted or ():  # mistakes are named before the Hub is asked
         contents(run_dir, export.model, args.not_secret)
     with held_lock(run_dir):
+        push = Push(run_dir, repo, not args.public, wanted, args.not_secret, log if args.watch else print)
         if args.watch:
             os.nice(10)
-        push = Push(run_dir, args.repo, not args.public, api, wanted, args.not_secret, log if args.watch else print)
-        if not args.watch:
-            print(*check_target(api, args.repo, push.private, public_run(settings)), sep="\n", file=sys.stderr)
-        error = watch(push) if args.watch else drain(push, args.attempts)
+            error = watch(push)
+        else:
+            notices = check_target(repo, push.private, public_run(settings))
+            print(*notices, sep="\n", file=sys.stderr)
+            error = drain(push, args.attempts)
     if error:
         left = ", ".join(str(each.step) for each in push.missing)
         raise UsageError(f"steps {left} are not pushed ({error}): repeat the command to continue")
@@ -212,9 +213,8 @@ class Push:
     """
 
     run_dir: Path
-    repo: str
+    repo: Repo
     private: bool
-    api: object
     wanted: list[Export] | None = None
     not_secret: Collection[str] = ()
     report: Report = print
@@ -229,41 +229,38 @@ class Push:
         self.missing = [each for each in every if self.done.get(each.step) != each.state()]
         last = None
         try:
-            known = tags(self.api, self.repo, self.run_dir) if self.missing else {}
+            known = tags(self.repo, self.run_dir) if self.missing else {}
         except HubError as error:
             self.fail(self.missing[0], error)
             return error
         for export in list(self.missing):
             state = export.state()
-            error = self.attempt(export, known)
-            if error is None:
+            try:
+                self.push_step(export, known)
+            except Exception as caught:
+                last = _as_hub_error(caught, f"pushing step {export.step}")
+                self.fail(export, last)
+                if not last.permanent:
+                    break
+            else:
                 self.done[export.step] = state
                 self.missing.remove(export)
-                continue
-            self.fail(export, error)
-            last = error
-            if not error.permanent:
-                break
         return last
 
-    def attempt(self, export: Export, known: dict[str, str]) -> HubError | None:
-        """Push one step unless it is there; returns the error, whatever it is."""
-        try:
-            if self.wanted is None and is_pushed(self.api, self.repo, export, known):
-                url = f"{self.api.endpoint}/{self.repo}/tree/{step_tag(export.step)}"
-                self.note(export, state="pushed", error=None, commit=known[step_tag(export.step)], url=url)
-                return None
-            if not export.model.is_dir():
-                return HubError(f"{export.model} is gone, and was not pushed", permanent=True)
-            self.attempts[export.step] = self.attempts.get(export.step, 0) + 1
-            self.note(export, state="pushing")
-            published = self.send(export, is_late=newest_step(known, self.run_dir) > export.step)
-        except Exception as caught:
-            return _as_hub_error(caught, f"pushing step {export.step}")
+    def push_step(self, export: Export, known: dict[str, str]) -> None:
+        """Push one step unless it is there."""
+        step, tag = export.step, step_tag(export.step)
+        if self.wanted is None and is_pushed(self.repo, export, known):
+            self.note(export, state="pushed", error=None, commit=known[tag], url=self.repo.url(tag))
+            return
+        if not export.model.is_dir():
+            raise HubError(f"{export.model} is gone, and was not pushed", permanent=True)
+        self.attempts[step] = self.attempts.get(step, 0) + 1
+        self.note(export, state="pushing")
+        published = self.send(export, is_late=newest_step(known, self.run_dir) > step)
         self.note(export, state="pushed", error=None, commit=published.commit, url=published.url)
         sent, total = len(published.sent), len(published.sent) + published.unchanged
-        self.report(f"hub: step {export.step} is at {published.url} ({sent} of {total} files sent now, all verified)")
-        return None
+        self.report(f"hub: step {step} is at {published.url} ({sent} of {total} files sent now, all verified)")
 
     def send(self, export: Export, is_late: bool) -> Published:
         """Commit a step with its card and tag it, in a process that is ended after a time limit.
@@ -277,26 +274,25 @@ class Push:
         """
         step = export.step
         print_skipped(self.run_dir, export.model)
-        files = contents(self.run_dir, export.model, self.not_secret)
-        files = {**files, **card(self.run_dir, step, self.repo, self.report)}
+        files = dict(contents(self.run_dir, export.model, self.not_secret))
+        files |= card(self.run_dir, step, self.repo.name, self.report)
+        branch = f"checkpoint-{step:06d}" if is_late else "main"
+        commit = Commit(f"step {step}", step_tag(step), branch, self.private)
+        owner, total = same_run(json.loads(files["run.json"])), sum(map(size, files.values()))
 
-        def publish_step(files: Mapping[str, Content]) -> Published:
-            how = {"private": self.private, "message": f"step {step}", "tag": step_tag(step)}
-            head = check_same_run(self.api, self.repo, json.loads(files["run.json"]))
-            how |= {"revision": f"checkpoint-{step:06d}"} if is_late else {"based_on": head}
-            return publish(self.api, self.repo, files, **how)
+        def send_once() -> Published:
+            return in_time(lambda: publish(self.repo, files, commit, owner), f"pushing step {step}", total)
 
-        total = sum(map(size, files.values()))
         try:
-            published = in_time(lambda: publish_step(files), f"pushing step {step}", total)
+            published = send_once()
         except HubError as error:
             if not error.card_refused:
                 raise
             self.report(f"hub: step {step} goes without its card's metadata, which the Hub refuses: {error}")
-            plain = {**files, CARD: without_metadata(files[CARD])}
-            published = in_time(lambda: publish_step(plain), f"pushing step {step}", total)
+            files[CARD] = without_metadata(files[CARD])
+            published = send_once()
         for path in published.kept:
-            self.report(f"hub: {path} of {self.repo} was written or edited by somebody, and stays as it is")
+            self.report(f"hub: {path} of {self.repo.name} was written or edited by somebody, and stays as it is")
         return published
 
     def fail(self, export: Export, error: HubError) -> None:
@@ -307,11 +303,10 @@ class Push:
     def note(self, export: Export, **changes) -> None:
         """Write into hub.json. A full disk must not stop a push, which reads nothing of it."""
         try:
-            record(self.run_dir, self.repo, export.step, attempts=self.attempts.get(export.step, 0), **changes)
+            record(self.run_dir, self.repo.name, export.step, attempts=self.attempts.get(export.step, 0), **changes)
         except OSError as error:
-            self.report(
-                f"hub: step {export.step} is {changes['state']}, which could not be written to hub.json: {error}"
-            )
+            state = changes["state"]
+            self.report(f"hub: step {export.step} is {state}, which could not be written to hub.json: {error}")
 
 
 def newest_step(tags: Mapping[str, str], run_dir: Path) -> int:
@@ -339,8 +334,7 @@ def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[st
 def without_metadata(content: Content) -> bytes:
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-    with opened(content) as text:
-        return REGEX_YAML_BLOCK.sub("", text.read().decode(), count=1).lstrip().encode()
+    return REGEX_YAML_BLOCK.sub("", read_bytes(content).decode(), count=1).lstrip().encode()
 
 
 def drain(push: Push, attempts: int = ATTEMPTS, sleep: Callable[[float], None] = time.sleep) -> HubError | None:
@@ -355,7 +349,7 @@ def drain(push: Push, attempts: int = ATTEMPTS, sleep: Callable[[float], None] =
         push.report(f"hub: trying again in {seconds:g} s")
         sleep(seconds)
     if not failures and push.wanted is None:
-        push.report(f"nothing is missing: {len(push.done)} steps are at {push.api.endpoint}/{push.repo}")
+        push.report(f"nothing is missing: {len(push.done)} steps are at {push.repo.url()}")
     return None
 
 
@@ -417,14 +411,15 @@ def chosen_files(args: argparse.Namespace, run_dir: Path, export: Export) -> dic
     return {**contents(run_dir, export.model, args.not_secret), **card(run_dir, export.step, args.repo)}
 
 
-def dry_run(args: argparse.Namespace, run_dir: Path, api, one: bool) -> None:
+def dry_run(args: argparse.Namespace, run_dir: Path, repo: Repo, one: bool) -> None:
     """List what would go, without leaving a trace."""
-    known = {} if one else tags(api, args.repo, run_dir)
+    known = {} if one else tags(repo, run_dir)
     wanted = [chosen_export(run_dir, args.step)] if one else exports(run_dir)
+    owner = same_run(public_run(read_run(run_dir) or {}))
     for export in wanted:
-        if one or not is_pushed(api, args.repo, export, known):
-            print(f"step {export.step} to {args.repo}, tag {step_tag(export.step)}:")
-            print_plan(plan(api, args.repo, chosen_files(args, run_dir, export)), args.repo)
+        if one or not is_pushed(repo, export, known):
+            print(f"step {export.step} to {repo.name}, tag {step_tag(export.step)}:")
+            print_plan(plan(repo, chosen_files(args, run_dir, export), owner), repo.name)
 
 
 def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
@@ -437,7 +432,7 @@ def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise UsageError(f"--folder {folder} is there already; remove it, or name another one")
     export = chosen_export(run_dir, args.step)
-    files = with_manifest(publishable(chosen_files(args, run_dir, export)))
+    files = with_manifest(Publishable(chosen_files(args, run_dir, export)))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as part:
         for name, content in files.items():
@@ -447,11 +442,8 @@ def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
                 shutil.copyfileobj(source, copy, 1 << 20)
         Path(part, "files").replace(folder)
     total = megabytes(sum(size(file) for file in files.values()))
-    print(
-        f"step {export.step}: {len(files)} files, {total}, are in {folder} as they would stand in {args.repo}; "
-        f"nothing was "
-        "sent"
-    )
+    where = f"in {folder} as they would stand in {args.repo}"
+    print(f"step {export.step}: {len(files)} files, {total}, are {where}; nothing was sent")
 
 
 main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub")

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.local_files import LocalFile, local_file, opened
+from openrlhf_ebpo.hub.content import Content, LocalFile, local_file, opened, suspicious
 from openrlhf_ebpo.hub.markdown import meanings
 from openrlhf_ebpo.hub.public import public_data, public_text
-from openrlhf_ebpo.redact import own_homes, private_pattern
 
 ROW_GROUP_ROWS = 128  # as the trainings write them
 ROLLOUTS = meanings(
@@ -81,35 +80,15 @@ def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
     return replace(local_file(copy), cleared=True, places=places)
 
 
-def text_of(content: LocalFile | bytes) -> str:
-    """All of a table as text: its schema with notes, then its values, one a line.
-
-    Raises:
-        UsageError: it is not a table.
-    """
-    try:
-        with opened(content) as source:
-            table = pq.read_table(source)
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"a table that is to be published cannot be read as Parquet: {error}") from error
-    values = (str(value) for column in table.columns for value in column.to_pylist())
-    return "\n".join([table.schema.to_string(truncate_metadata=False), *values])
-
-
-def suspicious(column: pa.Array) -> pa.Array:
-    """Mark the texts that may hold something private; placeholders are marked too."""
-    return pc.fill_null(pc.match_substring_regex(_plain(column), private_pattern(own_homes())), False)
-
-
-def read_schema(content: LocalFile | bytes) -> pa.Schema:
+def read_schema(content: Content) -> pa.Schema:
     with opened(content) as file:
         return pq.read_schema(file)
 
 
 def goes_as_it_is(file: pq.ParquetFile) -> bool:
     schema = file.schema_arrow
-    noted = schema.metadata or any(set(field.metadata or ()) - {b"PARQUET:field_id"} for field in schema)
-    if noted or publishable(schema) != schema.names:
+    has_notes = schema.metadata or any(set(field.metadata or ()) - {b"PARQUET:field_id"} for field in schema)
+    if has_notes or publishable(schema) != schema.names:
         return False
     texts = [field.name for field in schema if is_text(field.type)]
     return not any(changed(batch, public_batch(batch)) for batch in file.iter_batches(4096, columns=texts))
@@ -117,7 +96,7 @@ def goes_as_it_is(file: pq.ParquetFile) -> bool:
 
 def publishable(schema: pa.Schema) -> list[str]:
     """The columns that go: those with a known name and plain values."""
-    return [f.name for f in schema if f.name in KNOWN and not pa.types.is_nested(f.type) and not _is_binary(f.type)]
+    return [f.name for f in schema if f.name in KNOWN and (is_text(f.type) or pa.types.is_primitive(f.type))]
 
 
 def changed(batch: pa.RecordBatch, public: pa.RecordBatch) -> list[str]:
@@ -128,10 +107,6 @@ def changed(batch: pa.RecordBatch, public: pa.RecordBatch) -> list[str]:
 def is_text(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
 
 
 def _plain(column: pa.Array) -> pa.Array:

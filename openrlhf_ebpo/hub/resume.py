@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api
@@ -38,7 +39,7 @@ def pull_start(resume_from: str, ckpt_path: Path, resumes: bool) -> Start:
         notices = [f"{folder}, pulled when the run began, is used as it is"]
     else:
         try:
-            pull(hub_api(), repo, folder, revision)
+            pull(Repo(hub_api(), repo), folder, revision)
         except HubError as error:
             if not there or error.permanent:
                 raise UsageError(f"--hub.resume_from {resume_from}: {error}") from error

@@ -29,11 +29,10 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.card import RECORDS, read
+from openrlhf_ebpo.hub.content import Content, files_below, local_file, named, print_left_out, size
 from openrlhf_ebpo.hub.data_card import EVALUATIONS, METRICS, data_card
-from openrlhf_ebpo.hub.local_files import files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text
-from openrlhf_ebpo.hub.publish import CARD, check_same_run, plan, print_plan, publish
-from openrlhf_ebpo.hub.publishable import Content, size
+from openrlhf_ebpo.hub.publish import CARD, Commit, Published, Repo, plan, print_plan, publish, same_run
 from openrlhf_ebpo.hub.response_tables import publishable_parquet
 from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
@@ -75,41 +74,28 @@ def run(args: argparse.Namespace) -> None:
     read(args.run_dir)
     others = files_below(args.run_dir, skip=lambda path: named(path.parts[0], OWN))
     print_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
-    api = hub_api()
+    repo = Repo(hub_api(), args.repo, DATASET)
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder) / "copies"
         if args.dry_run:
-            planned = retrying(lambda: _planned(api, args, scratch))
-            print_plan(planned, args.repo)
+            files = run_files(args.run_dir, args.repo, Path(folder) / "copies")
+            print_plan(plan(repo, files, same_run(json.loads(files["run.json"]))), args.repo)
             return
-        retrying(lambda: in_time(lambda: check_write_access(api, args.repo, DATASET), f"looking at {args.repo}"))
-        done = retrying(lambda: _publish(api, args, scratch))
+        retrying(lambda: in_time(lambda: check_write_access(repo), f"looking at {args.repo}"))
+        done = retrying(lambda: _publish(repo, args, Path(folder) / "copies"))
     with hub_errors(f"looking at {args.repo}"):
-        visibility = "private" if api.repo_info(args.repo, repo_type=DATASET).private else "public"
+        visibility = "private" if repo.api.repo_info(args.repo, repo_type=DATASET).private else "public"
     for path in done.kept:
         print(f"{path} of {args.repo} was written or edited by somebody, and stays as it is")
     sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
     print(f"pushed: {done.url} ({sent}; {visibility})")
 
 
-def _planned(api, args: argparse.Namespace, scratch: Path) -> list:
-    files = run_files(args.run_dir, args.repo, scratch)
-    try:
-        check_same_run(api, args.repo, json.loads(files["run.json"]), DATASET)
-    except HubError as error:  # otherwise the Hub cannot be asked, or not without a token
-        if error.permanent and error.status is None:
-            raise
-    return plan(api, args.repo, files, repo_type=DATASET)
-
-
-def _publish(api, args: argparse.Namespace, scratch: Path):
+def _publish(repo: Repo, args: argparse.Namespace, scratch: Path) -> Published:
     """Make one attempt. It collects the files again, since a push that came in between fails it (412)."""
     files = run_files(args.run_dir, args.repo, scratch)
-    before = in_time(lambda: check_same_run(api, args.repo, json.loads(files["run.json"]), DATASET), "looking at it")
-    message = f"run {public_text(args.run_dir.absolute().name)}"
-    how = {"repo_type": DATASET, "private": not args.public, "based_on": before, "message": message}
-    doing = f"pushing to {args.repo}"
-    return in_time(lambda: publish(api, args.repo, files, **how), doing, sum(map(size, files.values())))
+    commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
+    owner, total = same_run(json.loads(files["run.json"])), sum(map(size, files.values()))
+    return in_time(lambda: publish(repo, files, commit, owner), f"pushing to {args.repo}", total)
 
 
 def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:

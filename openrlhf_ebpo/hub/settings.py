@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.hub.model_files import kept_secret
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import check_same_run
+from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
 from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, in_time, require_client
 from openrlhf_ebpo.redact import redacted_text
 
@@ -146,7 +146,7 @@ class HubSettings:
         """
         if not self.repo:
             return []
-        notices = check_target(hub_api(), self.repo, self.private, public_run(run), "--hub.repo")
+        notices = check_target(Repo(hub_api(), self.repo), self.private, public_run(run), "--hub.repo")
         problem = model and kept_secret(model)
         return notices + ([f"warning: what is saved will not be pushed while {problem}"] if problem else [])
 
@@ -202,7 +202,7 @@ def _boolean(text: str) -> bool:
 # Access
 
 
-def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:
+def check_write_access(repo: Repo, flag: str = "--repo") -> None:
     """Check that the token may write to `repo`, which need not exist yet; nothing is created.
 
     Raises:
@@ -211,25 +211,18 @@ def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--
     """
     from huggingface_hub import get_token
 
-    if not (api.token or get_token()):
-        raise UsageError(f"{flag} {repo}: no token for the Hub: {HOW_TO_LOG_IN}")
+    if not (repo.api.token or get_token()):
+        raise UsageError(f"{flag} {repo.name}: no token for the Hub: {HOW_TO_LOG_IN}")
     try:
         with hub_errors("asking the Hub whose token this is"):
-            problem = _lacks_rights(api.whoami(), repo)
+            problem = _lacks_rights(_without_nulls(repo.api.whoami()), repo.name)
         if problem:
-            raise UsageError(f"{flag} {repo}: {problem}")
-        _check_existing(api, repo, repo_type)
+            raise UsageError(f"{flag} {repo.name}: {problem}")
+        with hub_errors(f"asking whether the token may write to {repo.name}"):
+            repo.api.auth_check(repo.name, repo_type=repo.kind, write=True)
     except HubError as error:
         if error.permanent:
-            raise UsageError(f"{flag} {repo}: {error}") from error
-        raise
-
-
-def _check_existing(api, repo: str, repo_type: str) -> None:
-    try:
-        with hub_errors(f"asking whether the token may write to {repo}"):
-            api.auth_check(repo, repo_type=repo_type, write=True)
-    except HubError as error:
+            raise UsageError(f"{flag} {repo.name}: {error}") from error
         if error.status != 404:  # a repo that does not exist is created by the first push
             raise
 
@@ -245,7 +238,6 @@ def _lacks_rights(account: dict, repo: str) -> str | None:
     """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for
     a new repo."""
     owner = repo.partition("/")[0]
-    account = _without_nulls(account)
     token = account.get("auth", {}).get("accessToken", {})
     if token.get("role") == "read":
         return f"the token {token.get('displayName', '')!r} of {account.get('name')} may only read: {HOW_TO_LOG_IN}"
@@ -262,31 +254,31 @@ def _lacks_rights(account: dict, repo: str) -> str | None:
     return None
 
 
-def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "--repo") -> list[str]:
+def check_target(repo: Repo, private: bool, run: dict, flag: str = "--repo") -> list[str]:
     """Check, before anything is made for a repo, that the token may write to it, and that it holds no other run than
-    `run`; None asks the token alone. Returns notices. A Hub that cannot be reached is a notice.
+    `run`. Returns notices. A Hub that cannot be reached is a notice.
 
     Raises:
         UsageError: the token has no right to write, or the repo holds something else.
     """
 
-    def look() -> bool | None:
-        check_write_access(api, repo, flag=flag)
-        if run is not None:
-            check_same_run(api, repo, run)
-        with hub_errors(f"looking at {repo}"):
-            return api.repo_info(repo).private if api.repo_exists(repo) else None
+    def is_private() -> bool | None:
+        check_write_access(repo, flag)
+        commit, _ = check_owner(repo, same_run(run))
+        with hub_errors(f"looking at {repo.name}"):
+            return repo.api.repo_info(repo.name).private if commit else None
 
+    name = repo.name
     try:
-        there = in_time(look, f"looking at {repo}")
+        found = in_time(is_private, f"looking at {name}")
     except HubError as error:
         if error.permanent:
-            raise UsageError(f"{flag} {repo}: {error}") from error
-        return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {repo} waits"]
-    if there is None:
-        return [f"models will be pushed to {repo}, a new {'private' if private else 'public'} repo"]
-    if private and not there:
-        return [f"warning: {repo} exists and is public: everybody can read what is pushed there"]
-    if there and not private:
-        return [f"warning: {repo} exists and is private, and stays so: make it public on its page at the Hub"]
-    return [f"models will be pushed to {repo}, which exists and is {'private' if private else 'public'}"]
+            raise UsageError(f"{flag} {name}: {error}") from error
+        return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {name} waits"]
+    if found is None:
+        return [f"models will be pushed to {name}, a new {'private' if private else 'public'} repo"]
+    if private and not found:
+        return [f"warning: {name} exists and is public: everybody can read what is pushed there"]
+    if found and not private:
+        return [f"warning: {name} exists and is private, and stays so: make it public on its page at the Hub"]
+    return [f"models will be pushed to {name}, which exists and is {'private' if private else 'public'}"]

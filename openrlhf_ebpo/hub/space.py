@@ -19,14 +19,13 @@ import argparse
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
-from openrlhf_ebpo.hub.publish import CARD, check_owner, plan, print_plan, publish, read_file
-from openrlhf_ebpo.hub.publishable import Content, PublishableZip, size
+from openrlhf_ebpo.hub.content import Content, LocalFile, PublishableZip, files_below, local_file, size
+from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, plan, print_plan, publish, stranger
 from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 
@@ -65,46 +64,37 @@ def run(args: argparse.Namespace) -> None:
         UsageError: a run is not there, no right to write, or no paid plan.
         HubError: the upload failed.
     """
-    args.repo = target(args.repo, "OWNER/NAME", "space")
+    repo = Repo(hub_api(), target(args.repo, "OWNER/NAME", "space"), "space")
     args.runs = [target(name, "--runs", "dataset") for name in args.runs]
-    api = hub_api()
     files = space_files(args.runs)
     if args.dry_run:
-        print_plan(plan(api, args.repo, files, repo_type="space"), args.repo)
+        print_plan(plan(repo, files, our_app), repo.name)
         return
 
-    def look() -> None:
-        check_write_access(api, args.repo, "space", "OWNER/NAME")
-        check_ours(api, args.repo)
+    def check() -> None:
+        check_write_access(repo, "OWNER/NAME")
+        check_owner(repo, our_app)
 
-    retrying(lambda: in_time(look, f"looking at {args.repo}"))
-    private = [name for name in args.runs if is_private(api, name)]
-    deploy(api, args.repo, files, args.runs, args.public)
+    retrying(lambda: in_time(check, f"looking at {repo.name}"))
+    private = [name for name in args.runs if is_private(repo.api, name)]
+    deploy(repo, files, args.runs, args.public)
     if private:
-        print(
-            f"{', '.join(private)}: private. Give the Space a secret {TOKEN}, a token that may only read, in "
-            f"its settings"
-        )
+        names = ", ".join(private)
+        print(f"{names}: private. Give the Space a secret {TOKEN}, a token that may only read, in its settings")
 
 
-def check_ours(api, repo: str) -> None:
-    """Check that the Space is new, or one that this command has made.
-
-    Raises:
-        UsageError: there is another app, which would be overwritten.
-    """
-    commit, names = check_owner(
-        api, repo, "space", "app.py", lambda text: None if IS_OURS in text else "is a Space with another app (app.py)"
-    )
-    if commit and "app.py" not in names and CARD in names:
-        front = read_file(api, repo, "space", commit, CARD)
-        for name, value in (("sdk", "gradio"), ("app_file", "app.py")):
-            found = re.search(rb"(?m)^%s:[ \t]*[\"']?([\w.-]+)" % name.encode(), front)
-            if found and found[1].decode() != value:
-                raise HubError(
-                    f"{repo} holds another app ({CARD} says {name}: {found[1].decode()}): choose another name",
-                    permanent=True,
-                )
+def our_app(repo: Repo, commit: str, files: Mapping) -> str | None:
+    """Ours is a Space whose app.py starts this package's; see `publish.Owner`."""
+    if "app.py" in files:
+        return None if IS_OURS in repo.read(commit, "app.py") else "is a Space with another app (app.py)"
+    if other := stranger(files):
+        return other
+    front = repo.read(commit, CARD) if CARD in files else b""
+    for name, value in (("sdk", "gradio"), ("app_file", "app.py")):
+        found = re.search(rb"(?m)^%s:[ \t]*[\"']?([\w.-]+)" % name.encode(), front)
+        if found and found[1].decode() != value:
+            return f"holds another app ({CARD} says {name}: {found[1].decode()})"
+    return None
 
 
 def is_private(api, name: str) -> bool:
@@ -125,41 +115,40 @@ def is_private(api, name: str) -> bool:
         ) from error
 
 
-def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], public: bool) -> None:
+def deploy(repo: Repo, files: dict[str, Content], runs: Sequence[str], public: bool) -> None:
     """Upload, and name the runs in the Space's variable.
 
     Raises:
         UsageError: the owner's plan does not include Spaces.
         HubError: it failed.
     """
-    how = {"repo_type": "space", "private": not public, "message": "the app"}
+    commit, total = Commit("the app", private=not public), sum(map(size, files.values()))
 
     def upload():
-        done = in_time(lambda: publish(api, repo, files, **how), f"pushing to {repo}", sum(map(size, files.values())))
-        with hub_errors(f"setting {RUNS} of {repo}"):
-            api.add_space_variable(repo, RUNS, ",".join(runs), description="data set repos of the runs that are shown")
+        done = in_time(lambda: publish(repo, files, commit, our_app), f"pushing to {repo.name}", total)
+        with hub_errors(f"setting {RUNS} of {repo.name}"):
+            about = "data set repos of the runs that are shown"
+            repo.api.add_space_variable(repo.name, RUNS, ",".join(runs), description=about)
         return done
 
     try:
         done = retrying(upload)
     except HubError as error:
         if error.status == 402:
-            raise UsageError(no_plan(repo, runs)) from error
+            raise UsageError(no_plan(repo.name, runs)) from error
         raise
     for path in done.kept:
-        print(f"{path} of {repo} was written or edited by somebody, and stays as it is")
+        print(f"{path} of {repo.name} was written or edited by somebody, and stays as it is")
     print(f"deployed: {done.url} ({len(done.sent)} files sent, {done.unchanged} unchanged). The Hub builds it now")
 
 
 def no_plan(repo: str, runs: Sequence[str]) -> str:
     owner = repo.partition("/")[0]
     return (
-        f"the Hub did not make the Space {repo}: it asks for a paid plan (402). Free accounts cannot make "
-        f"Gradio Spaces "
-        f"any more.\nEither give {owner} a plan (https://huggingface.co/pricing), or choose an organisation "
-        f"that has one; "
-        "a Space that exists already can be updated by this command.\nOr look at the runs without a Space: "
-        f"openrlhf-ebpo space --runs {' '.join(runs)}"
+        f"the Hub did not make the Space {repo}: it asks for a paid plan (402). Free accounts cannot make Gradio "
+        f"Spaces any more.\nEither give {owner} a plan (https://huggingface.co/pricing), or choose an organisation "
+        "that has one; a Space that exists already can be updated by this command.\nOr look at the runs without a "
+        f"Space: openrlhf-ebpo space --runs {' '.join(runs)}"
     )
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.exports import Export, exports, is_locked, is_pushed, read_record, step_tag, tags, who_pushes
+from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.push import find_run
 from openrlhf_ebpo.hub.settings import target
 from openrlhf_ebpo.hub_client import HubError, hub_api
@@ -59,12 +60,12 @@ def run(args: argparse.Namespace) -> None:
             f"{run_dir}: nothing is pushed by itself, for it was trained without --hub.repo; name the repo with --repo "
             f"owner/name, or push a saved model: openrlhf-ebpo hub push {shlex.quote(str(run_dir))} --repo owner/name"
         )
-    repo = target(repo)
+    repo = Repo(hub_api(), target(repo))
     pusher = plain(who_pushes(run_dir)) if is_locked(run_dir) else None
     steps = read_steps(run_dir, repo, pusher is not None)
     code = exit_status(steps, pusher is not None)
     print(f"run     {run_dir} ({plain(settings.get('name'))}, {plain(settings.get('status'))})")
-    print(f"to      {repo}")
+    print(f"to      {repo.name}")
     print(f"pusher  {'none' if pusher is None else f'process {pusher}'}\n")
     width = max((len(str(step.step)) for step in steps), default=0)
     for step in steps:
@@ -75,24 +76,21 @@ def run(args: argparse.Namespace) -> None:
     sys.exit(code)
 
 
-def read_steps(run_dir: Path, repo: str, pushes: bool) -> list[Step]:
+def read_steps(run_dir: Path, repo: Repo, pushes: bool) -> list[Step]:
     """Compare every exported model with the repo; hub.json adds what a push said of it."""
-    api, rows = hub_api(), read_record(run_dir)["steps"]
-    listed, known, away = exports(run_dir), {}, None
+    rows, listed = read_record(run_dir)["steps"], exports(run_dir)
     try:
-        known = tags(api, repo, run_dir) if listed else {}
+        known = tags(repo, run_dir) if listed else {}
     except HubError as error:
-        away = error
-    return [_step(api, repo, export, known, away, rows.get(str(export.step), {}), pushes) for export in listed]
+        return [Step(export.step, "unknown", plain(error)) for export in listed]
+    return [_step(repo, export, known, rows.get(str(export.step), {}), pushes) for export in listed]
 
 
-def _step(api, repo: str, export: Export, known, away: HubError | None, row: dict, pushes: bool) -> Step:
+def _step(repo: Repo, export: Export, known: dict[str, str], row: dict, pushes: bool) -> Step:
     try:
-        if away:
-            raise away
-        if is_pushed(api, repo, export, known):
+        if is_pushed(repo, export, known):
             gone = "" if export.model.is_dir() else " (the exported model is gone here, so only its tag was looked for)"
-            return Step(export.step, "pushed", f"{api.endpoint}/{repo}/tree/{step_tag(export.step)}{gone}")
+            return Step(export.step, "pushed", f"{repo.url(step_tag(export.step))}{gone}")
     except HubError as error:
         return Step(export.step, "unknown", plain(error))
     except UsageError as error:

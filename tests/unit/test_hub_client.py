@@ -13,17 +13,18 @@ import pytest
 from patience import seconds, wait_until, wait_until_gone
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.settings import check_write_access
 from openrlhf_ebpo.hub_client import MAX_BACKOFF_SECONDS, HubError, hub_api, hub_errors, in_time, pause_after, retrying
 from openrlhf_ebpo.redact import redacted_text
 
 
 def test_a_token_that_may_write_passes_for_a_new_and_for_an_existing_repo_and_nothing_is_created(hub):
-    check_write_access(hub_api(hub.url, hub.token), "owner/new")
-    check_write_access(hub_api(hub.url, hub.token), "team/new")
+    check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
+    check_write_access(Repo(hub_api(hub.url, hub.token), "team/new"))
     assert not hub.repos
     hub.create("owner/old", private=True)
-    check_write_access(hub_api(hub.url, hub.token), "owner/old")
+    check_write_access(Repo(hub_api(hub.url, hub.token), "owner/old"))
     assert hub.count("auth-check/write") == 3
 
 
@@ -42,14 +43,14 @@ def test_a_token_that_may_write_passes_for_a_new_and_for_an_existing_repo_and_no
 def test_a_wrong_token_or_missing_rights_say_what_to_do(hub, token, repo, words):
     token = {"READ": hub.read_token, "WRITE": hub.token}.get(token, token)
     with pytest.raises(UsageError, match=words.replace("`", ".")) as caught:
-        check_write_access(hub_api(hub.url, token), repo, flag="--hub.repo")
+        check_write_access(Repo(hub_api(hub.url, token), repo), "--hub.repo")
     assert str(caught.value).startswith(f"--hub.repo {repo}: ") and token not in str(caught.value)
 
 
 def test_without_a_token_there_is_nothing_to_ask(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(UsageError, match="no token for the Hub: set HF_TOKEN"):
-        check_write_access(hub_api(hub.url), "owner/new")
+        check_write_access(Repo(hub_api(hub.url), "owner/new"))
     assert not hub.requests
 
 
@@ -68,32 +69,32 @@ def test_a_fine_grained_token_needs_the_scope(hub, scoped, fine):
     account = {"type": "user", "name": "owner", "orgs": [], "auth": {"accessToken": token}}
     hub.fail("whoami", 200, body=json.dumps(account).encode())
     if fine:
-        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
     else:
         with pytest.raises(UsageError, match="fine-grained token may write to"):
-            check_write_access(hub_api(hub.url, hub.token), "owner/new")
+            check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
 
 
 def test_an_organisation_in_which_one_may_only_read_is_no_place_for_a_new_repo(hub):
     account = {"name": "owner", "orgs": [{"name": "lab", "roleInOrg": "read"}, {"name": "team", "roleInOrg": "write"}]}
     hub.fail("whoami", 200, body=json.dumps(account).encode(), times=2)
-    check_write_access(hub_api(hub.url, hub.token), "team/new")
+    check_write_access(Repo(hub_api(hub.url, hub.token), "team/new"))
     with pytest.raises(UsageError, match="may write for owner, team, not for lab"):
-        check_write_access(hub_api(hub.url, hub.token), "lab/new")
+        check_write_access(Repo(hub_api(hub.url, hub.token), "lab/new"))
 
 
 def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_error(hub):
     hub.fail("auth-check", 403)
     with pytest.raises(UsageError, match="no right to do this"):
-        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
     for status in (429, 500, 503):
         hub.fail("whoami", status)
         with pytest.raises(HubError) as caught:
-            check_write_access(hub_api(hub.url, hub.token), "owner/new")
+            check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
         assert caught.value.status == status and not caught.value.permanent
     hub.stop()
     with pytest.raises(HubError, match="no usable answer") as caught:
-        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
     assert caught.value.status is None and not caught.value.permanent
 
 
@@ -101,7 +102,7 @@ def test_a_hub_that_hangs_is_given_up(hub, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.2)))
     hub.fail("whoami", hang=True)
     with pytest.raises(HubError, match="timed out"):
-        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
 
 
 @pytest.mark.parametrize(
@@ -244,14 +245,14 @@ def test_a_token_that_is_none_is_named(hub, monkeypatch):
 )
 def test_an_account_with_nulls_is_read(hub, account):
     hub.fail("whoami", 200, body=json.dumps(account).encode())
-    check_write_access(hub_api(hub.url, hub.token), "owner/new")
+    check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
 
 
 @pytest.mark.parametrize("account", [[], {"name": "owner", "auth": "x"}, {"name": "owner", "orgs": 1}], ids=json.dumps)
 def test_an_account_of_another_shape_is_no_traceback(hub, account):
     hub.fail("whoami", 200, body=json.dumps(account).encode())
     with pytest.raises(HubError, match="no usable answer"):
-        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
 
 
 def test_the_token_goes_to_no_other_server(hub, use_hub):

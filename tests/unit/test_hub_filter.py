@@ -18,11 +18,10 @@ from safetensors.numpy import save
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.hub import publish as upload
 from openrlhf_ebpo.hub.card import model_card
-from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.content import Publishable, local_file
 from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
-from openrlhf_ebpo.hub.publishable import Publishable
+from openrlhf_ebpo.hub.publish import Commit, Repo, send
 from openrlhf_ebpo.hub.run_data import run_files
 from openrlhf_ebpo.redact import own_homes, without_homes
 
@@ -72,7 +71,7 @@ def test_nothing_else_sends_files():
 
 def test_files_that_have_not_been_looked_at_cannot_be_sent(hub, api):
     with pytest.raises(TypeError, match="only Publishable files are sent"):
-        upload.send(api, MODEL, "model", "main", None, {"x.txt": b"x"}, ["x.txt"], [], "m")
+        send(Repo(api, MODEL), {"x.txt": b"x"}, ["x.txt"], [], Commit("m"), "")
     assert not hub.requests
 
 

@@ -1,6 +1,7 @@
 """Pulling from the test server: only what is safe, and only what was pushed."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,16 +13,15 @@ import numpy as np
 import pytest
 from commands import refused
 from hub_repos import File
+from hub_runs import publish, pull
 from patience import seconds
 from safetensors.numpy import save
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.publish import publish
-from openrlhf_ebpo.hub.publishable import git_hash
-from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, RECORD, pull, read_record, remove_other_files
+from openrlhf_ebpo.hub.content import git_hash, local_file
+from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, RECORD, read_record, remove_other_files
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
@@ -83,7 +83,7 @@ def test_a_pull_that_is_cut_off_never_leaves_files_of_two_revisions(hub, client,
     pull(client, REPO, folder)
     hub.fail(r"HEAD .*/model.safetensors", 403, times=99)
     with pytest.raises(HubError):
-        pull(client, REPO, folder, revision="step-000001", report=lambda *_: None)
+        pull(client, REPO, folder, revision="step-000001")
     config = folder / "config.json"
     assert not config.exists() or json.loads(config.read_text())["step"] == 1
     assert not (folder / "model.safetensors").exists()
@@ -100,7 +100,7 @@ def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_
     client, use_hub, pushed, tmp_path, capsys, file, content
 ):
     files = {"config.json": b"{}", "tokenizer.json": b"{}", file: json.dumps(content).encode()}
-    publish(client, "owner/own", {**files, "own.py": b"raise SystemExit", "model.safetensors": WEIGHTS}, message="m")
+    publish(client, "owner/own", {**files, "own.py": b"raise SystemExit", "model.safetensors": WEIGHTS})
     hub_cli.main(["pull", "owner/own", str(tmp_path / "own")])
     out = capsys.readouterr().out
     assert f"warning: the model comes with custom code: {file}: Auto" in out and "own." in out
@@ -142,7 +142,7 @@ def test_weights_that_pull_does_not_take_are_refused_before_the_download(hub, us
 
 
 def test_a_prior_alone_can_be_pulled(client, use_hub, tmp_path):
-    publish(client, "owner/prior", {"prior.json": b"{}"}, message="m")
+    publish(client, "owner/prior", {"prior.json": b"{}"})
     hub_cli.main(["pull", "owner/prior", str(tmp_path / "prior")])
     assert (tmp_path / "prior" / "prior.json").read_bytes() == b"{}"
 
@@ -163,7 +163,7 @@ def test_a_corrupted_download_is_repeated_once_and_twice_is_an_error(hub, client
     assert hub.faults[0].hits == 2 and files_in(tmp_path / "pulled")[name] == pushed[name]
     hub.fail(place, corrupt=True, times=99)
     with pytest.raises(HubError, match=f"{name} of owner/model arrived damaged twice"):
-        pull(client, REPO, tmp_path / "again", report=lambda *_: None)
+        pull(client, REPO, tmp_path / "again")
     assert not (tmp_path / "again" / name).exists()
     hub.faults.clear()
     pull(client, REPO, tmp_path / "again")
@@ -174,7 +174,7 @@ def test_a_corrupted_download_is_repeated_once_and_twice_is_an_error(hub, client
 @pytest.mark.parametrize("where", [r"GET .*/revision/", r"GET .*/tree/", r"HEAD .*/resolve/", r"GET /lfs/"])
 def test_failures_that_may_pass_are_retried(hub, client, pushed, tmp_path, no_waiting, where, how):
     hub.fail(where, **how)
-    pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
+    pull(client, REPO, tmp_path / "pulled")
     assert hub.faults[0].hits and files_in(tmp_path / "pulled")["model.safetensors"] == pushed["model.safetensors"]
 
 
@@ -263,12 +263,11 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
 
 def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
     files = {f"model-{i:05}-of-00020.safetensors": hub_runs.weights(1000, i) for i in range(20)} | SMALL
-    publish(client, "owner/shards", files, message="m")
-    met, unchanged = threading.Barrier(MAX_AT_ONCE), hub.fault_for
-    first = iter(range(MAX_AT_ONCE))  # of the requests, which wait for each other
+    publish(client, "owner/shards", files)
+    met, first, unchanged = threading.Barrier(MAX_AT_ONCE), iter(range(MAX_AT_ONCE)), hub.fault_for
 
-    def meet(request):
-        if request.startswith("HEAD") and next(first, None) is not None:
+    def meet(request):  # the first of them wait for each other
+        if re.search("HEAD .*/model-", request) and next(first, None) is not None:
             met.wait(seconds(30))
         return unchanged(request)
 
@@ -281,7 +280,7 @@ def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
 
 def test_one_file_that_is_not_to_be_had_ends_all_and_what_came_is_whole(hub, client, tmp_path):
     files = {f"model-{i:05}-of-00009.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)} | SMALL
-    publish(client, "owner/shards", files, message="m")
+    publish(client, "owner/shards", files)
     hub.fail(r"HEAD .*/model-00004-of", 403, times=99)
     folder, lines = tmp_path / "pulled", []
     with pytest.raises(HubError, match=r"pulling owner/shards: .* \(403"):
@@ -299,7 +298,7 @@ def test_a_pull_that_is_ended_is_not_complete_and_a_repeated_one_completes_it(
     hub, hub_environment, client, tmp_path, sign
 ):
     files = {f"model-{i:05}-of-00009.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)} | SMALL
-    publish(client, "owner/shards", files, message="m")
+    publish(client, "owner/shards", files)
     fault = hub.fail(r"GET /lfs/", stall=True, times=99)
     folder = tmp_path / "pulled"
     argv = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "pull", "owner/shards", str(folder)]

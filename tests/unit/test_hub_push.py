@@ -12,14 +12,14 @@ import hub_runs
 import pytest
 from commands import refused
 from hub_repos import File
-from hub_runs import REPO, model_of, push, states
+from hub_runs import REPO, model_of, push, push_of, states
 from patience import seconds, wait_until
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub.exports import is_locked, read_record, take_lock, who_pushes
-from openrlhf_ebpo.hub.push import Push, drain, watch
+from openrlhf_ebpo.hub.push import drain, watch
 from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import read_run
@@ -37,10 +37,6 @@ def client(hub, monkeypatch):
 
 def titles(hub, repo=REPO):
     return [commit.title for commit in hub.repo(repo).history()]
-
-
-def the_push(run_dir, client, said=None, **how):
-    return Push(run_dir, REPO, True, client, report=(said if said is not None else []).append, **how)
 
 
 # The loop
@@ -88,7 +84,7 @@ def test_a_record_of_another_shape_is_replaced(hub, client, make_run, text):
 
 def test_a_model_that_was_exported_again_is_pushed_again(hub, client, make_run):
     run_dir = make_run()
-    loop = the_push(run_dir, client)
+    loop = push_of(run_dir, client)
     assert loop.round() is None and loop.round() is None
     hub_runs.export_model(model_of(run_dir, 4), 9)
     assert loop.round() is None
@@ -107,9 +103,9 @@ def test_a_model_that_is_exported_again_during_its_push_gets_no_tag_of_mixed_fil
         return found(request)
 
     hub.fault_for = meanwhile
-    assert drain(the_push(run_dir, client), attempts=5, sleep=lambda _: None) is None
+    assert drain(push_of(run_dir, client), attempts=5, sleep=lambda _: None) is None
     if call == "/tag/":
-        assert drain(the_push(run_dir, client), attempts=5, sleep=lambda _: None) is None
+        assert drain(push_of(run_dir, client), attempts=5, sleep=lambda _: None) is None
     found = hub.repo(REPO).files("step-000002")
     for name in ("model.safetensors", "config.json", "prior.json"):
         assert found[name] == (model_of(run_dir, 2) / name).read_bytes(), name
@@ -117,12 +113,12 @@ def test_a_model_that_is_exported_again_during_its_push_gets_no_tag_of_mixed_fil
 
 def test_a_late_step_does_not_turn_main_back(hub, client, make_run):
     run_dir = make_run()
-    hub_cli_push = the_push(run_dir, client, wanted=None)
+    loop = push_of(run_dir, client)
     rows = (run_dir / "checkpoints.jsonl").read_text().splitlines(keepends=True)
     (run_dir / "checkpoints.jsonl").write_text(rows[1])
-    assert hub_cli_push.round() is None
+    assert loop.round() is None
     (run_dir / "checkpoints.jsonl").write_text("".join(rows))
-    assert hub_cli_push.round() is None
+    assert loop.round() is None
     repo = hub.repo(REPO)
     assert repo.branches["main"] == repo.tags["step-000004"]
     assert repo.branches["checkpoint-000002"] == repo.tags["step-000002"]
@@ -162,13 +158,13 @@ def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, client, m
     first, second = make_run("first"), make_run("second", started="2026-02-02T00:00:00+00:00")
     push(first, client)
     before = hub.repo(REPO).branches | hub.repo(REPO).tags
-    error = drain(the_push(second, client), sleep=pytest.fail)
+    error = drain(push_of(second, client), sleep=pytest.fail)
     assert error.permanent and "holds another run" in str(error)
     assert hub.repo(REPO).branches | hub.repo(REPO).tags == before
     assert states(second) == {"2": "failed"}
     theirs = {"tf_model.h5": File(b"weights", False), "README.md": File(b"# theirs\n", False)}
     hub.create("owner/theirs").commit("main", theirs, "theirs")
-    loop = Push(second, "owner/theirs", True, client, report=lambda _: None)
+    loop = push_of(second, client, repo="owner/theirs")
     assert "(tf_model.h5)" in str(drain(loop, sleep=pytest.fail))
     assert hub.repo("owner/theirs").files() == {"tf_model.h5": b"weights", "README.md": b"# theirs\n"}
 
@@ -190,7 +186,7 @@ def test_a_card_that_cannot_be_made_does_not_hold_the_model_back(hub, client, ma
     run_dir = make_run(steps=(2,))
     (run_dir / "metrics.jsonl").write_text("no JSON\n")
     said, api, wanted = [], hub_api(hub.url, hub.token), [hub_runs.export_of(run_dir, 2)]
-    loop = Push(run_dir, REPO, True, api, wanted, report=said.append)
+    loop = push_of(run_dir, api, said, wanted=wanted)
     assert drain(loop, attempts=1) is None
     assert "without a model card" in "\n".join(said) and "README.md" not in hub.repo(REPO).files()
     hub_runs.assert_pushed(hub, run_dir, 2)
@@ -211,7 +207,7 @@ def test_a_full_disk_keeps_nothing_from_being_pushed(hub, client, make_run, monk
 def test_a_hub_that_is_away_keeps_the_order_and_a_refused_step_lets_the_others_pass(hub, client, make_run):
     run_dir = make_run()
     hub.stop()
-    loop = the_push(run_dir, client)
+    loop = push_of(run_dir, client)
     assert not loop.round().permanent and states(run_dir) == {"2": "failed"}  # 4 was not even tried
     hub.start()
     (model_of(run_dir, 2) / "model.safetensors").write_bytes(b"cut")
@@ -225,11 +221,11 @@ def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, clien
     run_dir, waited = make_run(steps=(2,)), []
     monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
     hub.fail(r"POST .*/commit/", 503, times=3)
-    error = drain(the_push(run_dir, client), attempts=3, sleep=waited.append)
+    error = drain(push_of(run_dir, client), attempts=3, sleep=waited.append)
     assert error.status == 503 and waited == [5, 10]
     row = read_record(run_dir)["steps"]["2"]
     assert (row["state"], row["attempts"]) == ("failed", 3) and "(503)" in row["error"]
-    assert drain(the_push(run_dir, client), sleep=pytest.fail) is None
+    assert drain(push_of(run_dir, client), sleep=pytest.fail) is None
     assert read_record(run_dir)["failed"] == 3 and hub.count("^PUT") == 1  # what had arrived was not sent again
     hub_runs.assert_pushed(hub, run_dir, 2)
 
@@ -257,7 +253,7 @@ def test_an_attempt_that_does_not_end_is_ended(hub, client, make_run, monkeypatc
     monkeypatch.setattr("openrlhf_ebpo.hub_client.MIN_BYTES_PER_SECOND", 1e9)
     monkeypatch.setattr("openrlhf_ebpo.hub.push.publish", lambda *_, **__: time.sleep(999))
     run_dir, started = make_run(steps=(2,)), time.monotonic()
-    error = the_push(run_dir, client).round()
+    error = push_of(run_dir, client).round()
     assert "it did not end within" in str(error) and not error.permanent
     assert time.monotonic() - started < seconds(30) and states(run_dir) == {"2": "failed"}
 
@@ -429,14 +425,14 @@ def test_it_pushes_during_a_training_and_ends_after_it(hub, environment, make_ru
 
 def test_a_training_that_was_killed_is_over(hub, client, make_run):
     run_dir = hub_runs.set_repo(make_run(status="running"))  # nobody holds its lock
-    assert watch(the_push(run_dir, client)) is None and states(run_dir) == PUSHED
+    assert watch(push_of(run_dir, client)) is None and states(run_dir) == PUSHED
 
 
 def test_a_hub_that_stays_away_is_given_up_some_time_after_the_training_and_nothing_is_lost(hub, client, make_run):
     run_dir = hub_runs.set_repo(make_run(), wait=0.5)
     hub.stop()
     said = []
-    assert watch(the_push(run_dir, client, said)) is not None
+    assert watch(push_of(run_dir, client, said)) is not None
     assert states(run_dir) == {"2": "failed"} and "time is up; steps that are left: [2, 4]" in said[-1]
     hub.start()
     push(run_dir, client)
@@ -446,7 +442,7 @@ def test_a_hub_that_stays_away_is_given_up_some_time_after_the_training_and_noth
 def test_what_can_never_be_pushed_does_not_keep_it_waiting_after_the_training(hub, client, make_run):
     run_dir = hub_runs.set_repo(make_run(), wait=600)
     (model_of(run_dir, 4) / "chat_template.jinja").write_text("{# gh" + "p_" + "NEEDLE" * 6 + " #}")
-    error = watch(the_push(run_dir, client), sleep=pytest.fail)
+    error = watch(push_of(run_dir, client), sleep=pytest.fail)
     assert error.permanent and "chat_template.jinja" in str(error) and states(run_dir) == {"2": "pushed", "4": "failed"}
 
 
@@ -455,7 +451,7 @@ def test_files_of_the_run_that_cannot_be_read_do_not_end_it(hub, client, make_ru
     listed = (run_dir / "checkpoints.jsonl").read_text()
     (run_dir / "checkpoints.jsonl").write_text("no JSON\n")
     repaired = lambda _: (run_dir / "checkpoints.jsonl").write_text(listed)  # noqa: E731
-    assert watch(the_push(run_dir, client, said), sleep=repaired) is None
+    assert watch(push_of(run_dir, client, said), sleep=repaired) is None
     assert "checkpoints.jsonl is damaged" in said[0] and states(run_dir) == PUSHED
 
 

@@ -19,7 +19,6 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import run_data, space
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.model_files import contents
-from openrlhf_ebpo.hub.publish import publish
 from openrlhf_ebpo.run.run_log import close_run, read_run
 
 MODEL, RUN, SPACE = "owner/model", "owner/run", "owner/space"
@@ -193,7 +192,7 @@ def test_of_a_run_full_of_secrets_none_gets_to_the_hub(tmp_path, hub, api, comma
 
     hub_runs.push(run_dir, api, repo=MODEL, wanted=[Export(3, model)])
     push_run(run_dir)
-    publish(api, MODEL, {"x.txt": b"x"}, message=f"step of {next(secret)}")
+    hub_runs.publish(api, MODEL, {"x.txt": b"x"}, message=f"step of {next(secret)}")
 
     assert {MODEL, RUN} <= {name for _, name in hub.repos}
     assert len(hub.repo(MODEL).tags) == 1 and b"model-index" in hub.repo(MODEL).files()["README.md"]

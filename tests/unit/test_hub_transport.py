@@ -6,12 +6,11 @@ import resource
 
 import hub_runs
 import pytest
+from hub_runs import publish, pull
 from huggingface_hub import get_session
 from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.publish import publish
-from openrlhf_ebpo.hub.pull import pull
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
@@ -36,18 +35,18 @@ def files(tmp_path):
 def test_a_push_that_stalls_fails_and_a_repetition_completes_it(hub, client, files, no_waiting, where):
     fault = hub.fail(where, stall=True, times=99)
     with pytest.raises(HubError, match=r"pushing to owner/model: no usable answer .*[Tt]imed? ?out") as caught:
-        publish(client, REPO, files, message="m", tag="step-000001")
+        publish(client, REPO, files, tag="step-000001")
     assert not caught.value.permanent and 1 <= fault.hits <= 6  # the client repeats uploads by itself
     hub.faults.clear()
-    publish(client, REPO, files, message="m", tag="step-000001")
+    publish(client, REPO, files, tag="step-000001")
     assert hub.repo(REPO).files("step-000001")["model.safetensors"] == files["model.safetensors"].read_bytes()
 
 
 @pytest.mark.parametrize("where", [r"GET /lfs/", r"HEAD .*/model.safetensors", r"GET .*/resolve/.*/config.json"])
 def test_a_pull_that_stalls_resumes(hub, client, files, no_waiting, tmp_path, where):
-    publish(client, REPO, files, message="m")
+    publish(client, REPO, files)
     fault = hub.fail(where, **({"hang": True} if "HEAD" in where else {"stall": True}))
-    pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
+    pull(client, REPO, tmp_path / "pulled")
     assert fault.hits
     answers = [len(answer) for answer in hub.answers if len(answer) > 1 << 20]
     # not from the beginning again
@@ -56,12 +55,12 @@ def test_a_pull_that_stalls_resumes(hub, client, files, no_waiting, tmp_path, wh
 
 
 def test_a_pull_whose_every_answer_stalls_fails(hub, client, files, tmp_path, no_waiting, monkeypatch):
-    publish(client, REPO, files, message="m")
+    publish(client, REPO, files)
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.2)))
     client = hub_api(hub.url, hub.token)
     hub.fail(r"GET /lfs/", stall=True, times=999)
     with pytest.raises(HubError, match=r"pulling owner/model: no usable answer .*[Tt]imed? ?out"):
-        pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
+        pull(client, REPO, tmp_path / "pulled")
     assert not (tmp_path / "pulled" / "model.safetensors").exists()
 
 
@@ -71,10 +70,10 @@ def test_a_file_that_is_longer_than_listed_is_not_taken(hub, client, files, tmp_
 
     request.addfinalizer(enable_progress_bars)
     (enable_progress_bars if shown else disable_progress_bars)()
-    publish(client, REPO, files, message="m")
+    publish(client, REPO, files)
     hub.fail(r"GET .*/resolve/.*/config.json", 200, body=b" " * (32 << 20), times=99)
     with pytest.raises(HubError, match=r"sends more than the [0-9]+ bytes that it has listed"):
-        pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
+        pull(client, REPO, tmp_path / "pulled")
     assert not (tmp_path / "pulled" / "config.json").exists()
     assert sum(path.stat().st_size for path in (tmp_path / "pulled").rglob("*.incomplete")) < 24 << 20
 
@@ -88,12 +87,12 @@ def bomb():
     "where", [r"GET .*/tree/", r"GET .*/revision/", r"GET .*/resolve/.*/config.json", r"GET /lfs/"]
 )
 def test_an_answer_that_is_compressed_is_not_unpacked(hub, client, files, tmp_path, no_waiting, bomb, where):
-    publish(client, REPO, files, message="m")
+    publish(client, REPO, files)
     assert len(bomb) < 2000 and get_session().headers["Accept-Encoding"] == "identity"
     hub.fail(where, 200, headers={"Content-Encoding": "gzip, gzip"}, body=bomb, times=99)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(HubError, match=r"compresses its answer \(gzip, gzip\)") as caught:
-        pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
+        pull(client, REPO, tmp_path / "pulled")
     assert caught.value.permanent and hub.faults[0].hits == 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # kB
 
@@ -108,7 +107,7 @@ def test_the_client_does_not_sleep_as_long_as_a_header_says(hub, client, no_wait
     hub.create(REPO)
     fault = hub.fail(r"POST .*/preupload/", 429, headers=headers, times=99)
     with pytest.raises(HubError, match="too many requests") as caught:
-        publish(client, REPO, {"config.json": b"{}"}, message="m")
+        publish(client, REPO, {"config.json": b"{}"})
     assert caught.value.retry_after == 86400 and fault.hits == 1 and no_waiting == []
 
 
@@ -119,7 +118,7 @@ def test_a_listing_that_never_ends_is_no_listing(hub, client, monkeypatch):
     again = {"Link": f'<{hub.url}/api/models/{REPO}/tree/main?recursive=true&cursor=1>; rel="next"'}
     hub.fail(r"GET .*/tree/", 200, body=json.dumps(page).encode(), headers=again, times=99)
     with pytest.raises(HubError, match="more than 30 files") as caught:
-        publish(client, REPO, {"config.json": b"{}"}, message="m")
+        publish(client, REPO, {"config.json": b"{}"})
     assert caught.value.permanent
 
 

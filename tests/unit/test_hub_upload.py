@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+from pathlib import Path
 
+import hub_runs
 import pytest
 from hub_repos import File
 from huggingface_hub.hf_api import RepoFolder
 from patience import seconds
 
-from openrlhf_ebpo.hub.publish import Planned, check_same_run, plan, publish
+from openrlhf_ebpo.hub.content import local_file
+from openrlhf_ebpo.hub.publish import Planned, Repo, check_owner, plan, same_run
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
@@ -29,7 +32,12 @@ def client(hub, monkeypatch):
 
 
 def push(client, files, **how):
-    return publish(client, REPO, files, **{"message": "step 1", "tag": "step-000001", **how})
+    return hub_runs.publish(client, REPO, files, **{"message": "step 1", "tag": "step-000001", **how})
+
+
+def planned(client, files) -> list[Planned]:
+    files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
+    return plan(Repo(client, REPO), files, hub_runs.anybody)
 
 
 def assert_whole(hub, files, revision="step-000001"):
@@ -82,13 +90,13 @@ def test_only_what_has_changed_is_sent_and_what_is_stale_goes(hub, client, files
 
 def test_a_branch_of_its_own_and_other_kinds_of_repos(hub, client, files):
     push(client, files)
-    older = push(client, {**files, "config.json": b"older"}, revision="checkpoint-000000", tag="step-000000")
+    older = push(client, {**files, "config.json": b"older"}, branch="checkpoint-000000", tag="step-000000")
     assert hub.repo(REPO).branches["checkpoint-000000"] == older.commit != hub.repo(REPO).branches["main"]
     assert hub.repo(REPO).files()["config.json"] == b"{}"
-    publish(client, "owner/data", {"a.json": b"{}"}, repo_type="dataset", private=False, message="m")
+    hub_runs.publish(client, "owner/data", {"a.json": b"{}"}, "dataset", private=False)
     assert not hub.repo("owner/data", "dataset").private
     assert set(hub.repo("owner/data", "dataset").files()) == {".gitattributes", "a.json", "sha256.json"}
-    space = publish(client, "team/app", {"app.py": b"x"}, repo_type="space", message="m")
+    space = hub_runs.publish(client, "team/app", {"app.py": b"x"}, "space")
     assert hub.repo("team/app", "space").settings["sdk"] == "gradio" and space.url == f"{hub.url}/spaces/team/app"
 
 
@@ -113,12 +121,12 @@ def test_a_tag_whose_commit_has_a_stale_file_too_moves(hub, client, files):
 
 
 def test_a_plan_lists_sizes_and_what_has_changed_and_leaves_no_trace(hub, client, files):
-    assert {f.state for f in plan(client, REPO, files)} == {"new"} and not hub.repos
+    assert {f.state for f in planned(client, files)} == {"new"} and not hub.repos
     push(client, {**files, "old.safetensors": b"12345"})
-    planned = plan(client, REPO, {**files, "config.json": b"[]"})
-    (manifest,) = [each for each in planned if each.path == "sha256.json"]
+    found = planned(client, {**files, "config.json": b"[]"})
+    (manifest,) = [each for each in found if each.path == "sha256.json"]
     assert manifest.state == "changed"
-    assert [each for each in planned if each is not manifest] == [
+    assert [each for each in found if each is not manifest] == [
         Planned("README.md", len(CARD), "unchanged"),
         Planned("config.json", 2, "changed"),
         Planned("model.safetensors", 1024000, "unchanged"),
@@ -126,7 +134,7 @@ def test_a_plan_lists_sizes_and_what_has_changed_and_leaves_no_trace(hub, client
         Planned("old.safetensors", 5, "deleted"),
     ]
     hub.stop()
-    assert {f.state for f in plan(client, REPO, files)} == {"unknown"}
+    assert {f.state for f in planned(client, files)} == {"unknown"}
 
 
 CALLS = {
@@ -223,16 +231,6 @@ def test_somebody_elses_commit_in_between_is_not_overwritten_blindly(hub, client
     assert [c.title for c in hub.repo(REPO).history()] == ["step 1", "theirs", "initial commit"]
 
 
-def test_nothing_is_pushed_upon_what_the_files_were_not_made_for(hub, client, files):
-    first = push(client, files, based_on=None)
-    with pytest.raises(HubError, match="somebody else has pushed meanwhile") as caught:
-        push(client, {**files, "config.json": b"mine"}, based_on=None)
-    assert (caught.value.status, caught.value.permanent) == (412, False)
-    assert hub.repo(REPO).branches["main"] == first.commit
-    push(client, {**files, "config.json": b"mine"}, based_on=first.commit)
-    assert hub.repo(REPO).files()["config.json"] == b"mine"
-
-
 def test_a_stale_file_that_the_hub_keeps_is_not_called_pushed(hub, client, files):
     push(client, {**files, "old.safetensors": b"x"}, tag=None)
     before = api_listing(client)
@@ -280,8 +278,10 @@ def test_a_card_of_ours_is_replaced_until_somebody_edits_it(hub, client, files):
         assert published.kept == ("README.md",)
     assert hub.repo(REPO).files("step-000003")["README.md"] == b"# second, edited\n"
     assert hub.repo(REPO).files("step-000003")["config.json"] == b"3"
-    planned = {each.path: each.state for each in plan(client, REPO, {**files, "README.md": b"# fifth\n"})}
-    assert planned["README.md"] == "stays"
+    (state,) = [
+        each.state for each in planned(client, {**files, "README.md": b"# fifth\n"}) if each.path == "README.md"
+    ]
+    assert state == "stays"
 
 
 STRANGERS = (
@@ -300,14 +300,14 @@ STRANGERS = (
 def test_a_repo_of_somebody_else_is_refused_by_the_name_of_a_file(hub, client, kind, name):
     hub.create(REPO, kind).commit("main", {name: File(b"x", False), "README.md": File(b"# theirs\n", False)}, "theirs")
     with pytest.raises(HubError, match=f"holds files of something else than a run .{name}.") as caught:
-        check_same_run(client, REPO, {"started": "now"}, kind)
+        check_owner(Repo(client, REPO, kind), same_run({"started": "now"}))
     assert caught.value.permanent
 
 
 def test_a_new_repo_may_have_a_card_and_a_licence(hub, client):
     hub.create(REPO)
     by_hand(hub, README__md=b"# mine\n", LICENSE=b"MIT")
-    assert check_same_run(client, REPO, {"started": "now"}) == hub.repo(REPO).branches["main"]
+    assert check_owner(Repo(client, REPO), same_run({"started": "now"}))[0] == hub.repo(REPO).branches["main"]
 
 
 # A Hub that is not one
