@@ -1,11 +1,13 @@
 """Run directories as trainings leave them, with models that are a few megabytes of random numbers."""
 
 import json
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save, save_file
 
+from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import publish as publishing
 from openrlhf_ebpo.hub import pull as pulling
@@ -51,6 +53,13 @@ def make_run(folder: Path, steps=(2, 4), status: str = "complete", started: str 
         paths = {"tag": tag, "checkpoint": str(checkpoint), "model": str(folder / "ckpt" / f"{tag}_hf")}
         append_json_line(run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})
     return run_dir
+
+
+def forked(*argv) -> multiprocessing.Process:
+    """Start a command of `openrlhf-ebpo hub` in a process that has imported everything already."""
+    process = multiprocessing.get_context("fork").Process(target=hub_cli.main, args=(list(map(str, argv)),))
+    process.start()
+    return process
 
 
 def model_of(run_dir: Path, step: int) -> Path:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import hub_runs
 import pytest
 from commands import refused
 from hub_repos import File
-from hub_runs import REPO, model_of, push, push_of, states
+from hub_runs import REPO, forked, model_of, push, push_of, states
 from patience import seconds, wait_until
 from safetensors.numpy import save_file
 
@@ -230,22 +229,20 @@ def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, clien
     hub_runs.assert_pushed(hub, run_dir, 2)
 
 
-def test_the_process_that_waits_imports_no_torch_and_refuses_a_model_without_a_projection(
-    hub_environment, use_hub, make_run
-):
+def test_a_model_without_a_projection_is_refused_by_a_process_that_imports_no_torch(hub_environment, hub, make_run):
     pytest.importorskip("transformers")
-    run_dir = make_run()
-    for step in (2, 4):
-        hub_runs.export_model(model_of(run_dir, step), step, **hub_runs.CLASS)
-    code = f"import sys; from openrlhf_ebpo.cli import hub; hub.main(['push', {str(run_dir)!r}, '--repo', {REPO!r}]); "
-    code += "print({'torch', 'transformers'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], env=hub_environment, capture_output=True, text=True)
-    assert done.stdout.endswith("set()\n"), done.stderr
+    run_dir = make_run(steps=(2,))
+    hub_runs.export_model(model_of(run_dir, 2), 2, **hub_runs.CLASS)
     weights = {name: tensor for name, tensor in hub_runs.tensors(2).items() if "up_proj" not in name}
     save_file(weights, model_of(run_dir, 2) / "model.safetensors")
-    assert "up_proj.weight of [128, 64], which is missing" in refused(
-        hub_cli.main, "push", run_dir, "--repo", REPO, "--step", "2"
+    code = (
+        "import sys; from openrlhf_ebpo.cli import hub\n"
+        f"try:\n    hub.main(['push', {str(run_dir)!r}, '--repo', {REPO!r}])\n"
+        "except SystemExit as end:\n    print(end, {'torch', 'transformers'} & {*sys.modules})"
     )
+    done = subprocess.run([sys.executable, "-c", code], env=hub_environment, capture_output=True, text=True)
+    assert done.stdout.endswith("up_proj.weight of [128, 64], which is missing set()\n"), done
+    assert not hub.repos
 
 
 def test_an_attempt_that_does_not_end_is_ended(hub, client, make_run, monkeypatch):
@@ -353,23 +350,6 @@ def test_after_an_evaluation_only_the_card_is_sent(hub, use_hub, make_run, capsy
 # Processes
 
 
-@pytest.fixture
-def environment(hub, hub_environment, tmp_path):
-    """A user's, with short pauses; importing transformers would take most of a test's time."""
-    (tmp_path / "light").mkdir()
-    (tmp_path / "light" / "transformers.py").write_text("raise ImportError\n")
-    path = os.pathsep.join(filter(None, [str(tmp_path / "light"), hub_environment.get("PYTHONPATH")]))
-    fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.05", "OPENRLHF_EBPO_HUB_TIMEOUT": str(seconds(5)), "OMP_NUM_THREADS": "1"}
-    return {**hub_environment, **fast, "PYTHONPATH": path}
-
-
-def hub_command(environment, *argv, **variables):
-    command = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", *map(str, argv)]
-    return subprocess.Popen(
-        command, env={**environment, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 class Blobs(dict):
     """What is stored by LFS; remembers every arrival."""
 
@@ -389,37 +369,35 @@ MOMENTS = (
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_at_any_moment_nothing_is_lost_and_nothing_goes_twice(hub, environment, make_run, moment):
+def test_killed_at_any_moment_nothing_is_lost_and_nothing_goes_twice(hub, use_hub, make_run, moment):
     run_dir = hub_runs.set_repo(make_run())
     hub.blobs = Blobs()
-    fault = hub.fail(moment, delay=seconds(0.5))
-    process = hub_command(environment, "push", run_dir)
+    fault = hub.fail(moment, delay=0.3)
+    process = forked("push", run_dir)
     wait_until(lambda: fault.hits)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.join()
     wait_until(lambda: not is_locked(run_dir))  # the process that sends ends with it
     wait_until(lambda: not hub.at_once)  # what had been sent completely has arrived
-    again = hub_command(environment, "push", run_dir)
-    out, err = again.communicate(timeout=seconds(60))
-    assert again.returncode == 0, out + err
+    hub_cli.main(["push", str(run_dir)])
     assert states(run_dir) == PUSHED and titles(hub) == ["step 4", "step 2", "initial commit"]
     for step in (2, 4):
         hub_runs.assert_pushed(hub, run_dir, step)
     assert len(hub.blobs.arrivals) == len(set(hub.blobs.arrivals))
 
 
-def test_it_pushes_during_a_training_and_ends_after_it(hub, environment, make_run):
+def test_it_pushes_during_a_training_and_ends_after_it(hub, use_hub, make_run):
     run_dir = hub_runs.set_repo(make_run(status="running"))
     with run_lock.held(run_dir):
-        process = hub_command(environment, "push", run_dir, "--watch")
+        process = forked("push", run_dir, "--watch")
         wait_until(lambda: states(run_dir) == PUSHED)
         model = hub_runs.export_model(model_of(run_dir, 6), 6)
         append_json_line(run_dir / "checkpoints.jsonl", {"step": 6, "tag": "global_step6", "model": str(model)})
         wait_until(lambda: states(run_dir) == {**PUSHED, "6": "pushed"})
-        assert process.poll() is None and who_pushes(run_dir) == str(process.pid)
+        assert process.is_alive() and who_pushes(run_dir) == str(process.pid)
     write_json(run_dir / "run.json", {**read_run(run_dir), "status": "complete"})
-    process.communicate(timeout=seconds(60))
-    assert process.returncode == 0 and not is_locked(run_dir)
+    process.join(seconds(60))
+    assert process.exitcode == 0 and not is_locked(run_dir)
     hub_runs.assert_pushed(hub, run_dir, 6)
 
 

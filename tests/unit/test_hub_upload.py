@@ -188,7 +188,7 @@ def test_after_any_failure_at_any_call_nothing_is_half_published_and_a_repetitio
     assert [c.title for c in hub.repo(REPO).history()] == ["step 1", "initial commit"]
 
 
-@pytest.mark.parametrize("call", ["look", "create", "preupload", "put", "commit", "list", "tag"])
+@pytest.mark.parametrize("call", ["look", "create", "put", "commit", "list", "tag"])
 def test_a_hub_that_hangs_ends_in_an_error_and_a_repetition_completes_it(
     hub, client, files, no_waiting, monkeypatch, call
 ):
