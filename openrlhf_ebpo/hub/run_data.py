@@ -32,7 +32,7 @@ from openrlhf_ebpo.hub.card import RECORDS, read
 from openrlhf_ebpo.hub.content import Content, files_below, local_file, named, print_left_out, size
 from openrlhf_ebpo.hub.data_card import EVALUATIONS, METRICS, data_card
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text
-from openrlhf_ebpo.hub.publish import CARD, Commit, Published, Repo, plan, print_plan, publish, same_run
+from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, plan, print_plan, publish, same_run
 from openrlhf_ebpo.hub.response_tables import publishable_parquet
 from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
@@ -76,26 +76,28 @@ def run(args: argparse.Namespace) -> None:
     print_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
     repo = Repo(hub_api(), args.repo, DATASET)
     with tempfile.TemporaryDirectory() as folder:
-        if args.dry_run:
+
+        def collect() -> tuple[dict[str, Content], Owner]:
             files = run_files(args.run_dir, args.repo, Path(folder) / "copies")
-            print_plan(plan(repo, files, same_run(json.loads(files["run.json"]))), args.repo)
+            return files, same_run(json.loads(files["run.json"]))
+
+        def publish_once() -> Published:  # collects them again, since a push that came in between fails it (412)
+            files, owner = collect()
+            total = sum(map(size, files.values()))
+            return in_time(lambda: publish(repo, files, commit, owner), f"pushing to {args.repo}", total)
+
+        if args.dry_run:
+            print_plan(retrying(lambda: plan(repo, *collect())), args.repo)
             return
+        commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
         retrying(lambda: in_time(lambda: check_write_access(repo), f"looking at {args.repo}"))
-        done = retrying(lambda: _publish(repo, args, Path(folder) / "copies"))
+        done = retrying(publish_once)
     with hub_errors(f"looking at {args.repo}"):
         visibility = "private" if repo.api.repo_info(args.repo, repo_type=DATASET).private else "public"
     for path in done.kept:
         print(f"{path} of {args.repo} was written or edited by somebody, and stays as it is")
     sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
     print(f"pushed: {done.url} ({sent}; {visibility})")
-
-
-def _publish(repo: Repo, args: argparse.Namespace, scratch: Path) -> Published:
-    """Make one attempt. It collects the files again, since a push that came in between fails it (412)."""
-    files = run_files(args.run_dir, args.repo, scratch)
-    commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
-    owner, total = same_run(json.loads(files["run.json"])), sum(map(size, files.values()))
-    return in_time(lambda: publish(repo, files, commit, owner), f"pushing to {args.repo}", total)
 
 
 def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:

@@ -229,6 +229,7 @@ def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, clien
     hub_runs.assert_pushed(hub, run_dir, 2)
 
 
+@pytest.mark.nightly  # daily: unit/test_model_shapes.py; it imports transformers and torch
 def test_a_model_without_a_projection_is_refused_by_a_process_that_imports_no_torch(hub_environment, hub, make_run):
     pytest.importorskip("transformers")
     run_dir = make_run(steps=(2,))
