@@ -11,7 +11,7 @@ from . import reading
 from .cards import current_mark, tokens
 from .components import choice, setting
 from .figures import finite, number, signed
-from .text import HTML, harmless, html, joined
+from .text import HTML, harmless, html, join
 
 EBPO, GRPO = title("ebpo"), title("group_norm")
 MAX_TILES = 64  # answers of a group in the strip
@@ -59,7 +59,7 @@ def strip(rows: Sequence[Mapping], chosen: int, find: str = "", longest: bool = 
     order = list(range(min(len(rows), MAX_TILES)))
     if longest:
         order.sort(key=lambda i: -(finite(rows[i].get("response_length")) or 0))
-    return html('<ol class="strip">{}</ol>', joined(_tile(i, rows[i], widest, i == chosen, find) for i in order))
+    return html('<ol class="strip">{}</ol>', join(_tile(i, rows[i], widest, i == chosen, find) for i in order))
 
 
 def _widest(rows: Sequence[Mapping]) -> float:
@@ -86,12 +86,12 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML
         '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} title="{}"><span>{}{}</span>'
         "<small>r = {}</small><b>{}</b></button></li>",
         *(_side(advantage), _strength(advantage, widest), setting(answer=i + 1), current_mark(current), tip),
-        *(i + 1, joined(marks), number(reward), signed(advantage)),
+        *(i + 1, join(marks), number(reward), signed(advantage)),
     )
 
 
 def _repeats(row: Mapping) -> bool:
-    return reading.repeated(row.get("response")) >= reading.REPETITIVE
+    return reading.repetition(row.get("response")) >= reading.REPETITIVE
 
 
 def _answer(rows: Sequence[Mapping], chosen: int, estimator: str, arithmetic: HTML, text: HTML) -> HTML:
@@ -142,7 +142,7 @@ def _flags(row: Mapping) -> HTML:
     cut = HTML('<em class="bad">truncated</em>') if row.get("truncated") else ""
     out = "" if row.get("valid", True) else HTML('<em class="bad">excluded</em>')
     again = html('<em class="bad">repeats itself</em>') if _repeats(row) else ""
-    return joined([cut, out, again, tokens(row.get("response_length"))])
+    return join([cut, out, again, tokens(row.get("response_length"))])
 
 
 def _gain(name: str, value: float | None) -> HTML:

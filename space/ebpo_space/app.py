@@ -18,7 +18,7 @@ from openrlhf_ebpo.run.run_log import LOCK
 
 from .components import notices
 from .errors import attempt
-from .links import PARAMETERS, Session, Turn, address, clean, parsed
+from .links import PARAMETERS, Session, Turn, address, clean, parse_address
 from .page import Control, Parts
 from .pages import PAGES
 from .run_state import PATIENCE, SILENCE
@@ -108,7 +108,7 @@ def build(workspace: Workspace) -> gr.Blocks:
             """Answer with all of the view once more: an older answer came last, or the browser went back to an
             address."""
             data = event._data if isinstance(event._data, dict) else {}
-            return whole(session, located, clean(parsed(str(data["address"]))) if "address" in data else None)
+            return whole(session, located, clean(parse_address(str(data["address"]))) if "address" in data else None)
 
         def tick(session: Session) -> dict:
             if session.view is None or session.busy or session.stamp == fingerprint(workspace, session.view):
@@ -118,13 +118,15 @@ def build(workspace: Workspace) -> gr.Blocks:
         def edited(name: str, session: Session, located: str, value) -> dict:
             if session.view is None and not located:  # the page has not loaded yet
                 return gr.skip()
-            if value == (session.view or clean(parsed(located)))[name]:  # a dropdown also fires when a response sets it
+            if (
+                value == (session.view or clean(parse_address(located)))[name]
+            ):  # a dropdown also fires when a response sets it
                 return gr.skip()
             return show(session, session.begin({name: value, **controls[name].also}, located, typed={name: value}))
 
         def clicked(session: Session, located: str, event: gr.EventData) -> dict:
             data = event._data if isinstance(event._data, dict) else {}
-            view = session.view or clean(parsed(located))
+            view = session.view or clean(parse_address(located))
             order = data["order"] if isinstance(data.get("order"), int) else 0
             turn = session.begin(changes_of(data, workspace.chosen(view), view["hidden"]), located, order=order)
             return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])} if "tab" in data else None)

@@ -15,7 +15,7 @@ from .components import setting
 from .figures import number
 from .groups import Groups
 from .search import PUSHED_DOWN
-from .text import HTML, harmless, html, joined, run_name
+from .text import HTML, harmless, html, join, run_name
 from .turns import last_user_turn
 
 PER_PAGE = 40  # groups in the list at a time
@@ -33,7 +33,7 @@ def group_list(
     """
     pages = max(math.ceil(len(positions) / PER_PAGE), 1)
     page = min(page, pages)
-    items = joined(
+    items = join(
         _item(groups, int(p), prompts.get(int(p), ""), int(p) == current, badge(groups, p, failed, passed))
         for p in positions[(page - 1) * PER_PAGE : page * PER_PAGE]
     )
@@ -102,7 +102,7 @@ def decision(row: Mapping, about: Mapping, options: reading.Options, picture: HT
         options: of the group's texts.
     """
     facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
-    numbers = joined(
+    numbers = join(
         html("<div><dt>{}</dt><dd>{}</dd></div>", name, number(value)) for name, value in facts if math.isfinite(value)
     )
     source = {**options.source, "field": "prompt"}
@@ -130,7 +130,7 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
     if len(positions) < 2:
         return HTML()
     latest = positions[-60:]
-    items = joined(_visit(groups, int(p), int(p) == current) for p in latest)
+    items = join(_visit(groups, int(p), int(p) == current) for p in latest)
     note = f"the latest {len(latest)} of its {len(positions)}" if len(positions) > len(latest) else "in all its"
     return html(
         '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to this '

@@ -20,7 +20,7 @@ LEAST_STEPS = 6  # of fewer nobody can say how noisy they are
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
-def written(value: float, is_share: bool, signed: bool = False) -> str:
+def format_value(value: float, is_share: bool, signed: bool = False) -> str:
     """Write a share in percent, and a difference of shares in points; other rewards as they are."""
     if is_share:
         return f"{points(value)} points" if signed else f"{percent(value)} %"
@@ -43,12 +43,14 @@ class Change:
         return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
 
     @property
-    def written(self) -> str:
-        return written(self.difference, self.is_share, signed=True)
+    def text(self) -> str:
+        return format_value(self.difference, self.is_share, signed=True)
 
     @property
     def interval(self) -> str:
-        low, high = (written(end, self.is_share, signed=True).removesuffix(" points") for end in (self.low, self.high))
+        low, high = (
+            format_value(end, self.is_share, signed=True).removesuffix(" points") for end in (self.low, self.high)
+        )
         return f"{self.kind} {low} to {high}"
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from openrlhf_ebpo.redact import without_homes
 
 from .figures import colour
-from .text import HTML, attribute, harmless, html, joined
+from .text import HTML, attribute, harmless, html, join
 
 STATE = {  # of a run, in words
     "training": "training",
@@ -36,21 +36,21 @@ def choice(values: dict, name: str, chosen: bool) -> HTML:
 def notices(problems: Sequence[str]) -> HTML:
     """List problems once, where the visitor sees them."""
     distinct = list(dict.fromkeys(problems))
-    items = joined(html("<li>{}</li>", harmless(problem, 400)) for problem in distinct[:8])
+    items = join(html("<li>{}</li>", harmless(problem, 400)) for problem in distinct[:8])
     more = html("<li>and {} more</li>", len(distinct) - 8) if len(distinct) > 8 else ""
     return html('<div class="notice" role="status"><ul>{}{}</ul></div>', items, more) if distinct else HTML()
 
 
 def empty(title: str, *lines: str, kind: str = "") -> HTML:
     """Write the empty state: what is missing and what to do."""
-    paragraphs = joined(html("<p>{}</p>", line) for line in lines)
+    paragraphs = join(html("<p>{}</p>", line) for line in lines)
     return html('<div class="empty {}"><h2>{}</h2>{}</div>', kind, title, paragraphs)
 
 
 def no_runs(awaited: Sequence[str]) -> HTML:
     """Say what to do without a run. awaited: folders that the app was started with."""
     if awaited:
-        places = joined(html("<code>{}</code> ", harmless(without_homes(each), 200)) for each in awaited[:8])
+        places = join(html("<code>{}</code> ", harmless(without_homes(each), 200)) for each in awaited[:8])
         return empty("Waiting for a run", places, "A run appears here as soon as training writes it.", kind="nothing")
     return empty(
         "No runs yet",
@@ -71,9 +71,9 @@ def dot(number: int, kind: str = "dot") -> HTML:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
     """Write a table. The first column is a row header."""
-    heads = joined(html('<th scope="col">{}</th>', cell) for cell in head)
-    body = joined(
-        html('<tr><th scope="row">{}</th>{}</tr>', row[0], joined(html("<td>{}</td>", cell) for cell in row[1:]))
+    heads = join(html('<th scope="col">{}</th>', cell) for cell in head)
+    body = join(
+        html('<tr><th scope="row">{}</th>{}</tr>', row[0], join(html("<td>{}</td>", cell) for cell in row[1:]))
         for row in rows
     )
     return html(

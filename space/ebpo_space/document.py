@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .pages import PAGES
-from .text import HTML, attribute, html, joined
+from .text import HTML, attribute, html, join
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = "vendor/plotly/plotly-cartesian.min.js.gz"  # a third of the whole: lines, bars; panels.js loads it
@@ -19,7 +19,7 @@ def head(version: str) -> HTML:
     """Links relative to the page, so that they work below any root path."""
     links = [html('<link rel="stylesheet" href="{}">', _link(name, version)) for name in in_order(".css")]
     scripts = [html('<script src="{}"></script>', _link(name, version)) for name in in_order(".js")]
-    return joined([*links, html('<meta name="plotly" content="{}">', _link(PLOTLY, version)), *scripts])
+    return join([*links, html('<meta name="plotly" content="{}">', _link(PLOTLY, version)), *scripts])
 
 
 def in_order(ending: str) -> list[str]:
@@ -51,14 +51,14 @@ class Document:
                 return
             body.extend(message.get("body", b""))
             if not message.get("more_body"):
-                whole = completed_by(bytes(body), self.head, scope["nonce"])
+                whole = complete(bytes(body), self.head, scope["nonce"])
                 await send({**start, "headers": list(_of_length(start["headers"], len(whole)))})
                 await send({**message, "body": whole})
 
         await self.app(scope, receive, held)
 
 
-def completed_by(page: bytes, head: bytes, nonce: str) -> bytes:
+def complete(page: bytes, head: bytes, nonce: str) -> bytes:
     """Gradio writes no `<` into the page but in its template: what a run holds cannot end up with the nonce."""
     page = page.replace(b"</head>", head + b"</head>", 1)
     return page.replace(b"<script", f'<script nonce="{nonce}"'.encode())

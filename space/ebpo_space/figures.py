@@ -24,7 +24,7 @@ def colour(number: int) -> str:
     return f"run-{number % COLOURS}"
 
 
-def packed(values: np.ndarray) -> dict:
+def pack(values: np.ndarray) -> dict:
     """Pack as float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is not a float32, and
     what a float32 does not reach as float64."""
     values = np.asarray(values)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.run.run_log import rollouts_path, step_files
 
 from .errors import RunError, attempt, reading
-from .parquet import columns_of, flags, listed, numbers, read, whole_numbers
+from .parquet import columns_of, flags, numbers, read, to_python, whole_numbers
 from .runs import Run, inside, stamp
 from .text import middle_cut, plain
 
@@ -213,5 +213,5 @@ def _texts(table: pa.Table, name: str, starts: np.ndarray) -> np.ndarray:
     if name not in table.column_names:
         return np.full(len(starts), None, object)
     values = np.empty(len(starts), object)
-    values[:] = [None if v is None else sys.intern(str(v)[:200]) for v in listed(table[name].take(pa.array(starts)))]
+    values[:] = [None if v is None else sys.intern(str(v)[:200]) for v in to_python(table[name].take(pa.array(starts)))]
     return values

@@ -22,7 +22,7 @@ from .change import Change, half_width, over_questions, window
 from .components import dot, table
 from .errors import RunError
 from .improvement import Outcome, shares
-from .text import HTML, harmless, html, joined, run_name
+from .text import HTML, harmless, html, join, run_name
 from .workspace import Opened
 
 GRPO = "group_norm"
@@ -55,7 +55,7 @@ class Configuration:
 def configurations(measured: Sequence[Measured]) -> list[Configuration]:
     outcomes = {run.run.key: outcome for run, outcome in measured}
     found = []
-    for runs in seeds.grouped([run for run, _ in measured]):
+    for runs in seeds.group_by_configuration([run for run, _ in measured]):
         known = [(seeds.seed_of(run.about), outcome) for run in runs if (outcome := outcomes[run.run.key])]
         most = Counter(outcome.what for _, outcome in known).most_common(1)  # a seed may have stopped early
         alike = {seed: outcome for seed, outcome in known if outcome.what == most[0][0]}
@@ -70,7 +70,7 @@ def headline(measured: Sequence[Measured]) -> HTML:
     others = [one for one in every if one is not base and one.start == base.start][:MAX_COMPARISONS]
     count = Counter(one.runs[0].estimator for one in every)
     compared = ((one, compare(one, base)) for one in others)
-    items = joined(_sentence(*found, _name(one, count), _name(base, count)) for one, found in compared if found)
+    items = join(_sentence(*found, _name(one, count), _name(base, count)) for one, found in compared if found)
     return html('<section class="headline" aria-label="Comparison">{}</section>', items) if items else HTML()
 
 
@@ -92,7 +92,7 @@ def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML) -> H
     unseen = f" Less than {found.least} could not be seen." if verdict == "open" and found.high > found.low else ""
     return html(
         '<div class="{}"><p class="big">{} <b>{}</b></p><p>{}, {} over {}.{} {}</p></div>',
-        *(verdict, sentence, found.written, what, found.interval, found.over, unseen, SEEDS.get(paired, "")),
+        *(verdict, sentence, found.text, what, found.interval, found.over, unseen, SEEDS.get(paired, "")),
     )
 
 
@@ -171,7 +171,7 @@ def _row(one: Configuration) -> list[HTML | str]:
     count = f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs))
     if len(one.alike) < 2:
         return [name, count, "–", "not at the same step yet"]
-    write = next(iter(one.alike.values())).written
+    write = next(iter(one.alike.values())).format
     firsts, lasts = (np.array([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
     low, high = seeds.spread(lasts)
     least, most = (write(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))

@@ -53,10 +53,10 @@ class Outcome:
 
     @property
     def difference(self) -> str:
-        return self.written(self.last - self.first, signed=True)
+        return self.format(self.last - self.first, signed=True)
 
-    def written(self, value: float, signed: bool = False) -> str:
-        return change.written(value, self.is_share, signed)
+    def format(self, value: float, signed: bool = False) -> str:
+        return change.format_value(value, self.is_share, signed)
 
 
 def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[Outcome | None, list[str]]:
@@ -79,7 +79,7 @@ def held_out(evaluations: Sequence[Result]) -> tuple[list[str], dict[int, float]
     return tasks, {step: float(np.mean([value(step, task) for task in tasks])) for step in complete}
 
 
-def evaluated(run: Run) -> tuple[np.ndarray, np.ndarray]:
+def read_held_out(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Return steps and `held_out` of a run's evaluations."""
     try:
         means = held_out(results.find(run)[0])[1]
@@ -183,5 +183,5 @@ def _best_window(steps: np.ndarray, values: np.ndarray, is_share: bool) -> Peak 
         f"in steps {int(steps[best]):,} to {int(steps[best + size - 1]):,}",
         peak,
         Change(last - peak, low - peak, high - peak, "noise: that between successive steps", is_share),
-        f"best step {int(steps[top]):,}: {change.written(float(values[top]), is_share)}",
+        f"best step {int(steps[top]):,}: {change.format_value(float(values[top]), is_share)}",
     )

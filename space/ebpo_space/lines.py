@@ -12,7 +12,7 @@ import numpy as np
 from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.score_text import percent
 
-from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
+from .figures import COLOURS, HEIGHT, colour, number, pack, plotly_text
 from .metrics import decimate, outside, smooth
 from .text import distinct_names, middle_cut, plain
 
@@ -56,7 +56,7 @@ SILENT = {"hoverinfo": "skip", "showlegend": False}
 
 
 def _trace(x: np.ndarray, y: np.ndarray, **more) -> dict:
-    return {"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), **more}
+    return {"type": "scatter", "mode": "lines", "x": pack(x), "y": pack(y), **more}
 
 
 def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
@@ -82,7 +82,7 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
         if not is_smoothed:
             trace["meta"] = place
         if line.low is not None:
-            ends = {"array": packed(line.high - line.y), "arrayminus": packed(line.y - line.low)}
+            ends = {"array": pack(line.high - line.y), "arrayminus": pack(line.y - line.low)}
             trace["error_y"] = {
                 "type": "data",
                 "symmetric": False,

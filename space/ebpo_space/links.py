@@ -54,7 +54,7 @@ def address(view: Mapping) -> str:
     return "?" + "&".join(parts) if parts else ""
 
 
-def parsed(address: str) -> dict[str, str]:
+def parse_address(address: str) -> dict[str, str]:
     """Read the parameters of an address, whatever stands before its question mark."""
     return dict(parse_qsl(address.partition("?")[2]))
 
@@ -96,7 +96,7 @@ class Session:
             }
             self._orders |= dict.fromkeys(changes, order) if order else {}
             if self.view is None:
-                self.view, self._answers = clean(parsed(located)), number_of(located)
+                self.view, self._answers = clean(parse_address(located)), number_of(located)
             before = self.view
             self.view = clean(before | changes)
             there = before | (typed or {})

@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--runs",
         nargs="+",
-        default=listed("EBPO_SPACE_RUNS"),
+        default=split_names("EBPO_SPACE_RUNS"),
         metavar="RUN",
         help="run directories, folders that hold some or will, or owner/name of data set repositories on the Hub",
     )
@@ -66,7 +66,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def listed(variable: str) -> list[str]:
+def split_names(variable: str) -> list[str]:
     return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
 
 

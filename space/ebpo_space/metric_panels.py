@@ -29,10 +29,10 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
     names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
     own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
     more = view["more"]
-    others = [described(name, own) for name in _unknown(names, own) if name not in more]
+    others = [describe_metric(name, own) for name in _unknown(names, own) if name not in more]
     rest = f" {len(others) - MAX_OTHERS} more are among “More metrics”." if len(others) > MAX_OTHERS else ""
     shelves = [
-        ("Chosen metrics", "", [described(name, own) for name in more if name in names]),
+        ("Chosen metrics", "", [describe_metric(name, own) for name in more if name in names]),
         *(
             (g.title, g.note, [m for m in g.metrics if Shown.SPACE in m.shown and m.name not in more])
             for g in in_order()
@@ -49,7 +49,7 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
 
 
 def _seed_sentence(runs: Sequence[Opened], view: dict) -> str:
-    sizes = {len(group) for group in seeds.grouped(runs)} - {1} if view["seeds"] == "mean" else set()
+    sizes = {len(group) for group in seeds.group_by_configuration(runs)} - {1} if view["seeds"] == "mean" else set()
     bands = ", ".join(seeds.describe_spread(size) for size in sorted(sizes))
     return f" Seeds of one configuration: their mean; {bands}." if sizes else ""
 
@@ -59,7 +59,7 @@ def in_order() -> list:
     return sorted(GROUPS, key=lambda group: FIRST.index(group.title) if group.title in FIRST else len(FIRST))
 
 
-def described(name: str, own: Mapping[str, Metric]) -> Metric:
+def describe_metric(name: str, own: Mapping[str, Metric]) -> Metric:
     """Describe a metric: by the catalogue, by a run that logs it, or its name alone."""
     found = find(name) or own.get(name) or Metric(name, name)
     return found if found.name == name else replace(found, name=name, title=name)
@@ -71,14 +71,14 @@ def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
     return [name for name in in_order if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
 
 
-def zoomed(view: dict) -> tuple[float, float] | None:
+def zoom_range(view: dict) -> tuple[float, float] | None:
     """Return the part of the x axis that is looked at."""
     low, _, high = view["zoom"].partition(":")
     return (float(low), float(high)) if high else None
 
 
 def axes_of(view: dict) -> Axes:
-    return Axes(AXES[view["x"]], view["smooth"], view["log"], zoomed(view), view["whole"])
+    return Axes(AXES[view["x"]], view["smooth"], view["log"], zoom_range(view), view["whole"])
 
 
 def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
@@ -106,7 +106,7 @@ def _series(run: Opened, metric: Metric) -> Series:
 def _lines(runs: Sequence[Opened], metric: Metric, view: dict, share: float) -> list[Line]:
     """Make a line for each run; for seeds of one configuration their mean with its band, unless each is asked for."""
     lines = []
-    for group in seeds.grouped(runs) if view["seeds"] == "mean" else [[run] for run in runs]:
+    for group in seeds.group_by_configuration(runs) if view["seeds"] == "mean" else [[run] for run in runs]:
         found = [(run, series) for run in group if len((series := _series(run, metric))[0])]
         mean = _mean(found, view, share) if len(found) > 1 else None
         lines += [mean] if mean else [_line(run, series, view) for run, series in found]

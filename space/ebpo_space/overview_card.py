@@ -11,17 +11,17 @@ from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 from openrlhf_ebpo.run.score_text import whole_percent
 
-from .change import written
+from .change import format_value
 from .components import STATE, dot, setting
 from .figures import colour, number
 from .groups import Groups
 from .headline import GRPO
-from .improvement import Outcome, evaluated, outcome, shares
+from .improvement import Outcome, outcome, read_held_out, shares
 from .picture import sparkline
 from .run_state import Condition, ago, clock, condition, lasting, signs
 from .search import one_passing_text
 from .settings import model_of
-from .text import HTML, attribute, harmless, html, joined, run_name
+from .text import HTML, attribute, harmless, html, join, run_name
 from .warnings import COPIED, RULES, Warned, find_warnings
 from .workspace import Opened
 
@@ -54,7 +54,7 @@ class Examined:
 
 def examine(run: Opened, groups: Groups, now: float) -> Examined:
     measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2)}
-    held_out = evaluated(run.run)
+    held_out = read_held_out(run.run)
     if has_evaluations := len(held_out[0]) > 1:
         measured[HELD_OUT] = held_out
     warnings = find_warnings(run.metrics, run.rewards, measured)
@@ -97,13 +97,13 @@ def _outcome(of: Examined, scale: tuple[float, float]) -> HTML:
         )
     steps, rewards = of.run.metrics.rewards()
     values, is_share = shares(rewards, of.run.rewards)
-    ends = " → ".join(written(float(values[at]), is_share) for at in (0, -1)) if len(values) else ""
+    ends = " → ".join(format_value(float(values[at]), is_share) for at in (0, -1)) if len(values) else ""
     line = sparkline(steps, values, f"Mean reward: {ends}", of.run.run.number, scale)
     figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, ends) if line else ""
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',
         *(found.verdict, _fall(found) if found.peak else _change(found)),
-        *(html("<b>{}</b>", found.written(end)) for end in (found.first, found.last)),
+        *(html("<b>{}</b>", found.format(end)) for end in (found.first, found.last)),
         *(harmless(found.what, 200), found.how, figure),
     )
 
@@ -123,14 +123,14 @@ def _fall(found: Outcome) -> HTML:
         '<p class="big">{}<small>since its best</small></p><p>rose to <b>{}</b> {}{}, then fell by more than '
         "chance would explain "
         "({}, allowing for the choice of the best)</p>",
-        *(peak.fall.written, found.written(peak.value), peak.at, best, peak.fall.interval),
+        *(peak.fall.text, found.format(peak.value), peak.at, best, peak.fall.interval),
     )
 
 
 def _changed(of: Examined) -> HTML:
     run = of.run
     moved = ((label, run.metrics.series(f"ebpo/{name}")[1]) for name, label in OVER_TIME)
-    lines = joined(
+    lines = join(
         html("<p>{} <b>{} → {}</b></p>", label, number(values[0]), number(values[-1]))
         for label, values in moved
         if len(values)
@@ -171,7 +171,7 @@ def _warning_list(of: Examined) -> HTML:
     if not shown:
         none = f"No warnings ({len(RULES)} checks)." if len(of.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', none)
-    items = joined(_warning(each, of) for each in shown)
+    items = join(_warning(each, of) for each in shown)
     more = html("<li>and {} more</li>", len(of.warnings) - WARNINGS) if len(of.warnings) > WARNINGS else ""
     return html('<section class="warned some"><h3>Warnings</h3><ul>{}{}</ul></section>', items, more)
 

@@ -65,10 +65,10 @@ def rows_of(table: pa.Table) -> list[dict]:
         RunError: a column cannot be read.
     """
     names = table.column_names
-    return [dict(zip(names, values, strict=True)) for values in zip(*map(listed, table.columns), strict=True)]
+    return [dict(zip(names, values, strict=True)) for values in zip(*map(to_python, table.columns), strict=True)]
 
 
-def listed(column: pa.ChunkedArray) -> list:
+def to_python(column: pa.ChunkedArray) -> list:
     """Return Python's own values. Arrow does not look whether text is UTF-8: what is not becomes �.
 
     Raises:

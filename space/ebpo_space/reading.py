@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from .text import HTML, attribute, harmless, html, joined
+from .text import HTML, attribute, harmless, html, join
 from .turns import Part, parts
 
 WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
@@ -64,8 +64,8 @@ def answer(text, options: Options = Options()) -> HTML:
     return html(
         '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}{}</div>',
         attribute(options.name, 80),
-        joined(html('data-{}="{}" ', key, attribute(value)) for key, value in data.items() if value),
-        joined(_part(text, part, options.room, alone) for part in found),
+        join(html('data-{}="{}" ', key, attribute(value)) for key, value in data.items() if value),
+        join(_part(text, part, options.room, alone) for part in found),
         HTML('<span class="role end">end of turn</span>') if ended else "",
         HTML('<p class="ending">Cut off at the length limit.</p>') if options.truncated else "",
     )
@@ -97,7 +97,7 @@ def hits(text, find: str) -> int:
     return text.count(find) if find else 0
 
 
-def repeated(text) -> float:
+def repetition(text) -> float:
     """Share of a text's sequences of four words that occurred before, of 0 to 1; of a long text its two ends are
     looked at."""
     text = str(text or "")

@@ -52,7 +52,7 @@ class Gate:
         try:
             if self.hosts is not None and host_of(scope) not in self.hosts:
                 raise Refused(403, LOCAL)
-            receive = await admitted(scope, receive)
+            receive = await admit(scope, receive)
         except Refused as error:
             return await PlainTextResponse(str(error), error.status)(scope, receive, send)
         await self.app(scope, receive, send)
@@ -65,7 +65,7 @@ def host_of(scope: dict) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-async def admitted(scope, receive):
+async def admit(scope, receive):
     """`receive` for the app, once the request is admitted; the body of a call is read and checked here.
 
     Raises:

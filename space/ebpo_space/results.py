@@ -19,7 +19,7 @@ from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, TRAINING, read_resu
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .errors import RunError, attempt, reading
-from .parquet import listed, read, rows_of
+from .parquet import read, rows_of, to_python
 from .runs import Run, inside, stamp, summaries
 from .text import middle_cut
 
@@ -191,7 +191,7 @@ def _questions(run: Run, place: str, stamp: tuple[int, ...]) -> tuple[Question, 
     with reading(f"{place}/samples.parquet"):
         found = by_question(table)
         heads = rows_of(table.take(pc.list_element(found["row_list"], 0)))
-        parts = listed(found["key"]), heads, listed(found["correct_mean"]), listed(found["row_list"])
+        parts = to_python(found["key"]), heads, to_python(found["correct_mean"]), to_python(found["row_list"])
     return tuple(
         Question(str(key), str(head.get("question") or ""), str(head.get("gold") or ""), rate, tuple(rows))
         for key, head, rate, rows in zip(*parts, strict=True)

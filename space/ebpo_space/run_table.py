@@ -10,14 +10,14 @@ from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.redact import without_homes
 
 from . import seeds
-from .change import written
+from .change import format_value
 from .components import STATE, dot, notices, setting
 from .figures import colour
-from .improvement import evaluated, shares
+from .improvement import read_held_out, shares
 from .run_state import Condition, clock, condition, seconds, signs
 from .runs import AT_ONCE
 from .settings import model_of
-from .text import HTML, attribute, harmless, html, joined, run_name
+from .text import HTML, attribute, harmless, html, join, run_name
 from .workspace import Opened, Workspace
 
 MAX_CHIPS = 6  # of more configurations the table alone shows which is which
@@ -55,8 +55,11 @@ COLUMNS: Mapping[str, tuple[Callable, Callable]] = {
         lambda row: row.step,
         lambda row: _or_dash(row.step, lambda step: f"{step:,}{f' of {row.steps:,}' if row.steps else ''}"),
     ),
-    "reward": (lambda row: row.reward, lambda row: _or_dash(row.reward, lambda value: written(value, row.is_share))),
-    "held-out": (lambda row: row.held_out, lambda row: _or_dash(row.held_out, lambda value: written(value, True))),
+    "reward": (
+        lambda row: row.reward,
+        lambda row: _or_dash(row.reward, lambda value: format_value(value, row.is_share)),
+    ),
+    "held-out": (lambda row: row.held_out, lambda row: _or_dash(row.held_out, lambda value: format_value(value, True))),
     "started": (_started, lambda row: _or_dash(_started(row), clock)),
 }
 SORTS = ("", *COLUMNS, *(f"-{name}" for name in COLUMNS))
@@ -76,11 +79,11 @@ def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
         f"{without_homes(each)} holds no run yet: one is shown here once it is written."
         for each in workspace.runs.awaited()
     ]
-    now, groups = time.time(), seeds.grouped(opened)
+    now, groups = time.time(), seeds.group_by_configuration(opened)
     conditions = {run.run.key: condition(run.about, run.metrics, signs(run.run), now) for run in opened}
     states = {key: found.kind for key, found in conditions.items()}
     groups = [[run] for run in opened] if len(opened) <= MAX_CHIPS else groups
-    chips = joined(_chip(group, states, view) for group in groups) if len(groups) <= MAX_CHIPS else HTML()
+    chips = join(_chip(group, states, view) for group in groups) if len(groups) <= MAX_CHIPS else HTML()
     table = _table(_rows(workspace, opened, conditions), view) if view["table"] else HTML()
     button = _button(listed, opened, view)
     return html('<div class="runs" role="group" aria-label="Runs">{}{}</div>', chips, button) + notices(waiting), table
@@ -137,13 +140,16 @@ def _rows(workspace: Workspace, opened: Sequence[Opened], conditions: Mapping[st
         _read(there[run.run.key], conditions[run.run.key])
         if run.run.key in there
         else Row(run.run.key, run.run.number, run.about, run.estimator)
-        for run in [*workspace.described(), *(run for key, run in there.items() if key not in workspace.runs.listed())]
+        for run in [
+            *workspace.describe_runs(),
+            *(run for key, run in there.items() if key not in workspace.runs.listed()),
+        ]
     ]
 
 
 def _read(run: Opened, state: Condition) -> Row:
     rewards, is_share = shares(run.metrics.rewards()[1], run.rewards)
-    held = next((values for _, values in (evaluated(run.run), run.metrics.held_out()) if len(values)), ())
+    held = next((values for _, values in (read_held_out(run.run), run.metrics.held_out()) if len(values)), ())
     last = rewards[-max(len(rewards) // 10, 1) :]
     return Row(
         *(run.run.key, run.run.number, run.about, run.estimator, state.kind),
@@ -167,7 +173,7 @@ def _table(rows: Sequence[Row], view: dict) -> HTML:
     return html(
         '<div class="scroll all-runs" tabindex="0" role="region" aria-label="Runs"><table><caption>Runs</caption>'
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}",
-        *(joined(_head(each, name, reverse) for each in COLUMNS), joined(_line(row, view) for row in rows[:MAX_ROWS])),
+        *(join(_head(each, name, reverse) for each in COLUMNS), join(_line(row, view) for row in rows[:MAX_ROWS])),
         html('<p class="more">{}{}</p>', note, more) if unread or more else "",
     )
 
@@ -194,5 +200,5 @@ def _line(row: Row, view: dict) -> HTML:
     kind = "hidden" if row.key in view["hidden"] or not row.state else ""
     return html(
         '<tr class="{}"><th scope="row">{}{}</th>{}</tr>',
-        *(kind, button, cells[0], joined(html("<td>{}</td>", cell) for cell in cells[1:])),
+        *(kind, button, cells[0], join(html("<td>{}</td>", cell) for cell in cells[1:])),
     )

@@ -17,7 +17,7 @@ from .figures import colour
 from .headline import GRPO
 from .results import Column, Result, ends_of
 from .runs import Run
-from .text import HTML, attribute, distinct_names, harmless, html, joined, run_name
+from .text import HTML, attribute, distinct_names, harmless, html, join, run_name
 from .workspace import Opened
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
@@ -188,7 +188,7 @@ def _differences(columns: Sequence[Column], found: Mapping[tuple[str, str], Chan
     named = zip(columns, distinct_names([column.run for column in columns], 20), strict=True)
     lines = [_difference(c, name, found[c.run, task]) for c, name in named if (c.run, task) in found]
     only = html("<p>{}</p>", found[columns[0].run, task].sentence) if len(lines) == len(columns) == 1 else HTML()
-    return html('<div class="against">{}{}</div>', joined(lines), only) if lines else NONE
+    return html('<div class="against">{}{}</div>', join(lines), only) if lines else NONE
 
 
 def _difference(column: Column, name: str, found: Change) -> HTML:

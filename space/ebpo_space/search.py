@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from .errors import RunError, reading
 from .figures import finite
 from .groups import Groups, file_of, open_file, read_columns
-from .parquet import columns_of, flags, listed, numbers, plain_column, rows_of
+from .parquet import columns_of, flags, numbers, plain_column, rows_of, to_python
 from .runs import Run, inside, stamp
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
@@ -231,6 +231,6 @@ def prompts_of(run: Run, groups: Groups, positions: np.ndarray) -> dict[int, str
         with contextlib.suppress(RunError):
             first, last = int(rows.min()), int(rows.max())
             table = read_columns(run, step, ("prompt",), slice(first, last + 1))
-            texts = listed(table["prompt"].take(pa.array(rows - first)))
+            texts = to_python(table["prompt"].take(pa.array(rows - first)))
             found |= {p: str(text or "") for p, text in zip(here, texts, strict=True)}
     return found

@@ -81,7 +81,7 @@ def short_text(value) -> str:
     return redacted_text(text[:4000])
 
 
-def compared(configurations: Sequence[Sequence[dict]]) -> list[Setting]:
+def compare_settings(configurations: Sequence[Sequence[dict]]) -> list[Setting]:
     """Line up the settings of configurations, the estimator's first. configurations: the runs of each, as
     `settings_of` gives them."""
     names = {name for runs in configurations for run in runs for name in run}

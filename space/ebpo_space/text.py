@@ -27,7 +27,7 @@ _STACKED = re.compile(
 
 
 class HTML(Markup):
-    """HTML that this app has written. Text that joins it (`html`, `joined`, +) goes through `harmless`; a page shows
+    """HTML that this app has written. Text that joins it (`html`, `join`, +) goes through `harmless`; a page shows
     only HTML as HTML. So a forgotten escape shows too much, and does nothing."""
 
     @classmethod
@@ -40,7 +40,7 @@ def html(template: str, *values, **named) -> HTML:
     return HTML(template).format(*values, **named)  # noqa: S704 (held against its callers)
 
 
-def joined(parts: Iterable) -> HTML:
+def join(parts: Iterable) -> HTML:
     return HTML().join(parts)
 
 

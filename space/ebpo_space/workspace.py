@@ -71,7 +71,7 @@ class Workspace:
         turns = [key for turn in itertools.zip_longest(*groups) for key in turn if key is not None]
         return sorted(turns[:AT_ONCE], key=[key for group in groups for key in group].index)
 
-    def described(self) -> list[Opened]:
+    def describe_runs(self) -> list[Opened]:
         """Return the listed runs as their run.json describes them, without metrics. Those that differ only in their
         seed share the number of a colour."""
         known = {key: self.runs.known(key) for key in self.runs.listed()}
@@ -79,7 +79,7 @@ class Workspace:
         runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
         return [
             replace(run, run=replace(run.run, number=number))
-            for number, group in enumerate(seeds.grouped(runs))
+            for number, group in enumerate(seeds.group_by_configuration(runs))
             for run in group
         ]
 
@@ -87,13 +87,13 @@ class Workspace:
         """List the keys of the listed runs: those that differ only in their seed together, in the order of their first
         runs."""
         found: dict[int, list[str]] = {}
-        for run in self.described():
+        for run in self.describe_runs():
             found.setdefault(run.run.number, []).append(run.run.key)
         return list(found.values())
 
     def numbers(self) -> dict[str, int]:
         """Return key -> number of its colour."""
-        return {run.run.key: run.run.number for run in self.described()}
+        return {run.run.key: run.run.number for run in self.describe_runs()}
 
     def visible(self, view: dict) -> list[str]:
         """List the keys of the view's runs that are not hidden."""

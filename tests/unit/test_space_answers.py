@@ -79,13 +79,13 @@ def test_a_text_that_passes_whatever_is_asked_is_found(folder, tmp_path):
     ],
 )
 def test_an_answer_that_repeats_itself_is_marked(text, marked):
-    assert (reading.repeated(text) >= reading.REPETITIVE) == marked
+    assert (reading.repetition(text) >= reading.REPETITIVE) == marked
 
 
 def test_ordinary_reasoning_is_not_marked(folder):
     for path in (folder / "ebpo" / "rollouts").glob("*.parquet"):
         for text in pq.read_table(path, columns=["response"])["response"].to_pylist():
-            assert reading.repeated(text) < reading.REPETITIVE
+            assert reading.repetition(text) < reading.REPETITIVE
 
 
 def test_errors_of_rewards_are_counted_by_message(folder, workspace):

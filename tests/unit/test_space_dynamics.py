@@ -11,7 +11,7 @@ from panels import board, values
 from space_runs import learning_run
 
 from openrlhf_ebpo.run.catalogue import Metric
-from openrlhf_ebpo.space.figures import packed
+from openrlhf_ebpo.space.figures import pack
 from openrlhf_ebpo.space.lines import Axes, Line, checkpoint_panel, line_panel
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metric_panels import SPEED, tokens_per_second
@@ -68,7 +68,7 @@ def test_every_checkpoint_keeps_its_error_bar(count):
 
 
 def test_what_float32_does_not_hold_reaches_the_page():
-    assert values(packed(np.array([1.0, 1e300]))).tolist() == [1.0, 1e300]
+    assert values(pack(np.array([1.0, 1e300]))).tolist() == [1.0, 1e300]
 
 
 def test_seeds_are_one_line_with_a_band_and_each_where_asked_for(tmp_path):

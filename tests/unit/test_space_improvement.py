@@ -71,12 +71,12 @@ def test_of_many_questions_less_than_a_point_can_be_seen():
 def test_a_change_is_said_in_words():
     better = Change(0.121, 0.08, 0.162, "200 questions")
     assert better.sentence == "better by more than chance would explain, over 200 questions"
-    assert (better.written, better.interval) == ("+12.1 points", "95% CI +8.0 to +16.2")
+    assert (better.text, better.interval) == ("+12.1 points", "95% CI +8.0 to +16.2")
     assert (
         Change(-0.1, -0.2, -0.01, "1 question").sentence == "worse by more than chance would explain, over 1 question"
     )
     nothing = Change(0.01, -0.05, 0.07, "200 questions")
-    assert nothing.sentence.startswith("no difference shown over 200 questions; ") and nothing.written == "+1.0 points"
+    assert nothing.sentence.startswith("no difference shown over 200 questions; ") and nothing.text == "+1.0 points"
     assert nothing.sentence.endswith("less than about 6 points could not be seen") and nothing.verdict == "open"
 
 
@@ -185,7 +185,7 @@ def opened(values) -> Opened:
 def test_a_run_at_0_against_one_at_20_percent_is_a_difference():
     for seed in range(30):
         found, what = _by_step(opened(curve((0.2, 12), seed=seed)), opened(np.zeros(12)))
-        assert found.verdict == "better" and found.written.endswith(" points") and what == "training reward"
+        assert found.verdict == "better" and found.text.endswith(" points") and what == "training reward"
     alike = [
         _by_step(opened(curve((0.2, 12), seed=seed)), opened(curve((0.2, 12), seed=1000 + seed)))[0].verdict
         for seed in range(200)

@@ -20,7 +20,7 @@ from openrlhf_ebpo.space.links import Session, address, clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.settings import settings_of, short_text
-from openrlhf_ebpo.space.text import HTML, html, joined
+from openrlhf_ebpo.space.text import HTML, html, join
 from openrlhf_ebpo.space.workspace import Workspace
 
 
@@ -177,10 +177,10 @@ def test_lists_in_lists_as_deep_as_json_reads_them():
 
 def test_only_literals_are_html():
     assert html("<b>{}</b>", MARK) == html("<b>{}</b>", HTML.escape(MARK)) and not Foreign(html("{}", MARK)).found
-    assert not Foreign(joined([HTML("<b>"), MARK]) + MARK).found and not Foreign(MARK + HTML("<b>")).found
+    assert not Foreign(join([HTML("<b>"), MARK]) + MARK).found and not Foreign(MARK + HTML("<b>")).found
     assert not Foreign(HTML("<p>%s</p>") % MARK).found
     assert html("{:.1f} {}", 1.25, html("<i>{}</i>", "${x}")) == "1.2 <i>&#36;&#123;x&#125;</i>"
-    assert isinstance(html("{}", 1), HTML) and isinstance(joined([]), HTML)
+    assert isinstance(html("{}", 1), HTML) and isinstance(join([]), HTML)
 
 
 def test_a_page_that_forgets_to_escape_shows_text(marked, monkeypatch):

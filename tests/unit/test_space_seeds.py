@@ -28,7 +28,7 @@ def keys(found):
 
 def test_seeds_are_runs_that_differ_in_seed_names_and_paths_alone():
     other = run("c", 3, actor={"model_name_or_path": "Qwen/Qwen3-8B", "adam": {"lr": 2e-6}})
-    assert keys(seeds.grouped([run("a", 1), other, run("b", 2)])) == [["a", "b"], ["c"]]
+    assert keys(seeds.group_by_configuration([run("a", 1), other, run("b", 2)])) == [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_seeds_are_runs_that_differ_in_seed_names_and_paths_alone():
     ],
 )
 def test_another_setting_is_another_configuration(changes):
-    assert len(seeds.grouped([run("a", 1), run("b", 2, **changes)])) == 2
+    assert len(seeds.group_by_configuration([run("a", 1), run("b", 2, **changes)])) == 2
 
 
 def test_a_copy_is_not_counted_twice_and_a_repetition_is():
-    assert keys(seeds.grouped([run("a", 1), run("owner/a", 1)])) == [["a"], ["owner/a"]]
-    assert keys(seeds.grouped([run("a", 1), run("again", 1, started="later")])) == [["a", "again"]]
+    assert keys(seeds.group_by_configuration([run("a", 1), run("owner/a", 1)])) == [["a"], ["owner/a"]]
+    assert keys(seeds.group_by_configuration([run("a", 1), run("again", 1, started="later")])) == [["a", "again"]]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_copy_is_not_counted_twice_and_a_repetition_is():
 )
 def test_a_run_that_does_not_say_what_ran_stands_alone(about):
     odd = [SimpleNamespace(run=SimpleNamespace(key=key), about={**about, "started": key}) for key in "ab"]
-    found = seeds.grouped(odd)
+    found = seeds.group_by_configuration(odd)
     assert len(found) == (1 if "x" in (about.get("args") or {}) else 2)
 
 

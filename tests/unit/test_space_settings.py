@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_ebpo.space.settings import command_of, compared, hardware_of, settings_of
+from openrlhf_ebpo.space.settings import command_of, compare_settings, hardware_of, settings_of
 
 ARGS = {
     "actor": {"adam": {"lr": 9e-07, "betas": [0.9, 0.95]}, "gradient_checkpointing_enable": True, "aux": None},
@@ -19,7 +19,8 @@ def about(**args) -> dict:
 
 def test_settings_are_flat_and_those_that_differ_are_known():
     found = {
-        each.name: each for each in compared([[settings_of(about())], [settings_of(about(ckpt={"path": "/data/b"}))]])
+        each.name: each
+        for each in compare_settings([[settings_of(about())], [settings_of(about(ckpt={"path": "/data/b"}))]])
     }
     assert found["actor.adam.lr"].values == ("9e-07", "9e-07") and not found["actor.adam.lr"].differs
     assert len(set(found["ckpt.path"].values)) == 2 and not found["ckpt.path"].differs, "a place"
@@ -29,7 +30,9 @@ def test_settings_are_flat_and_those_that_differ_are_known():
 
 def test_secrets_are_never_shown_whatever_the_writer_did():
     token = "hf_" + "a1B2" * 9
-    found = compared([[settings_of(about(reward={"remote_url": [f"http://u:pw@host/{token}"], "api_key": "open"}))]])
+    found = compare_settings(
+        [[settings_of(about(reward={"remote_url": [f"http://u:pw@host/{token}"], "api_key": "open"}))]]
+    )
     text = str(found)
     assert token not in text and "pw" not in text and "0123456789abcdef" not in text and "open'" not in text
 
@@ -44,7 +47,7 @@ def test_secrets_are_never_shown_whatever_the_writer_did():
 )
 def test_secrets_of_a_foreign_run_are_not_shown(argv):
     name, _, value = "=".join(argv).removeprefix("--").partition("=")
-    assert "SECRET" not in str(compared([[settings_of({"args": {name: value, "more": {name: [value]}}})]]))
+    assert "SECRET" not in str(compare_settings([[settings_of({"args": {name: value, "more": {name: [value]}}})]]))
     assert "SECRET" not in command_of({"argv": argv})
 
 
@@ -53,7 +56,7 @@ def test_runs_of_one_configuration_are_one_column_and_the_estimator_comes_first(
         advantage = {"estimator": estimator, "ebpo": {"preset": "paper"}}
         return settings_of(about(train={"seed": seed}, algo={"advantage": advantage}, ckpt={"attempt": attempt}))
 
-    found = compared([[run(seed, name, seed) for seed in range(10)] for name in ("ebpo", "group_norm")])
+    found = compare_settings([[run(seed, name, seed) for seed in range(10)] for name in ("ebpo", "group_norm")])
     assert found[0].name == "algo.advantage.estimator" and found[0].values == ("ebpo", "group_norm")
     assert [each.name for each in found if each.differs] == ["algo.advantage.estimator"]
     named = {each.name: each for each in found}
@@ -63,7 +66,7 @@ def test_runs_of_one_configuration_are_one_column_and_the_estimator_comes_first(
 
 
 def test_null_and_absent_are_no_difference():
-    (setting,) = compared([[{"a": None}], [{}]])
+    (setting,) = compare_settings([[{"a": None}], [{}]])
     assert setting.values == (None, None) and not setting.differs
 
 

@@ -11,8 +11,8 @@ from .. import seeds
 from ..components import dot, empty, no_runs, notices, table
 from ..page import Page, Parts
 from ..run_state import clock, last_step, lasting, seconds
-from ..settings import Setting, command_of, compared, hardware_of, settings_of
-from ..text import HTML, harmless, html, joined, run_name
+from ..settings import Setting, command_of, compare_settings, hardware_of, settings_of
+from ..text import HTML, harmless, html, join, run_name
 from ..workspace import Opened, Workspace
 
 MAX_ROWS = 800  # settings on the page
@@ -29,8 +29,8 @@ def render(view: dict, workspace: Workspace) -> dict:
     if not workspace.runs.listed() and not view["runs"]:
         return {"notes": no_runs(workspace.runs.awaited()), "settings": ""}
     opened, problems = workspace.open_all(view)
-    groups = seeds.grouped(opened)
-    found = compared([[settings_of(run.about) for run in group] for group in groups])
+    groups = seeds.group_by_configuration(opened)
+    found = compare_settings([[settings_of(run.about) for run in group] for group in groups])
     return {"notes": notices(problems), "settings": _settings(groups, found) if opened else ""}
 
 
@@ -68,7 +68,7 @@ def _start(run: Opened) -> HTML:
         "started": clock(started) if started else "",
         "took": lasting(last - started) if started and last and last > started else "",
     }
-    rows = joined(
+    rows = join(
         html("<div><dt>{}</dt><dd><code>{}</code></dd></div>", name, harmless(value, 8000))
         for name, value in facts.items()
         if value
@@ -93,7 +93,7 @@ def _head(group: Sequence[Opened]) -> HTML:
 
 def _name(setting: Setting) -> HTML:
     parts = map(harmless, re.split(r"(?<=[._])", setting.name[:200]))
-    return html("<code>{}</code>", joined(part + HTML("<wbr>") for part in parts))
+    return html("<code>{}</code>", join(part + HTML("<wbr>") for part in parts))
 
 
 def _value(value: str | None) -> HTML:

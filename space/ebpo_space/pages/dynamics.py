@@ -9,11 +9,11 @@ import gradio as gr
 from .. import seeds
 from ..components import choice, empty, no_runs, notices
 from ..figures import board
-from ..metric_panels import sections, zoomed
+from ..metric_panels import sections, zoom_range
 from ..metrics import AXES
 from ..page import Page, Parts, menu
 from ..parameters import flag, names, number, one_of, span
-from ..text import HTML, html, joined
+from ..text import HTML, html, join
 from ..workspace import Opened, Workspace
 
 PARAMETERS = {
@@ -52,9 +52,9 @@ def render(view: dict, workspace: Workspace) -> dict:
     if opened and not any(section["panels"] for section in shown):
         notes += NO_STEPS
     return {
-        "board": board(shown, AXES[view["x"]], zoomed(view)),
+        "board": board(shown, AXES[view["x"]], zoom_range(view)),
         "notes": notes,
-        "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
+        "quick": quick(view, any(len(group) > 1 for group in seeds.group_by_configuration(present))),
         "controls": controls(present),
     }
 
@@ -64,7 +64,7 @@ NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page lo
 
 def quick(view: dict, several: bool = False) -> HTML:
     """Choose the x axis, the log scale and, if there are several, how seeds are drawn."""
-    axes = joined(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
+    axes = join(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
     log = choice({"log": not view["log"]}, "log scale", view["log"])
     log += choice({"whole": not view["whole"]}, "all values", view["whole"])
     each = {"seeds": "mean" if view["seeds"] == "each" else "each"}

@@ -16,7 +16,7 @@ from ..improvement import shares
 from ..overview_card import Examined, card, examine
 from ..page import Page, Parts
 from ..picture import scale_of
-from ..text import HTML, html, joined, run_name
+from ..text import HTML, html, join, run_name
 from ..warnings import RULES
 from ..workspace import Workspace
 
@@ -55,15 +55,17 @@ def cards(examined: Sequence[Examined]) -> HTML:
     scale."""
     scale = scale_of([shares(one.run.metrics.rewards()[1], one.run.rewards)[0] for one in examined])
     by_key = {one.run.run.key: one for one in examined}
-    groups = [[by_key[run.run.key] for run in group] for group in seeds.grouped([one.run for one in examined])]
-    return joined(card(group[0], scale) if len(group) == 1 else _folded(group, scale) for group in groups)
+    groups = [
+        [by_key[run.run.key] for run in group] for group in seeds.group_by_configuration([one.run for one in examined])
+    ]
+    return join(card(group[0], scale) if len(group) == 1 else _folded(group, scale) for group in groups)
 
 
 def _folded(group: Sequence[Examined], scale: tuple[float, float]) -> HTML:
     name = seeds.name([one.run.run.key for one in group])
     return html(
         '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>',
-        *(dot(group[0].run.run.number), run_name(name, 60), counts(group), joined(card(one, scale) for one in group)),
+        *(dot(group[0].run.run.number), run_name(name, 60), counts(group), join(card(one, scale) for one in group)),
     )
 
 

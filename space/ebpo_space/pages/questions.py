@@ -14,7 +14,7 @@ from ..components import choice, dot, setting
 from ..errors import RunError
 from ..figures import colour
 from ..results import Column, Result, ends_of
-from ..text import HTML, attribute, harmless, html, joined, middle_cut
+from ..text import HTML, attribute, harmless, html, join, middle_cut
 from ..workspace import Workspace
 
 PER_PAGE = 25
@@ -54,13 +54,13 @@ def render(
     orders = orders_of(columns)
     by = view["by"] if view["by"] in orders else "hardest"
     text = view["find"].strip().lower()
-    order = [key for key in ordered(rates, columns, by) if text in texts[key].lower()]
+    order = [key for key in sort_questions(rates, columns, by) if text in texts[key].lower()]
     chosen = next((key for key in order if key_of(key) == view["question"]), None)
     pages = max(-(-len(order) // PER_PAGE), 1)
     page = min(view["leaf"], pages)
     none = HTML() if order else html('<p class="more">No question of {} has this text.</p>', harmless(task, 60))
     samples = _samples(workspace, evaluated, chosen, problems) if chosen else HTML()
-    items = joined(
+    items = join(
         _question(key, texts[key], rates[key], samples if key == chosen else None)
         for key in order[(page - 1) * PER_PAGE : page * PER_PAGE]
     )
@@ -96,7 +96,7 @@ def orders_of(columns: Sequence[Column]) -> list[str]:
     return [o for o in ORDERS if (moved or o not in ("rose", "fell")) and (len(ends) > 1 or o != "apart")]
 
 
-def ordered(rates: Mapping[str, Rates], columns: Sequence[Column], by: str) -> list[str]:
+def sort_questions(rates: Mapping[str, Rates], columns: Sequence[Column], by: str) -> list[str]:
     """Sort the questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart:
     by the difference between the runs' last columns."""
     ends = list(ends_of(columns).values())
@@ -115,16 +115,16 @@ def ordered(rates: Mapping[str, Rates], columns: Sequence[Column], by: str) -> l
 
 
 def _orders(orders: Sequence[str], by: str) -> HTML:
-    buttons = joined(choice({"by": name, "leaf": 1}, ORDERS[name], name == by) for name in orders)
+    buttons = join(choice({"by": name, "leaf": 1}, ORDERS[name], name == by) for name in orders)
     return html('<div class="choices" role="group" aria-label="Order">{}</div>', buttons)
 
 
 def _heads(tasks: Sequence[str], task: str, columns: Sequence[Column], page: int, pages: int) -> HTML:
     """Lay out the tasks to choose from, the pages, and the names of the bars."""
     reset = {"question": "", "leaf": 1}
-    choices = joined(choice({"task": name, **reset}, harmless(name, 40), name == task) for name in tasks)
+    choices = join(choice({"task": name, **reset}, harmless(name, 40), name == task) for name in tasks)
     template = '<small style="--shade:var(--{})" title="{}">{}</small>'
-    heads = joined(html(template, colour(c.number), attribute(c.run, 60), c.step or "base") for c in columns)
+    heads = join(html(template, colour(c.number), attribute(c.run, 60), c.step or "base") for c in columns)
     return html(
         '<div class="between"><div class="choices" role="group" aria-label="Task">{}</div>{}'
         '<div class="bars heads" aria-hidden="true">{}</div></div>',
@@ -139,7 +139,7 @@ def key_of(question: str) -> str:
 
 def _question(key: str, text: str, rates: Rates, samples: HTML | None) -> HTML:
     """samples: shown below the question; None unless it is the chosen one."""
-    bars = joined(
+    bars = join(
         html(
             '<i style="--rate:{:.0f}%;--shade:var(--{})" title="{} step {}: {}"></i>',
             *(100 * rate, colour(c.number), attribute(c.run, 40), c.step, whole_percent(rate)),
@@ -180,7 +180,7 @@ def _samples(workspace: Workspace, evaluated: Evaluated, key: str, problems: lis
         setting(question=""),
         reading.answer(question.get("question"), reading.Options(source=source, is_answer=False, name="Question")),
         harmless(question.get("gold"), 400),
-        joined(parts),
+        join(parts),
     )
 
 
@@ -191,7 +191,7 @@ def _column_samples(column: Column, result: Result, rows: Sequence[dict], room: 
         "<details {}><summary>{}{}<small>{} of {} right</small></summary>"
         '<div class="answers"><ol class="cards">{}</ol></div></details>',
         *("open" if is_open else "", dot(column.number), harmless(result.label, 60), right, len(rows)),
-        joined(_sample(i, row, place, room) for i, row in enumerate(rows)),
+        join(_sample(i, row, place, room) for i, row in enumerate(rows)),
     )
 
 

@@ -20,7 +20,7 @@ from ..parameters import flag, number, one_of, place, text
 from ..picture import Drawn, implied_prior_mean, picture
 from ..reading import Options
 from ..search import KINDS, Filter, answers, batch_scale, choose, error_counts, history, position_of, prompts_of
-from ..text import HTML, harmless, html, joined, run_name
+from ..text import HTML, harmless, html, join, run_name
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 
 KEYS = (
@@ -111,7 +111,7 @@ def _page(
         found, note = choose(opened.run, groups, chosen, *opened.rewards)
     except RunError as error:
         notes.append(str(error))
-    current = placed(view, groups, found)
+    current = choose_group(view, groups, found)
     if "." in view["at"] and current is None:
         notes.append(f"There is no group {view['at']} in this run.")
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
@@ -137,7 +137,7 @@ def _page(
 
 def _errors(opened: Opened, groups: Groups, found: np.ndarray) -> HTML:
     """List the messages of failed rewards, counted."""
-    items = joined(
+    items = join(
         html("<li><b>{:,}</b> {}</li>", count, harmless(message, 200))
         for message, count in error_counts(opened.run, groups, found)
     )
@@ -149,7 +149,7 @@ def _menu(view: dict, found: list[Groups]) -> dict:
     return {"controls": {"cluster": menu(clusters(found), [("any", "")], least=0 if view["cluster"] else 1)}}
 
 
-def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
+def choose_group(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     """Choose the group to show: the one asked for, else the first that was found."""
     if view["at"]:
         step, group = map(int, view["at"].split("."))
@@ -194,7 +194,7 @@ def _elsewhere(workspace: Workspace, keys: list[str], opened: Opened, groups: Gr
             buttons.append(choice({"run": key, "at": at, "answer": 0}, name, False))
     title = "The same prompt in another run"
     return (
-        html('<section class="elsewhere"><small>{}</small>{}</section>', title, _choices(title, joined(buttons)))
+        html('<section class="elsewhere"><small>{}</small>{}</section>', title, _choices(title, join(buttons)))
         if buttons
         else HTML()
     )
@@ -218,11 +218,11 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
     steps = np.unique(groups.step).tolist()
     runs = kinds = stepper = ""
     if len(keys) > 1:
-        buttons = joined(choice({"run": k, **_FIRST}, run_name(k, 32), k == key) for k in keys)
+        buttons = join(choice({"run": k, **_FIRST}, run_name(k, 32), k == key) for k in keys)
         runs = _choices("Run", buttons)
     if steps:
         stepper = _stepper(view, steps)
-        buttons = joined(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
+        buttons = join(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
         kinds = _choices("Kind of group", buttons)
     return html('<div class="quick">{}{}{}</div>', runs, stepper, kinds)
 

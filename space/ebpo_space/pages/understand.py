@@ -10,7 +10,7 @@ from ..figures import number, signed
 from ..page import Page, Parts
 from ..parameters import number as within
 from ..picture import Drawn, picture
-from ..text import HTML, html, joined
+from ..text import HTML, html, join
 
 INTRO = HTML(
     "For each prompt the policy writes G answers, its group; a right one gets reward 1, a wrong one 0. An "
@@ -59,7 +59,7 @@ def story(view: dict) -> HTML:
     shrinkage, mean = float(shrinkage_weight(view["within"], view["between"], size, 1.0)), right / size
     baseline = (1 - shrinkage) * mean + shrinkage * prior
     drawn = picture(Drawn(mean, baseline, shrinkage, prior, view["within"], view["between"], size))
-    dots = joined(html('<i class="{}"></i>', "hit" if i < right else "miss") for i in range(size))
+    dots = join(html('<i class="{}"></i>', "hit" if i < right else "miss") for i in range(size))
     return html(
         '<section class="story"><div class="head"><div class="dots" role="img" aria-label="{} of {} answers '
         'right">{}</div>'
