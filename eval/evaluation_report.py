@@ -37,8 +37,7 @@ MANY = "eval_report"
 PICTURE = "validation.png"
 PASS_AT_1 = (
     "Mean over all samples ± standard error across runs: these questions, answered again. In brackets the 95 % "
-    "interval over "
-    "questions: others of their kind."
+    "interval over questions: others of their kind."
 )
 PASS_AT_K = "Unbiased pass@k; maj@k is the expected correctness of the majority vote of k samples, ties averaged."
 CURVE = "In percent; bands are 95 % over questions."

@@ -94,9 +94,8 @@ def fit_lines(requested: dict, model: str, form: PromptForm, protocol: Protocol,
     lines = list(fit_warnings(model, tokenizer_of(model), how, EVALUATION))
     if THINK_END in text_tokenizer(tokenizer_of(model)).all_special_tokens:
         lines.append(
-            f"warning: to this tokenizer {THINK_END} is a special token, which responses do not keep: their "
-            f"thoughts are "
-            "read for an answer as well"
+            f"warning: to this tokenizer {THINK_END} is a special token, which responses do not keep: their thoughts "
+            "are read for an answer as well"
         )
     return [f"{line}\n" for line in lines]
 

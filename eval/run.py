@@ -240,15 +240,13 @@ def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
         if "asked" in task and counts.get("errors"):
             failed = "; ".join(note for note in task["notes"] if jobs.UNSCORED in note)
             lines.append(
-                f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the "
-                f"command: responses are "
-                "kept, and scored again"
+                f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the command: "
+                "responses are kept, and scored again"
             )
         elif "asked" not in task and each.metrics["no_answer"] > MAX_NO_ANSWER:
             lines.append(
-                f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A custom "
-                f"reward may read "
-                "others; this command does not use it"
+                f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A custom reward may "
+                "read others; this command does not use it"
             )
     return list(dict.fromkeys(lines))
 

@@ -166,8 +166,7 @@ def template_kwargs(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
         if not (equals and name.isidentifier()):
             raise UsageError(
                 f"--template_kwargs {pair}: write NAME=VALUE with a value as JSON has it, such as "
-                f"enable_thinking=false "
-                "or 'effort=\"low\"'"
+                "enable_thinking=false or 'effort=\"low\"'"
             )
         if name in found:
             raise UsageError(f"--template_kwargs: {name} is there twice")

@@ -145,7 +145,12 @@ def make_task(
         row_of[question.id] = number
     if not questions:
         raise UsageError(f"{flag} {rows.place}: none of its {len(rows.rows)} rows can be used: {skipped[0]}")
-    notes = [*notes, *_count_notes(rows, expected_rows), *_repeat_notes(seen)]
+    notes = list(notes)
+    if expected_rows and len(rows.rows) not in expected_rows:
+        numbers = " or ".join(map(str, expected_rows))
+        notes.append(f"{rows.place} has {len(rows.rows)} rows, the public data set {numbers}: scores do not compare")
+    if repeats := sum(count - 1 for count in seen.values()):
+        notes.append(f"{repeats} questions repeat an earlier one")
     for message in (*notes, *skipped):
         logger.warning("%s: %s", name, message)
     return Task(name, tuple(questions), rows.source, tuple(notes), tuple(skipped), len(rows.rows), row_of)
@@ -161,18 +166,6 @@ def question_text(row: dict, column: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"it has no question in column {column!r}")
     return text.strip()
-
-
-def _count_notes(rows: Rows, expected: tuple[int, ...]) -> list[str]:
-    if not expected or len(rows.rows) in expected:
-        return []
-    numbers = " or ".join(map(str, expected))
-    return [f"{rows.place} has {len(rows.rows)} rows, the public data set {numbers}: scores do not compare"]
-
-
-def _repeat_notes(seen: Counter[str]) -> list[str]:
-    repeats = sum(count - 1 for count in seen.values())
-    return [f"{repeats} questions repeat an earlier one"] if repeats else []
 
 
 def folder_name(text: str) -> str:

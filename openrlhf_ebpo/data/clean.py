@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.questions import answer_key, bare_question, question_id
 from openrlhf_ebpo.data.training_tables import ROW_BATCH_SIZE
+from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 
 TURNS = {"system": "s", "developer": "s", "user": "u", "assistant": "a"}
@@ -73,14 +74,16 @@ class Tally:
         if not self.keep_system:
             messages = [each for each in messages if TURNS[each["role"]] != "s"]
         own, label = messages[-1]["content"], answer_text(answer)
-        context = _as_text(messages[:-1]) if self.whole_chats else ""
+        before = messages[:-1] if self.whole_chats else []
+        context = "".join(f"{message['role']}: {message['content']}\n\n" for message in before)
         question, number = _parse(own, context)
         reason = reason or _unusable(question, label)
         place = self.index.get(number)
         if not reason and place is not None:
             self._compare(place, label)
             return None
-        if not reason and not _is_unicode(context + own + label + source):
+        text = context + own + (label or "") + source
+        if not reason and whole_characters(text) != text:
             reason = "half a Unicode character, which no file can hold"
         if reason:
             self.unusable[reason] += 1
@@ -182,14 +185,10 @@ def read_chat(prompt, whole: bool = False) -> tuple[list[dict], str | None]:
         return (users, None) if usable else (nothing, NOT_ONE_MESSAGE)
     if texts[-1]["role"] == "assistant":
         return nothing, ENDS_WITH_ASSISTANT
-    usable = all(isinstance(each["content"], str) for each in texts) and not any(map(_has_more, messages))
+    others = [value for each in messages for name, value in each.items() if name not in ("role", "content")]
+    usable = all(isinstance(each["content"], str) for each in texts) and not any(others)  # calls of tools, pictures
     turns = "".join(TURNS.get(each["role"], "?") for each in texts)
     return (texts, None) if usable and CHAT.fullmatch(turns) else (nothing, NOT_A_CHAT)
-
-
-def _has_more(message: dict) -> bool:
-    """Return True for calls of tools, pictures, and the like."""
-    return any(value for name, value in message.items() if name not in ("role", "content"))
 
 
 def prompt_text(prompt) -> str | None:
@@ -208,10 +207,6 @@ def answer_text(answer) -> str | None:
         return None
 
 
-def _as_text(messages: list[dict]) -> str:
-    return "".join(f"{message['role']}: {message['content']}\n\n" for message in messages)
-
-
 @functools.lru_cache(1 << 16)  # DAPO-Math-17K has 17 thousand different prompts in 1.8 million rows
 def _parse(prompt: str, context: str) -> tuple[str, int]:
     question = bare_question(prompt)
@@ -224,14 +219,6 @@ def _unusable(question: str, label: str | None) -> str | None:
     if label is None:
         return "answer is neither text nor a number"
     return None if label else "no answer"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _table(rows: list[tuple], schema: pa.Schema) -> pa.Table:

@@ -88,15 +88,13 @@ def notices(records: dict, outcomes: dict, pass_reward: float) -> list[str]:
         names = ", ".join(map(str, empty[:5])) + (", …" if len(empty) > 5 else "")
         found.append(
             f"warning: {len(empty)} prompts have no reward at all and an empty pass_rate ({names}); repeat the "
-            f"command to "
-            "try them again"
+            "command to try them again"
         )
     rewards = [reward for record in records.values() for reward in record["rewards"] if reward is not None]
     if max(rewards) < pass_reward - TOLERANCE:
         found.append(
-            f"warning: no reward reached --pass_reward {pass_reward:g}; the largest was {max(rewards):g}. "
-            f"Another value "
-            "takes effect at once: repeat the command with it."
+            f"warning: no reward reached --pass_reward {pass_reward:g}; the largest was {max(rewards):g}. Another "
+            "value takes effect at once: repeat the command with it."
         )
     return found
 

@@ -63,8 +63,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="BytedTsinghua-SIA/DAPO-Math-17k",
         metavar="FILE|FOLDER|TYPE@FOLDER|OWNER/NAME",
         help="a data set in any form of --data.prompt_dataset: a .parquet, .jsonl, .json, .csv or .arrow file, a "
-        "folder of "
-        "them or saved by `datasets`, or one on the Hugging Face Hub (default: %(default)s)",
+        "folder of them or saved by `datasets`, or one on the Hugging Face Hub (default: %(default)s)",
     )
     add("--output", required=True, metavar="FOLDER", help="where the result goes; must not exist yet, or be empty")
     add("--force", action="store_true", help="if --output holds something else, move that aside")
@@ -254,9 +253,8 @@ def _warnings(tally: Tally, template: str) -> list[str]:
     warnings = []
     if tally.long_answers > 0.1 * questions:
         warnings.append(
-            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the "
-            f"final answer, "
-            "not a worked solution: --answer_column names another column"
+            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the final "
+            "answer, not a worked solution: --answer_column names another column"
         )
     if template in ("own", "chat") and tally.bare > 0.5 * questions:
         warnings.append(

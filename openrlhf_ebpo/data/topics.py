@@ -50,8 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         choices=("question", "prompt"),
         default="question",
         help="what is read: question (prompt where it is missing), or prompt, with the instruction that the data set "
-        "puts "
-        "around each question, as the authors' code does (default: %(default)s)",
+        "puts around each question, as the authors' code does (default: %(default)s)",
     )
     add(
         "--model",

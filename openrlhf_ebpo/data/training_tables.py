@@ -94,7 +94,9 @@ def read_rows(
     for file in data_files(path, flag):
         match file.suffix.lower():
             case ".parquet":
-                yield from _parquet_rows(file, columns, flag, batch_size)
+                with _parquet(file, flag) as parquet, _broken(file, flag):
+                    for batch in parquet.iter_batches(batch_size, columns=columns):
+                        yield batch.to_pylist()
             case ".arrow":
                 with _broken(file, flag):
                     for batch in open_arrow(file).read_all().to_batches(batch_size):
@@ -137,12 +139,10 @@ def _count_rows(path: Path, flag: str) -> int:
     if path.suffix.lower() == ".parquet":
         with _parquet(path, flag) as file:
             return file.metadata.num_rows
-    if path.suffix.lower() in (".arrow", ".csv"):
-        return sum(map(len, read_rows(path, flag=flag)))
-    if (array := _json_array(path, flag)) is not None:
-        return len(array)
-    with open(path, "rb") as file:
-        return sum(not line.isspace() for line in file)
+    if path.suffix.lower() == ".jsonl":
+        with open(path, "rb") as file:
+            return sum(not line.isspace() for line in file)
+    return sum(map(len, read_rows(path, flag=flag)))
 
 
 def identity(path: str | Path, flag: str = "--input") -> str:
@@ -230,12 +230,6 @@ def _parquet(path: Path, flag: str) -> pq.ParquetFile:
     with _broken(path, flag):
         # Neither mapped nor prefetched: a row group may be all of the file, and is then read page by page.
         return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-
-
-def _parquet_rows(path: Path, columns, flag: str, batch_size: int) -> Iterator[list[dict]]:
-    with _parquet(path, flag) as file, _broken(path, flag):
-        for batch in file.iter_batches(batch_size, columns=columns):
-            yield batch.to_pylist()
 
 
 def _csv_rows(path: Path, flag: str, batch_size: int) -> Iterator[list[dict]]:

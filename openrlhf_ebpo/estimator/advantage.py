@@ -99,9 +99,8 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape not in shapes:
             shape = f" of shape {tuple(value.shape)}, {value.dtype}" if hasattr(value, "shape") else ""
             raise EstimatorError(
-                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; expected a numpy array of "
-                f"floats of shape "
-                f"{' or '.join(map(str, shapes))}"
+                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; expected a numpy array of floats of "
+                f"shape {' or '.join(map(str, shapes))}"
             )
     with np.errstate(over="ignore"):
         broken = int((~np.isfinite(step.advantages.astype(np.float32)) & batch.valid).sum())

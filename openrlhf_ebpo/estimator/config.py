@@ -39,8 +39,7 @@ class EstimatorConfig:
         if not (self.pass_reward > self.fail_reward and math.isfinite(self.pass_reward - self.fail_reward)):
             raise ValueError(
                 f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward "
-                f"({self.fail_reward}), "
-                "and both finite"
+                f"({self.fail_reward}), and both finite"
             )
         if self.reward_clip_range and not self.reward_clip_range[0] < self.reward_clip_range[1]:
             raise ValueError(f"--reward.clip_range {self.reward_clip_range}: give LOW HIGH with LOW < HIGH")

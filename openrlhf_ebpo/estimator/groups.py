@@ -28,9 +28,8 @@ class GroupEstimator(Estimator):
         super().__init__(config, name)
         if config.n_samples_per_prompt < 2:
             raise ValueError(
-                f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: {self.name} needs at least "
-                f"2. It compares "
-                "the responses to one prompt with each other."
+                f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: {self.name} needs at least 2. It "
+                "compares the responses to one prompt with each other."
             )
 
 

@@ -21,7 +21,7 @@ from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON, scale, shrink
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
+    from openrlhf_ebpo.estimator.contract import PerGroup
     from openrlhf_ebpo.estimator.group_statistics import Groups
     from openrlhf_ebpo.estimator.prior import Prior
 
@@ -48,9 +48,8 @@ def beta_binomial(
     if not groups.are_binary(config):
         raise UsageError(
             f"{FLAG}.prior beta_binomial needs rewards that are {config.fail_reward} or {config.pass_reward} "
-            f"({FLAG}.fail_reward, {FLAG}.pass_reward), and this batch has others, for example by a length "
-            f"penalty: use "
-            f"{FLAG}.prior gaussian"
+            f"({FLAG}.fail_reward, {FLAG}.pass_reward), and this batch has others, for example by a length penalty: "
+            f"use {FLAG}.prior gaussian"
         )
     rate = (prior.group_means.mean - config.fail_reward) / config.reward_range
     rate = 0.5 if prior.empty else rate
@@ -76,10 +75,6 @@ def muted(shrinkage: PerGroup, groups: Groups, config: EstimatorConfig) -> PerGr
     return np.where(below.any(-1, keepdims=True), shrinkage, 0.0)
 
 
-def unscaled(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
-    return advantages * valid
-
-
 PARTS: dict[str, dict[str, Any]] = {
     "history": HISTORIES,
     "order": {"update_then_use": lambda before, after: after, "lagged": lambda before, after: before},
@@ -89,7 +84,7 @@ PARTS: dict[str, dict[str, Any]] = {
         "corrected": attrgetter("corrected_between_variance"),
     },
     "prior": {"gaussian": gaussian, "beta_binomial": beta_binomial, "none": own_mean},
-    "normalise": {"batch": standardise, "scale": scale, "none": unscaled},
+    "normalise": {"batch": standardise, "scale": scale, "none": lambda raw, valid, reward_range: raw * valid},
     "clusters": {"run": lambda history: history, "cluster": clustered},
     "saturated": {"shrink": lambda shrinkage, groups, config: shrinkage, "zero": muted},
     "weights": {"none": lambda batch: None, "score": score_weights},
@@ -160,8 +155,7 @@ def check(parts: Mapping[str, Any]) -> None:
     if parts["weights"] == "score" and parts["prior"] == "beta_binomial":
         raise ValueError(
             f"{FLAG}.weights score does not go with {FLAG}.prior beta_binomial, which counts successes: use "
-            f"{FLAG}.prior "
-            "gaussian"
+            f"{FLAG}.prior gaussian"
         )
 
 

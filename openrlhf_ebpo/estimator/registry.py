@@ -208,9 +208,8 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     if not hint and is_import_path(own := ":".join(name.rsplit(".", 1))):
         hint = f"Did you mean {own}? "
     raise argparse.ArgumentTypeError(
-        f"there is no estimator {name!r}. {hint}Choose from {', '.join(names)}, or give a class as MODULE:NAME, "
-        f"for example "
-        "my_package.my_module:MyEstimator"
+        f"there is no estimator {name!r}. {hint}Choose from {', '.join(names)}, or give a class as MODULE:NAME, for "
+        "example my_package.my_module:MyEstimator"
     )
 
 

@@ -15,10 +15,8 @@ from openrlhf_ebpo.extension import is_import_path
 
 HELP = {
     "history": "which batches the prior remembers: run = all (paper); batch = only the current one (released code); "
-    "half_life "
-    "= all, with weights that halve every --algo.advantage.ebpo.half_life prompts; adaptive = a mean over "
-    "half-lives, weighted "
-    "by how well each predicts the next batch (dynamic model averaging)",
+    "half_life = all, with weights that halve every --algo.advantage.ebpo.half_life prompts; adaptive = a mean over "
+    "half-lives, weighted by how well each predicts the next batch (dynamic model averaging)",
     "order": (
         "update_then_use = add the batch to the prior, then use the prior (paper); lagged = use it, then add the "
         "batch (revision)"
@@ -37,10 +35,8 @@ HELP = {
     ),
     "clusters": "run = one prior (paper); cluster = one per value of --data.cluster_key, shrunk towards the run's",
     "saturated": "groups in which every response passes: shrink = like any other (paper); zero = raw advantage 0",
-    "weights": "weights of responses in every mean: none = equal (paper); "
-    "score = the squared norm of the response's score "
-    "(the gradient of "
-    "its log-probability)",
+    "weights": "weights of responses in every mean: none = equal (paper); score = the squared norm of the response's "
+    "score (the gradient of its log-probability)",
 }
 
 
@@ -157,7 +153,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         f"{FLAG}.init_prior",
         metavar="PATH",
-        help="start from this prior.json if no checkpoint is loaded (for example with --ckpt.disable_ds, which "
-        "cannot resume), "
-        "or the checkpoint has none",
+        help="start from this prior.json if no checkpoint is loaded (for example with --ckpt.disable_ds, which cannot "
+        "resume), or the checkpoint has none",
     )

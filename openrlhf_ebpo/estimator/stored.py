@@ -23,9 +23,8 @@ WAY_OUT = (
 
 
 FORM = (
-    "It must be a dictionary of numbers, strings, lists (no tuples) and dictionaries, whose keys are strings, "
-    "with the keys "
-    "of `initial()`; or write `save` and `restore` (openrlhf_ebpo/estimator/contract.py)."
+    "It must be a dictionary of numbers, strings, lists (no tuples) and dictionaries, whose keys are strings, with "
+    "the keys of `initial()`; or write `save` and `restore` (openrlhf_ebpo/estimator/contract.py)."
 )
 
 

@@ -211,9 +211,8 @@ def waits_for_others(needed: int, free: float) -> str | None:
     if free >= needed:
         return None
     return (
-        f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it "
-        f"waits until "
-        "other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a private Ray.)"
+        f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it waits "
+        "until other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a private Ray.)"
     )
 
 

@@ -71,8 +71,7 @@ class FailFastRolloutActor:
         except asyncio.TimeoutError:
             raise EngineError(
                 f"a rollout engine on {os.uname().nodename} did not join the weight-sync group within "
-                f"{JOIN_SECONDS:.0f} s: "
-                "do the machines reach each other?"
+                f"{JOIN_SECONDS:.0f} s: do the machines reach each other?"
             ) from None
 
 

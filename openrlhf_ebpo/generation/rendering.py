@@ -43,13 +43,13 @@ def render(
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
     rows = list(rows)
-    answered = next((row["id"] for row in rows if ends_with_assistant(row["prompt"])), None)
-    if answered is not None:
-        raise UsageError(
-            f"row {answered}: the chat ends with the assistant's turn, and a prompt ends with the user's. Name "
-            f"a column of "
-            "prompts, or take the last turn off"
-        )
+    for row in rows:
+        last = row["prompt"][-1] if isinstance(row["prompt"], list) and row["prompt"] else None
+        if isinstance(last, dict) and last.get("role") == "assistant":
+            raise UsageError(
+                f"row {row['id']}: the chat ends with the assistant's turn, and a prompt ends with the user's. Name a "
+                "column of prompts, or take the last turn off"
+            )
     try:
         tokenizer = tokenizer_of(model)
         template = tokenizer.apply_chat_template if apply_chat_template else None
@@ -60,11 +60,6 @@ def render(
         raise UsageError(f"the prompts cannot be put into the form that {model} reads: {error}") from error
     begun = begin_with(tokenizer) if add_bos else str
     return [Prompt(key, begun(text), label) for key, text, label in forms]
-
-
-def ends_with_assistant(prompt) -> bool:
-    last = prompt[-1] if isinstance(prompt, list) and prompt else None
-    return isinstance(last, dict) and last.get("role") == "assistant"
 
 
 def is_text(prompt, input_template: str | None) -> bool:

@@ -138,9 +138,8 @@ class RunningEstimator:
 
     def _refuse_weights(self) -> ArrayLike:
         raise UsageError(
-            f"estimator {self.estimator.name!r} weighs responses by their log-probabilities, which this trainer "
-            f"does not hand "
-            "over; choose one that does not (ebpo.corrected, raw_reward)"
+            f"estimator {self.estimator.name!r} weighs responses by their log-probabilities, which this trainer does "
+            "not hand over; choose one that does not (ebpo.corrected, raw_reward)"
         )
 
     def save(self, folder: str | Path, before: bool = False) -> None:

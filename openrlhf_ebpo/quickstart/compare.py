@@ -47,7 +47,9 @@ def compare(directory: Path) -> None:
             "after": measured(directory / ARMS / name / "model", after[name]),
             "difference": None if name == REFERENCE else paired_difference(after[REFERENCE], after[name]),
             "steps": last_step(run_dir),
-            "all_fail_first_ten_steps": all_fail_at_first(run_dir),
+            "all_fail_first_ten_steps": float(
+                np.mean([row["ebpo/all_fail_fraction"] for row in read_metrics(run_dir)[:10]])
+            ),
         }
     titles = " and ".join(map(registry.title, ESTIMATORS))
     heading = f"{titles}: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}, one warm start"
@@ -69,11 +71,6 @@ def compare(directory: Path) -> None:
 
 def last_step(run_dir: Path) -> int:
     return read_metrics(run_dir)[-1]["step"]
-
-
-def all_fail_at_first(run_dir: Path) -> float:
-    """Return the mean share of groups that all fail, over the first ten steps."""
-    return float(np.mean([row["ebpo/all_fail_fraction"] for row in read_metrics(run_dir)[:10]]))
 
 
 def same_prompts(run_dirs: Sequence[Path]) -> bool:
@@ -128,6 +125,5 @@ def differences(result: dict) -> list[str]:
         *lines,
         f"The interval is of the tasks ({measured}), not of training: other seeds are in {RESULTS}.",
         f"All began with the same model and were given {same}: {result['steps']} steps of "
-        f"{result['prompts_per_step']} x "
-        f"{result['n_samples_per_prompt']} responses.",
+        f"{result['prompts_per_step']} x {result['n_samples_per_prompt']} responses.",
     ]

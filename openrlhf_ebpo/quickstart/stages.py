@@ -146,8 +146,7 @@ class Training:
         arm: its folder, below `directory`.
         seed: of sampling.
         prompts: the file in `directory`/data with its tasks. They are taken in the file's order, so that all arms get
-            the
-            same: OpenRLHF's own shuffling of prompts does not follow --train.seed.
+            the same: OpenRLHF's own shuffling of prompts does not follow --train.seed.
     """
 
     directory: Path

@@ -191,7 +191,8 @@ def _same_relation(gold: str, answer: str) -> bool | None:
     if len(signs) == len(other_signs):
         if signs == other_signs and all(map(is_same, sides, others)):
             return True
-        if signs == pieces.flipped(other_signs) and all(map(is_same, sides, reversed(others))):
+        flipped = [pieces.FLIPPED.get(sign, sign) for sign in reversed(other_signs)]
+        if signs == flipped and all(map(is_same, sides, reversed(others))):
             return True
     return None if re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", gold)) else False
 

@@ -116,10 +116,6 @@ def relation(text: str) -> tuple[list[str], list[str]]:
     return [side.strip() for side in SIGN.split(text)], SIGN.findall(text)
 
 
-def flipped(relations: list[str]) -> list[str]:
-    return [FLIPPED.get(sign, sign) for sign in reversed(relations)]
-
-
 def residue(text: str) -> tuple[str, str] | None:
     """Return value and modulus of `x \\equiv 3 \\pmod{7}`."""
     match = RESIDUE.match(text)

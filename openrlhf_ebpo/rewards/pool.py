@@ -12,6 +12,7 @@ import functools
 import importlib
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,12 +138,12 @@ class Pool:
             reply = self._processes.call(call, self.seconds * WALL_PER_CPU)
         except StartError as error:
             raise GraderError(
-                f"a grading process did not start: {self.grader} {error} (its own message is in this process's "
-                f"log). Is what it "
-                "needs installed? For mathematics: pip install 'openrlhf_ebpo[math]'"
+                f"a grading process did not start: {self.grader} {error} (its own message is in this process's log). "
+                "Is what it needs installed? For mathematics: pip install 'openrlhf_ebpo[math]'"
             ) from None
         except Lost as lost:
-            raise Died("timeout" if lost.timed_out else "crash", str(lost)) from None
+            outcome = "timeout" if lost.number in (signal.SIGALRM, signal.SIGPROF) else "crash"
+            raise Died(outcome, str(lost)) from None
         if "gold_error" in reply:
             raise GoldError(reply["gold_error"])
         if "error" in reply:  # such as a RecursionError

@@ -39,16 +39,13 @@ class Lost(RuntimeError):
     """A call without a reply. The text continues the name of the function.
 
     Attributes:
-        number: the signal that ended the process; SIGALRM if the call took too long, None without a signal.
+        number: the signal that ended the process, None without one. SIGALRM: the call took too long; SIGPROF: it took
+            too much processor time.
     """
 
     def __init__(self, why: str, number: signal.Signals | None = None):
         super().__init__(why)
         self.number = number
-
-    @property
-    def timed_out(self) -> bool:
-        return self.number in (signal.SIGALRM, signal.SIGPROF)
 
 
 class StartError(RuntimeError):

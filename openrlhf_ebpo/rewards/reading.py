@@ -19,16 +19,8 @@ SYMBOLS = {
     **dict.fromkeys("·⋅∙∗", r"\cdot "),
     **{"×": r"\times ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm ", "°": r"^\circ ", "′": "'"},
     **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
-    **{
-        "⟨": r"\langle ",
-        "⟩": r"\rangle ",
-        "Ø": r"\emptyset ",
-        "∶": ":",
-        "≡": r"\equiv ",
-        "≈": "=",
-        "。": ".",
-        "√": "\\sqrt",
-    },
+    **{"⟨": r"\langle ", "⟩": r"\rangle ", "Ø": r"\emptyset ", "∶": ":", "≡": r"\equiv ", "≈": "=", "。": "."},
+    "√": r"\sqrt",
 }
 CURRENCY = dict.fromkeys(map(ord, "$€£¥₹"))
 INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
@@ -100,10 +92,12 @@ def clean(text: str) -> str:
 
 def _ascii(text: str) -> str:
     text = re.sub(r"√\s*(\d+|[^\W\d_])", r"\\sqrt{\1}", text)
-    return "".join(character if character.isascii() else _ascii_character(character) for character in text)
+    return "".join(map(_ascii_character, text))
 
 
 def _ascii_character(character: str) -> str:
+    if character.isascii():
+        return character
     if character in SYMBOLS:
         return SYMBOLS[character]
     kind = unicodedata.decomposition(character).partition(" ")[0]
@@ -199,17 +193,11 @@ def _without_cycles(text: str) -> str:
 
 
 def _holds_letters(expression, text: str) -> bool:
-    from sympy import Basic, Symbol
+    from sympy import Basic, Symbol, preorder_traversal
     from sympy.core.function import AppliedUndef
 
     letters = set(re.findall("[A-Za-z]", ARGUMENT.sub(" ", text)))
-    parts = [part for part in _walk(expression) if isinstance(part, Basic)]
+    parts = [part for part in preorder_traversal(expression) if isinstance(part, Basic)]
     names = [part.name for part in parts if isinstance(part, Symbol)]
     names += [str(part.func) for part in parts if isinstance(part, AppliedUndef)]
     return letters <= {*"".join(names), *"dDeEI", *(FUNCTIONS if re.search(FUNCTIONS, text) else "")}
-
-
-def _walk(expression):
-    from sympy import preorder_traversal
-
-    return preorder_traversal(expression)

@@ -27,14 +27,7 @@ def describe(error: BaseException) -> str:
         return redacted_text(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return redacted_text(f"{type(error).__name__}: {_text(error)}"[:MAX_ERROR_CHARS]) + where
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return " ".join(str(error).split())
-    except BaseException as second:  # a foreign __str__ may do anything, exit too
-        return f"(it has no text: its __str__ raised {type(second).__name__})"
+    return redacted_text(" ".join(f"{type(error).__name__}: {error}".split())[:MAX_ERROR_CHARS]) + where
 
 
 def check_reward(returned) -> dict:
@@ -121,8 +114,5 @@ def _is_tensor(value) -> bool:
 
 
 def _show(value) -> str:
-    try:
-        text = f"{type(value).__name__} {value!r}"
-    except Exception as error:
-        text = f"{type(value).__name__} (its __repr__ raised {type(error).__name__})"
+    text = f"{type(value).__name__} {value!r}"
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."

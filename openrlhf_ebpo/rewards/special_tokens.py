@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 VARIABLE = "OPENRLHF_EBPO_SPECIAL_TOKENS"  # JSON; Ray's workers have all variables of this beginning
 KEPT = frozenset(("<think>", "</think>", "<answer>", "</answer>"))  # the rewards read these
@@ -19,16 +19,13 @@ MAX_LIST_CHARS = 16_000  # of all: Linux has 128 KiB for a variable, which Ray a
 
 def announce(tokenizer) -> None:
     """Let the processes that are started from here on know those of a text tokenizer."""
-    os.environ[VARIABLE] = json.dumps(bounded(_own(tokenizer)))
+    first = (tokenizer.eos_token, tokenizer.pad_token, *tokenizer.all_special_tokens)  # most responses end with these
+    rest = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    os.environ[VARIABLE] = json.dumps(bounded([*first, *rest]))
 
 
-def _own(tokenizer) -> Iterator[str]:
-    """Yield those first that most responses end with."""
-    yield from (tokenizer.eos_token, tokenizer.pad_token, *tokenizer.all_special_tokens)
-    yield from (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
-
-
-def bounded(tokens: Iterator[str]) -> list[str]:
+def bounded(tokens: Iterable[str | None]) -> list[str]:
+    """Return the tokens that are texts and not KEPT, as many as fit into the variable."""
     found, room = [], MAX_LIST_CHARS
     for token in dict.fromkeys(token.strip() for token in tokens if isinstance(token, str)):
         room -= len(json.dumps(token)) + 2

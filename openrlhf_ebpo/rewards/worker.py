@@ -91,8 +91,9 @@ def _serve(connection: Connection) -> NoReturn:
         except BaseException as error:
             connection.send_bytes(_failure(error))
             return
+        torch = sys.modules.get("torch")  # the function may have put something on a GPU while it was loaded
         _limit_memory(settings["memory_mb"])
-        connection.send_bytes(json.dumps({"on_gpu": _is_on_gpu()}).encode())
+        connection.send_bytes(json.dumps({"on_gpu": torch is not None and torch.cuda.is_initialized()}).encode())
         server = os.getpid()
         while True:
             payload = connection.recv_bytes()
@@ -106,12 +107,6 @@ def _serve(connection: Connection) -> NoReturn:
         code = OUT_OF_MEMORY
     finally:
         os._exit(code)
-
-
-def _is_on_gpu() -> bool:
-    """Return True if something was put on a GPU while the function was loaded."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized()
 
 
 def _limit_memory(mebibytes: int) -> None:

@@ -73,9 +73,8 @@ def check_seed(differ: Iterable[Change]) -> None:
     """Raises CheckpointError if another --train.seed would draw other rows of several data sets."""
     if seed := next((each for each in differ if each.setting == "train.seed"), None):
         raise CheckpointError(
-            f"--train.seed was {seed.was} and is now {seed.now}: with --data.prompt_probs the seed draws the "
-            f"prompts, and "
-            f"the run would continue in other ones. Resume with --train.seed {seed.was}"
+            f"--train.seed was {seed.was} and is now {seed.now}: with --data.prompt_probs the seed draws the prompts, "
+            f"and the run would continue in other ones. Resume with --train.seed {seed.was}"
         )
 
 
@@ -112,7 +111,7 @@ def flatten(args: Mapping, prefix: str = "") -> dict[str, Any]:
 
 
 def _is_numeric(value: Any) -> bool:
-    """A checkpoint may have been pulled from anywhere."""
+    """Return True for a number or a list of numbers: a checkpoint may have been pulled from anywhere."""
     return all(type(each) in (int, float) for each in (value if isinstance(value, list) else [value]))
 
 

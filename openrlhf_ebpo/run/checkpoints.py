@@ -122,9 +122,8 @@ def check_none_lost(run_dir: Path, folder: Path) -> None:
         return
     listed = f" and checkpoints, the last {tags[-1]}" if tags else ""
     raise CheckpointError(
-        f"{run_dir} records {steps} steps{listed}, and no checkpoint is in {folder}: training would begin at "
-        f"step 0 again. "
-        "Put the checkpoints back, or begin again with --force, which moves this run aside"
+        f"{run_dir} records {steps} steps{listed}, and no checkpoint is in {folder}: training would begin at step 0 "
+        "again. Put the checkpoints back, or begin again with --force, which moves this run aside"
     )
 
 

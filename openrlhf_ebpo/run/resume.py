@@ -144,9 +144,8 @@ def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
     found = newest_complete(folders)
     if newest := found.tag or (next(iter(found.skipped)) if found.lost else None):
         raise CheckpointError(
-            f"{folders[0]} holds checkpoints of another run, the newest {newest}. Resume it with "
-            f"--ckpt.load_enable, name "
-            "another --ckpt.path, or move the checkpoints aside with --force"
+            f"{folders[0]} holds checkpoints of another run, the newest {newest}. Resume it with --ckpt.load_enable, "
+            "name another --ckpt.path, or move the checkpoints aside with --force"
         )
 
 

@@ -65,8 +65,7 @@ def _read(path: Path, named: str, max_rows: int) -> dict[str, np.ndarray]:
     if metadata.num_rows > max_rows or size > MAX_BYTES:
         raise RunDirectoryError(
             f"{named} says that it has {metadata.num_rows:,} rows, {size:,} bytes without the texts; at most "
-            f"{max_rows:,} "
-            f"rows and {MAX_BYTES:,} bytes are read"
+            f"{max_rows:,} rows and {MAX_BYTES:,} bytes are read"
         )
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=[*TEXTS]) as file:
         table = file.read(columns=[*COLUMNS])

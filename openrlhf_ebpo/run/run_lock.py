@@ -174,7 +174,6 @@ def read_holder(lock: IO) -> dict:
 def _in_use(folder: Path, holder: dict) -> RunDirectoryError:
     host, pid, since = (ascii(holder.get(name, "unknown")).strip("'")[:80] for name in ("host", "pid", "since"))
     return RunDirectoryError(
-        f"{folder} is in use by a training on host {host} (process {pid}, since {since}). Wait until it has "
-        f"ended, or end it. To "
-        "train at the same time, choose another --logger.run_dir and another --ckpt.path."
+        f"{folder} is in use by a training on host {host} (process {pid}, since {since}). Wait until it has ended, or "
+        "end it. To train at the same time, choose another --logger.run_dir and another --ckpt.path."
     )

@@ -59,9 +59,8 @@ class RunLog:
             if os.path.samestat(self.run_dir.stat(), self._folder):
                 return
         raise RunDirectoryError(
-            f"the run directory {self.run_dir} was moved or deleted while the training ran. Move it back, and "
-            f"resume with "
-            "--ckpt.load_enable"
+            f"the run directory {self.run_dir} was moved or deleted while the training ran. Move it back, and resume "
+            "with --ckpt.load_enable"
         )
 
     def write_metrics(self, step: int, metrics: dict) -> None:

@@ -114,7 +114,7 @@ BAD = {
     "aborts": "reward_func ended its process (signal 6, SIGABRT)",
     "killed": "reward_func ended its process (signal 9, SIGKILL; somebody killed it",
     "memory": "reward_func needed more memory than 64 MB (--reward.memory)",
-    "hostile": "Hostile: (it has no text: its __str__ raised SystemExit) (",
+    "hostile": "reward_func ended its process (exit code 1)",
     "raises": "KeyError: 'answer' (",
     "huge": "bytes for one response; 'extra_logs' is for numbers",
     "closes": "reward_func",

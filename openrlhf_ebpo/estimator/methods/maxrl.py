@@ -14,10 +14,9 @@ class MaxRL(GroupEstimator):
     succeeded.
 
     In place of the gradient of the success rate it follows that of its logarithm, Σ_k ∇pass@k / k, cut off where the
-    group's size
-    ends: Tajwar et al., "Maximum Likelihood Reinforcement Learning", arXiv 2602.02710. Formula and ε from the released
-    code, tajwarfahim/maxrl, verl/trainer/ppo/core_algos.py, compute_maxrl_outcome_advantage; of the paper the authors'
-    project page was at hand.
+    group's size ends: Tajwar et al., "Maximum Likelihood Reinforcement Learning", arXiv 2602.02710. Formula and ε from
+    the released code, tajwarfahim/maxrl, verl/trainer/ppo/core_algos.py, compute_maxrl_outcome_advantage; of the paper
+    the authors' project page was at hand.
 
     Chosen here: rewards are scaled to 0 to 1 first, so that it works with other fail and pass rewards; p_m up to 1e-6
     is 0.
