@@ -69,14 +69,7 @@ def run(argv: list[str]) -> None:
         return
     print(*notices, sep="\n", flush=True)
     settings.files.check_models_fetched()
-    claim = {
-        "argv": command.recorded,
-        "args": redacted(args),
-        "seams": [seam.label for seam in all_seams()],
-        "metrics": redacted(read_entries(settings.run.metrics)),
-        "resumed": resumed,
-    }
-    train(upstream, args, settings, claim, command.argv, found)
+    train(upstream, command, args, settings, found, resumed)
 
 
 def check(command: Command, settings: TrainSettings) -> list[str]:
@@ -130,39 +123,22 @@ def rollouts_notice(settings: TrainSettings) -> str:
 
 
 def train(
-    upstream: UpstreamMain,
-    args: SimpleNamespace,
-    settings: TrainSettings,
-    claim: dict,
-    argv: list[str],
-    found: Search | None,
+    upstream: UpstreamMain, command: Command, args, settings: TrainSettings, found: Search | None, resumed: dict
 ) -> None:
-    """Train under supervision, and say how it ended.
-
-    Args:
-        claim: what the run directory records of this start.
-        argv: the command's flags, for a restart.
-        found: the checkpoint to resume, whose contents this process has compared.
-    """
+    """Train under supervision, and say how it ended. found: the checkpoint to resume, whose contents are compared;
+    resumed: what run.json says of it."""
     from openrlhf_ebpo.generation.cluster import FEWER_IN_TRAINING, ray_with
-    from openrlhf_ebpo.generation.rendering import announce_special_tokens
 
-    if is_import_path(settings.advantage.name):
-        share_search_path()
-    supervisor = under_supervision(["-m", __spec__.name, *argv])
-    announce_special_tokens(settings.prompts.model)
-    lines = warnings_of_prompts(settings)
-    close_shared_pool()  # of the driver, which grades rarely
-    print(*(f"{line}\n" for line in lines), sep="", end="", flush=True)
+    supervisor = under_supervision(["-m", __spec__.name, *command.argv])
+    prepare_rewards(settings)
     pushes = Pushes(settings.hub, settings.run.run_dir)
     with (
         explained_end(supervisor, lambda: how_to_continue(settings, pushes)),
         ray_with(settings.sizes.placement.gpus, FEWER_IN_TRAINING),
         recorded_end(supervisor),
     ):
-        supervisor.claim(
-            settings.run, settings.supervision, **claim
-        )  # not before the cluster is known to be big enough
+        # not before the cluster is known to be big enough
+        supervisor.claim(settings.run, settings.supervision, **record(command, args, settings, resumed))
         heartbeat.Heart(settings.run.run_dir).beat(heartbeat.STARTING)
         pushes.start_watch()
         arguments.set_arguments(args.rollout.temperature)
@@ -170,6 +146,29 @@ def train(
         upstream.train(args)
     print_summary(settings, args.ckpt.output_dir)
     pushes.finish()  # Ray and its GPUs are free by now
+
+
+def prepare_rewards(settings: TrainSettings) -> None:
+    """Let workers find custom code and special tokens; warn of prompts and rewards that do not fit."""
+    from openrlhf_ebpo.generation.rendering import announce_special_tokens
+
+    if is_import_path(settings.advantage.name):
+        share_search_path()
+    announce_special_tokens(settings.prompts.model)
+    lines = warnings_of_prompts(settings)
+    close_shared_pool()  # of the driver, which grades rarely
+    print(*(f"{line}\n" for line in lines), sep="", end="", flush=True)
+
+
+def record(command: Command, args, settings: TrainSettings, resumed: dict) -> dict:
+    """What run.json says of this start."""
+    return {
+        "argv": command.recorded,
+        "args": redacted(args),
+        "seams": [seam.label for seam in all_seams()],
+        "metrics": redacted(read_entries(settings.run.metrics)),
+        "resumed": resumed,
+    }
 
 
 def print_summary(settings: TrainSettings, model: str) -> None:

@@ -27,29 +27,29 @@ class BestCheckpoint:
     """
 
     def restore_best_checkpoint_state(self, checkpoint_states) -> None:
-        asked = self.best_eval_metric_key
+        requested = self.best_eval_metric_key
         super().restore_best_checkpoint_state(checkpoint_states)
         step = (checkpoint_states or {}).get("global_step", 0)
         if not step:
             return
         was = self.best_eval_metric_key
-        if was == NO_BEST or (asked and not is_short_name(asked, was)):
-            self.best_eval_metric_key = asked
+        if was == NO_BEST or (requested and not is_short_name(requested, was)):
+            self.best_eval_metric_key = requested
         if self.best_eval_metric_key != was:
-            print(f"{BEST}: the best checkpoint is now chosen by {asked or 'pass@1'}, and was by {was}", flush=True)
+            print(f"{BEST}: the best checkpoint is now chosen by {requested or 'pass@1'}, and was by {was}", flush=True)
         found = best_so_far(Path(self.args.ckpt.path), Path(self.args.logger.run_dir), self.best_eval_metric_key, step)
         self.best_eval_metric_value = -math.inf if found is None else found
         self._latest_eval_metric_value = None
 
     def _detect_eval_metric_key(self, eval_metrics):
         """A short name stands for the metric of the first data source by name, as upstream's default does."""
-        asked = self.best_eval_metric_key
-        self.best_eval_metric_key = min((key for key in eval_metrics if is_short_name(asked, key)), default=asked)
+        requested = self.best_eval_metric_key
+        self.best_eval_metric_key = min((key for key in eval_metrics if is_short_name(requested, key)), default=requested)
         found = super()._detect_eval_metric_key(eval_metrics)
-        if found is None and asked != NO_BEST:
+        if found is None and requested != NO_BEST:
             logger.warning(
                 "%s %s: this evaluation has no such metric, and no best checkpoint is saved; it has %s",
-                *(BEST, asked, ", ".join(sorted(eval_metrics))),
+                *(BEST, requested, ", ".join(sorted(eval_metrics))),
             )
         return found
 

@@ -363,7 +363,7 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
 def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp_path, monkeypatch):
     """A checkpoint of hundreds of GB is read once before DeepSpeed reads it; its sizes are always compared."""
     started = []
-    monkeypatch.setattr(train_ppo_ray, "train", lambda *given: started.append(given[-1]))
+    monkeypatch.setattr(train_ppo_ray, "train", lambda *given: started.append(given[-2]))
     monkeypatch.setattr(InputFiles, "check_models_fetched", lambda self: None)
     for step in (4, 8):
         folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"

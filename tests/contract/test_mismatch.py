@@ -189,7 +189,7 @@ def made(sections, monkeypatch):
 
     def make(flags=(), **arguments):
         monkeypatch.setattr(vllm_engine, "RolloutRayActor", actor_class)
-        set_arguments(sections(**{"rollout.temperature": 1.0, **dict(flags)}))
+        set_arguments(dict(flags).get("rollout.temperature", 1.0))
         assert isinstance(vllm_engine.RolloutRayActor, MadeWith) is bool(flags)
         vllm_engine.RolloutRayActor.options(num_gpus=1).remote(model="m", **arguments)
         return engines.pop()

@@ -123,8 +123,8 @@ def test_a_dry_run_prints_the_new_command_without_secrets(old_command, capsys):
 def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatch, capsys):
     """A finished run is recognised in either spelling: nothing is left to do."""
 
-    def train(upstream, args, settings, claim, argv, found):
-        for lock in run_lock.claim(settings.run, **claim):
+    def train(upstream, command, args, settings, found, resumed):
+        for lock in run_lock.claim(settings.run, **train_ppo_ray.record(command, args, settings, resumed)):
             run_lock.release(lock)
 
     monkeypatch.setattr(train_ppo_ray, "train", train)
