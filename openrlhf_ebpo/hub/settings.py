@@ -8,7 +8,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -113,11 +113,6 @@ class HubSettings:
     def from_args(cls, args) -> HubSettings:
         """From upstream's nested arguments, which hold the flags under `args.hub`."""
         return cls(**vars(args.hub))
-
-    @classmethod
-    def from_flags(cls, flags: Mapping) -> HubSettings:
-        """From the flat namespace of the parser."""
-        return cls(**{each.name: flags[f"hub.{each.name}"] for each in fields(cls)})
 
     def check(self, save_steps: int, save_hf: bool) -> None:
         """Check them against --ckpt.save_steps and --ckpt.save_hf.

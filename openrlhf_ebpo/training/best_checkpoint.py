@@ -44,7 +44,9 @@ class BestCheckpoint:
     def _detect_eval_metric_key(self, eval_metrics):
         """A short name stands for the metric of the first data source by name, as upstream's default does."""
         requested = self.best_eval_metric_key
-        self.best_eval_metric_key = min((key for key in eval_metrics if is_short_name(requested, key)), default=requested)
+        self.best_eval_metric_key = min(
+            (key for key in eval_metrics if is_short_name(requested, key)), default=requested
+        )
         found = super()._detect_eval_metric_key(eval_metrics)
         if found is None and requested != NO_BEST:
             logger.warning(

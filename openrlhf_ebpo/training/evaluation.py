@@ -71,26 +71,29 @@ def with_answers(original):
         logs = original(eval_dataloader, samples_list, n_samples_per_prompt)
         data = eval_dataloader.dataset
         args = data.strategy.args
-        asked, keep = parse(args.eval.metrics), not args.logger.no_eval_answers
-        if not samples_list or not (asked or keep):
+        requested, keep = parse(args.eval.metrics), not args.logger.no_eval_answers
+        if not samples_list or not (requested or keep):
             return logs
-        found = answered(data, samples_list, n_samples_per_prompt, args)
-        evaluation = Evaluation({**logs, **metrics(found, asked)})
+        rewards, ebpo = RewardSettings.from_args(args), args.algo.advantage.ebpo
+        passes = ebpo.pass_reward - 1e-6 * (ebpo.pass_reward - ebpo.fail_reward)  # rewards are float32
+        found = answered(data, samples_list, n_samples_per_prompt, READINGS.get(packaged(rewards)), passes)
+        evaluation = Evaluation({**logs, **metrics(found, requested)})
         evaluation.answered = found if keep else ()
         return evaluation
 
     return compute_eval_metrics
 
 
-def answered(data, samples: Sequence, n: int, args) -> list[Answered]:
-    """The samples by prompt, in the order of the data set; they come in any order, those of a prompt together."""
+def answered(data, samples: Sequence, n: int, reading: Reading | None, passes: float) -> list[Answered]:
+    """Return the samples by prompt, in the order of the data set; they come in any order, those of a prompt together.
+
+    Args:
+        reading: how the reward reads answers; None if nobody knows. passes: a reward from here on is a success.
+    """
     sources = dict(zip(data.prompts, data.datasources, strict=True))
     places = {prompt: i for i, prompt in reversed(list(enumerate(data.prompts)))}
     groups = [samples[i : i + n] for i in range(0, len(samples), n)]
     groups.sort(key=lambda group: places.get(group[0].prompts[0], len(places)))
-    reading = READINGS.get(packaged(RewardSettings.from_args(args)))
-    settings = args.algo.advantage.ebpo
-    passes = settings.pass_reward - 1e-6 * (settings.pass_reward - settings.fail_reward)  # rewards are float32
     texts = [_texts(group, data.tokenizer) for group in groups]
     until = time.monotonic() + VOTE_SECONDS
 
@@ -101,9 +104,8 @@ def answered(data, samples: Sequence, n: int, args) -> list[Answered]:
         found = list(threads.map(of_group, groups, texts))
     if time.monotonic() > until:
         logger.warning(
-            "evaluation: wrong answers were compared for %g s; of the others only integers and equal texts "
-            "count as the same "
-            "answer in maj@k",
+            "evaluation: wrong answers were compared for %g s; of the others only integers and equal texts count as "
+            "the same answer in maj@k",
             VOTE_SECONDS,
         )
     return found
@@ -136,14 +138,14 @@ def _answered(
     )
 
 
-def metrics(found: Sequence[Answered], asked: Iterable[EvalMetric]) -> dict[str, float]:
+def metrics(found: Sequence[Answered], requested: Iterable[EvalMetric]) -> dict[str, float]:
     """Compute the requested metrics of each data source, under names like upstream's."""
     by_source: dict[str, list[Answered]] = {}
     for each in found:
         by_source.setdefault(each.source, []).append(each)
     return {
         f"eval_{source}{metric.suffix}": value(metric, prompts)
-        for metric in asked
+        for metric in requested
         for source, prompts in by_source.items()
     }
 

@@ -65,7 +65,8 @@ class EBPOExperienceMaker:
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
         self.unread = list(map(unread_answers.unread, rollout_samples))
-        self._rollout_log_probs = mismatch.rollout_log_probs(rollout_samples, self.args)
+        trained = self.args.algo.advantage.is_correction_level != "off"
+        self._rollout_log_probs = mismatch.rollout_log_probs(rollout_samples, keep=trained)
         if self.estimator:
             _raise_if_all_failed(self._errors)
             complete_scores(rollout_samples)
@@ -78,11 +79,11 @@ class EBPOExperienceMaker:
         size = micro_batch_size(len(rollout_samples), ranks, rollout.micro_batch_size)
         if ranks == 1 or self.args.train.dynamic_batch_enable or size is None:
             return super().split_rollout_samples(rollout_samples)
-        asked, rollout.micro_batch_size = rollout.micro_batch_size, size
+        requested, rollout.micro_batch_size = rollout.micro_batch_size, size
         try:
             return super().split_rollout_samples(rollout_samples)
         finally:
-            rollout.micro_batch_size = asked
+            rollout.micro_batch_size = requested
 
     def _ranks(self) -> int:
         """Return how many parts a batch is cut into: the least number that the data-parallel ranks of every model
@@ -243,7 +244,7 @@ def _raise_if_all_failed(errors: list[str]) -> None:
     failed = [error for error in errors if error]
     if len(failed) == len(errors):
         counts = {error: failed.count(error) for error in dict.fromkeys(failed)}
-        shown = "\n".join(f"  {count} x {error}" for error, count in list(counts.items())[:5])
-        raise RewardError(f"the reward of every response of this step failed ({len(errors)} responses):\n{shown}")
+        lines = "\n".join(f"  {count} x {error}" for error, count in list(counts.items())[:5])
+        raise RewardError(f"the reward of every response of this step failed ({len(errors)} responses):\n{lines}")
     if failed:
         logger.warning("%d of %d rewards failed and are left out; first: %s", len(failed), len(errors), failed[0])

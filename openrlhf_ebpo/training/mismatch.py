@@ -43,21 +43,17 @@ CENTRED_REMEDIES = (
 )
 
 
-def rollout_log_probs(samples: list, args) -> list[torch.Tensor | None]:
+def rollout_log_probs(samples: list, keep: bool) -> list[torch.Tensor | None]:
     """Return the engine's log-probabilities of each sample, (A,); None if it gave none, or an agent gave the wrong
     number.
 
-    Where OpenRLHF does not train with them they are taken out of the samples, for its batching takes no mixture.
+    Args:
+        keep: OpenRLHF trains with them. Else they are taken out of the samples, for its batching takes no mixture.
     """
     found = [matching_log_probs(sample) for sample in samples]
-    for sample in () if uses_importance_correction(args.algo.advantage) else samples:
+    for sample in () if keep else samples:
         sample.rollout_log_probs = None
     return found
-
-
-def uses_importance_correction(advantage) -> bool:
-    """Return True if OpenRLHF trains with the rollout log-probabilities."""
-    return advantage.is_correction_level != "off"
 
 
 def matching_log_probs(sample) -> torch.Tensor | None:

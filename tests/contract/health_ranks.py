@@ -24,7 +24,7 @@ RESPONSES, TOKENS, ACTIONS = 4, 12, 6
 
 
 def arguments(model: Path, stage: int):
-    from openrlhf_ebpo.cli.train_ppo_ray import build_parser
+    from openrlhf_ebpo.cli.train_flags import build_parser
     from openrlhf_ebpo.cli.upstream_main import UpstreamMain
     from openrlhf_ebpo.seams import cpu
 

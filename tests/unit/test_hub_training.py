@@ -16,7 +16,8 @@ from hub_repos import File
 from hub_runs import REPO, push
 from patience import seconds, wait_until
 
-from openrlhf_ebpo.cli.train_ppo_ray import resume_from_hub
+from openrlhf_ebpo.cli.train_flags import resume_from_hub
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import training
@@ -31,7 +32,7 @@ def settings(*argv) -> HubSettings:
     """As the parser of a training makes them from the flags `argv`."""
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    return HubSettings.from_flags(vars(parser.parse_args(argv)))
+    return HubSettings.from_args(nested(vars(parser.parse_args(argv))))
 
 
 @pytest.fixture
@@ -110,23 +111,24 @@ def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pus
 # A start from the Hub
 
 
-def flags(tmp_path, **others) -> dict:
-    """The flat namespace of a training, as far as a start from the Hub reads it."""
+def flags(tmp_path, resume_from: str, **others):
+    """The arguments of a training, as far as a start from the Hub reads them."""
     values = {"ckpt.path": str(tmp_path / "new"), "ckpt.load_enable": False, "actor.model_name_or_path": None}
     prior = {"algo.advantage.ebpo.init_prior": None, "algo.advantage.ebpo.reset_prior": False}
-    return {**values, "algo.advantage.estimator": "ebpo", **prior, **others}
+    values |= {"hub.resume_from": resume_from, "algo.advantage.estimator": "ebpo"}
+    return nested({**values, **prior, **others})
 
 
 def test_resuming_takes_weights_and_prior_of_the_step(pushed, tmp_path):
-    values = flags(tmp_path)
-    (notice,) = resume_from_hub(settings("--hub.resume_from", f"{REPO}@2"), values)
-    folder = Path(values["actor.model_name_or_path"])
+    args = flags(tmp_path, f"{REPO}@2")
+    (notice,) = resume_from_hub(args)
+    folder = Path(args.actor.model_name_or_path)
     assert folder == tmp_path / "new" / "hub" / "owner--model@step-000002" and "weights and prior" in notice
     assert json.loads((folder / "config.json").read_text())["step"] == 2
-    assert json.loads(Path(values["algo.advantage.ebpo.init_prior"]).read_text())["batches"] == 2
-    values = flags(tmp_path, **{"algo.advantage.ebpo.reset_prior": True})
-    (notice,) = resume_from_hub(settings("--hub.resume_from", f"{REPO}@2"), values)
-    assert "the prior is not" in notice and values["algo.advantage.ebpo.init_prior"] is None
+    assert json.loads(Path(args.algo.advantage.ebpo.init_prior).read_text())["batches"] == 2
+    args = flags(tmp_path, f"{REPO}@2", **{"algo.advantage.ebpo.reset_prior": True})
+    (notice,) = resume_from_hub(args)
+    assert "the prior is not" in notice and args.algo.advantage.ebpo.init_prior is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_resuming_takes_weights_and_prior_of_the_step(pushed, tmp_path):
 )
 def test_what_cannot_be_resumed_from(pushed, tmp_path, step, others, words):
     with pytest.raises(UsageError, match=words):
-        resume_from_hub(settings("--hub.resume_from", f"{REPO}@{step}"), flags(tmp_path, **others))
+        resume_from_hub(flags(tmp_path, f"{REPO}@{step}", **others))
 
 
 def test_what_was_pulled_before_does_without_the_hub(hub, pushed, tmp_path):
@@ -149,12 +151,12 @@ def test_what_was_pulled_before_does_without_the_hub(hub, pushed, tmp_path):
 
 
 def test_a_run_that_is_resumed_keeps_the_weights_it_began_with(hub, pushed, tmp_path):
-    hub_flags, new = settings("--hub.resume_from", REPO), tmp_path / "new"
-    resume_from_hub(hub_flags, flags(tmp_path))
+    new = tmp_path / "new"
+    resume_from_hub(flags(tmp_path, REPO))
     before = (new / "hub" / "owner--model@main" / "model.safetensors").read_bytes()
     push(pushed, wanted=[Export(6, hub_runs.export_model(pushed.parent / "later", 6))])  # main has moved on
     shutil.copytree(pushed.parent / "ckpt" / "_actor", new / "_actor")
-    notices = resume_from_hub(hub_flags, flags(tmp_path, **{"ckpt.load_enable": True}))
+    notices = resume_from_hub(flags(tmp_path, REPO, **{"ckpt.load_enable": True}))
     assert "is used as it is" in notices[0]
     assert (new / "hub" / "owner--model@main" / "model.safetensors").read_bytes() == before
 
