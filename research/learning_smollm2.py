@@ -95,15 +95,13 @@ TASKS = {
         {"difficulty": 1.0},
         [
             (
-                "Ann has 12 pears. She gives 5 of them to Tom and buys 8 more. How many pears does Ann have? "
-                "Give the result as "
-                "your final answer. Do not include units.",
+                "Ann has 12 pears. She gives 5 of them to Tom and buys 8 more. How many pears does Ann have? Give the "
+                "result as your final answer. Do not include units.",
                 "12 - 5 = 7, 7 + 8 = 15\nAnswer: 15",
             ),
             (
-                "A box holds 6 rows of 4 cups. Each cup costs $3. How much do all the cups of a box cost? Give "
-                "the result as "
-                "your final answer. Do not include units.",
+                "A box holds 6 rows of 4 cups. Each cup costs $3. How much do all the cups of a box cost? Give the "
+                "result as your final answer. Do not include units.",
                 "6 * 4 = 24, 24 * 3 = 72\nAnswer: 72",
             ),
         ],

@@ -95,9 +95,8 @@ def needed_code(folder: Path) -> list[CustomCode]:
 def refusal(code: CustomCode) -> str:
     return (
         f"the model brings its own code, which would run on this machine ({code}; transformers itself has no such "
-        f"class). Nothing of it was fetched or run. Read that code, and add {TRUST} if you trust it; or take a "
-        f"model that "
-        "needs none"
+        f"class). Nothing of it was fetched or run. Read that code, and add {TRUST} if you trust it; or take a model "
+        "that needs none"
     )
 
 

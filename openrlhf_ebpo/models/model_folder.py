@@ -107,8 +107,7 @@ def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
             tensors[name] = None
             yield (
                 f"{printable(name)} is damaged or cut off, a Git LFS pointer, or not a safetensors file: "
-                f"{printable(error)}; "
-                "fetch it again"
+                f"{printable(error)}; fetch it again"
             )
     indexes = [name for name in names if name.endswith(INDEX)]
     for name in indexes:
@@ -145,9 +144,8 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
     taken = [name for name in taken if not any(_replaces(each, name) for each in inert)]
     if taken and not models_trusted():
         yield (
-            f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert "
-            f"them to safetensors, "
-            f"or add {TRUST} if you trust whoever made it"
+            f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert them to "
+            f"safetensors, or add {TRUST} if you trust whoever made it"
         )
     if inert and not taken and not any(LOADED.fullmatch(name) or name.endswith(".gguf") for name in inert):
         yield f"{printable(inert[0])} is not a name that loaders look for: model.safetensors, or shards and their index"

@@ -83,9 +83,8 @@ def mismatches(model: str, tokenizer, prompting: Prompting, flags: Flags) -> lis
     size = getattr(config.get_text_config(), "vocab_size", None)
     if beyond := [token for token in itertools.chain(*tokens) if size and token >= size]:
         raise UsageError(
-            f"{model}: {_describe(tokenizer, beyond[0])} of the prompts has the id {beyond[0]}, and the model "
-            f"{size} embeddings: "
-            "take the tokenizer that the model was trained with, or resize the embeddings"
+            f"{model}: {_describe(tokenizer, beyond[0])} of the prompts has the id {beyond[0]}, and the model {size} "
+            "embeddings: take the tokenizer that the model was trained with, or resize the embeddings"
         )
     found = [
         *_begin(tokenizer, prompting, tokens, flags),
@@ -140,9 +139,8 @@ def _begin(tokenizer, prompting: Prompting, tokens: Sequence[Sequence[int]], fla
         )
     if prompting.add_bos and tokens and begin is not None and put[:1] != (begin,):
         yield (
-            f"{flags.add_bos} puts {_describe(tokenizer, begin)} before the prompts, and its tokenizer does not "
-            f"do so by "
-            "itself: leave the flag out, unless the model was trained with it"
+            f"{flags.add_bos} puts {_describe(tokenizer, begin)} before the prompts, and its tokenizer does not do so "
+            "by itself: leave the flag out, unless the model was trained with it"
         )
 
 
@@ -171,10 +169,9 @@ def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
     elif configured and end not in configured:
         yield (
             f"its tokenizer's end token is {_describe(tokenizer, end)}, and that of config.json or "
-            f"generation_config.json "
-            f"{others}: responses may continue after their end. Set eos_token in tokenizer_config.json, or "
-            f"eos_token_id in the "
-            "other two, to the token that the model was trained to end with"
+            f"generation_config.json {others}: responses may continue after their end. Set eos_token in "
+            "tokenizer_config.json, or eos_token_id in the other two, to the token that the model was trained to end "
+            "with"
         )
 
 
@@ -183,8 +180,6 @@ def cut(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterat
     if longer := [length for length in lengths if length > room]:
         yield (
             f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {room} tokens that {flags.length} "
-            f"leaves for them, "
-            f"and lose their beginning; the longest has {max(longer)}. Raise {flags.length} by "
-            f"{max(longer) - room}, or leave "
-            "such prompts out"
+            f"leaves for them, and lose their beginning; the longest has {max(longer)}. Raise {flags.length} by "
+            f"{max(longer) - room}, or leave such prompts out"
         )

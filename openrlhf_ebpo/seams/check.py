@@ -56,8 +56,7 @@ def installed_release() -> str:
     except importlib.metadata.PackageNotFoundError:
         raise SeamError(
             "OpenRLHF is not installed. Without a GPU, bash scripts/quickstart.sh sets everything up "
-            "(requirements/cpu.txt). "
-            f"With one (docs/gpus.md):\n{GPU_INSTALL}"
+            f"(requirements/cpu.txt). With one (docs/gpus.md):\n{GPU_INSTALL}"
         ) from None
 
 
@@ -84,8 +83,7 @@ def untested() -> str | None:
         return None
     return (
         f"OpenRLHF {release} is installed, which this version of openrlhf_ebpo was not tested with. All that is "
-        f"replaced in "
-        f"it is unchanged, so it is used; tested: {', '.join(TESTED)} (docs/develop.md)"
+        f"replaced in it is unchanged, so it is used; tested: {', '.join(TESTED)} (docs/develop.md)"
     )
 
 

@@ -82,9 +82,8 @@ SEAMS = (
         "GenerateSamplesActor",
         "openrlhf_ebpo.training.scheduled_evaluation:NoEvaluation",
         where="PPOTrainerAsync's process",
-        why="it evaluates when it comes to it: with later weights, behind the batches that wait for the trainer, "
-        "and not after "
-        "the last prompt; the trainer evaluates instead",
+        why="it evaluates when it comes to it: with later weights, behind the batches that wait for the trainer, and "
+        "not after the last prompt; the trainer evaluates instead",
         until="upstream evaluates a step with its own weights",
     ),
     Seam(
@@ -118,9 +117,8 @@ SEAMS = (
         "SamplesGenerator",
         "openrlhf_ebpo.training.prompts:TrainableBatches",
         where="controller, sample generator",
-        why="a rollout batch that does not fill its optimizer steps (the last of an episode) makes several ranks "
-        "wait for "
-        "each other forever, stops the run where it is smaller than their number, or is dropped after the prior "
+        why="a rollout batch that does not fill its optimizer steps (the last of an episode) makes several ranks wait "
+        "for each other forever, stops the run where it is smaller than their number, or is dropped after the prior "
         "has seen it",
         until="upstream cuts such batches itself",
         link="https://github.com/OpenRLHF/OpenRLHF/issues/717",
@@ -130,9 +128,8 @@ SEAMS = (
         "SamplesGenerator",
         "openrlhf_ebpo.training.in_flight:SamplesInFlight",
         where="controller, sample generator",
-        why="samples that were generated for a later step are in no checkpoint, and for the data loader their "
-        "prompts are "
-        "over: a resumed run leaves them out",
+        why="samples that were generated for a later step are in no checkpoint, and for the data loader their prompts "
+        "are over: a resumed run leaves them out",
         until="upstream saves which prompts are in flight",
     ),
     Seam(
@@ -157,9 +154,8 @@ SEAMS = (
         "PromptDataset",
         "openrlhf_ebpo.generation.rendering:PromptsWithBeginToken",
         where="controller, sample generator; with --data.add_bos",
-        why="prompts are read with add_special_tokens=False: one that no chat template has made lacks the begin "
-        "token that "
-        "the model was trained with",
+        why="prompts are read with add_special_tokens=False: one that no chat template has made lacks the begin token "
+        "that the model was trained with",
         until="upstream has a flag for it",
     ),
     Seam(
@@ -206,8 +202,7 @@ SEAMS = (
         "openrlhf_ebpo.generation.deaths:FailFastRolloutActor",
         where="rollout actors",
         why="an actor outlives its EngineCore: requests fail with 'see above', and a weight sync that waits for it "
-        "never ends, "
-        "as vLLM does not complete a collective_rpc whose engine has died",
+        "never ends, as vLLM does not complete a collective_rpc whose engine has died",
         until="vLLM fails such calls with their cause",
     ),
     Seam(
@@ -215,9 +210,8 @@ SEAMS = (
         "EngineCoreProc.run_engine_core",
         "openrlhf_ebpo.generation.deaths:end_with_actor",
         where="rollout actors",
-        why="an EngineCore outlives an actor that is killed by SIGKILL; in a cluster that was joined nobody ends "
-        "it, and on a GPU a "
-        "restart does not get its memory",
+        why="an EngineCore outlives an actor that is killed by SIGKILL; in a cluster that was joined nobody ends it, "
+        "and on a GPU a restart does not get its memory",
         until="vLLM ends its EngineCore with the process that started it",
     ),
     Seam(
@@ -226,8 +220,7 @@ SEAMS = (
         "openrlhf_ebpo.generation.log_probs:MeasuredRolloutActor",
         where="rollout actors",
         why="without --algo.advantage.is_correction_level vLLM is not asked how likely the tokens were that it "
-        "sampled, and "
-        "nobody sees it sample from other weights than those that are trained",
+        "sampled, and nobody sees it sample from other weights than those that are trained",
         until="upstream always measures how far rollouts and trainer are apart",
     ),
     Seam(
@@ -236,9 +229,8 @@ SEAMS = (
         "openrlhf_ebpo.generation.arguments:QuietRolloutActor",
         where="rollout actors",
         why="upstream's worker prints a line for every tensor of every weight sync (vllm_worker_wrap.py, "
-        "update_weight): about 400 "
-        "an engine and step, among which warnings are lost. It runs in vLLM's processes, which only an argument "
-        "reaches",
+        "update_weight): about 400 an engine and step, among which warnings are lost. It runs in vLLM's processes, "
+        "which only an argument reaches",
         until="upstream prints them for debugging alone",
     ),
     Seam(
@@ -275,8 +267,7 @@ SEAMS = (
         "openrlhf_ebpo.training.policy_metrics:PolicyMetrics",
         where="policy actors",
         why="upstream logs entropy only with --actor.entropy_coef, then with gradient over the whole logit tensor; "
-        "and does "
-        "not measure how far a step moves the policy",
+        "and does not measure how far a step moves the policy",
         until="upstream logs entropy without gradient",
     ),
     Seam(
@@ -285,8 +276,7 @@ SEAMS = (
         "openrlhf_ebpo.training.policy_loss:CovarianceLosses",
         where="policy actors, with --actor.policy_loss_type clip_cov or kl_cov",
         why="upstream has no policy loss that looks at the covariance of log-probability and advantage, and its "
-        "trainer "
-        "makes the loss itself",
+        "trainer makes the loss itself",
         until="upstream has these losses, or lets a trainer be given one",
     ),
     Seam(
@@ -313,9 +303,8 @@ SEAMS = (
             f"{role.capitalize()}PPOTrainer",
             f"openrlhf_ebpo.training.accumulation:{mixin}",
             where="policy and critic actors, with --train.dynamic_batch_enable",
-            why="upstream tells DeepSpeed of one micro-batch an optimizer step, so every backward pass counts as "
-            "the last: ZeRO 1 "
-            "and 2 keep the gradient of the last micro-batch alone",
+            why="upstream tells DeepSpeed of one micro-batch an optimizer step, so every backward pass counts as the "
+            "last: ZeRO 1 and 2 keep the gradient of the last micro-batch alone",
             until="upstream sets DeepSpeed's accumulation boundary",
         )
         for role, mixin in (("actor", "AccumulatingPolicy"), ("critic", "AccumulatingCritic"))
@@ -325,9 +314,8 @@ SEAMS = (
         "ActorPPOTrainer",
         "openrlhf_ebpo.generation.deaths:BoundedEngineWait",
         where="policy actors",
-        why="rank 0 gives engines that still load vLLM's 300 s to connect (StatelessProcessGroup.create), too few "
-        "for a large "
-        "model, and the other ranks wait in a barrier that NCCL's watchdog aborts without a cause",
+        why="rank 0 gives engines that still load vLLM's 300 s to connect (StatelessProcessGroup.create), too few for "
+        "a large model, and the other ranks wait in a barrier that NCCL's watchdog aborts without a cause",
         until="upstream waits for its engines before it makes the weight-sync group",
     ),
     *(
@@ -336,9 +324,8 @@ SEAMS = (
             name,
             f"openrlhf_ebpo.training.health:{mixin}",
             where=where,
-            why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or "
-            "takes it, and "
-            "the weights go to the engines and over good checkpoints",
+            why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or takes "
+            "it, and the weights go to the engines and over good checkpoints",
             until="upstream checks its steps and weights",
         )
         for module, name, mixin, where in (
@@ -374,8 +361,7 @@ SEAMS = (
         "openrlhf_ebpo.training.tied_weights:tied_once",
         where="policy and critic actors, train_sft",
         why="upstream clones the weights before it saves them: the head of a model that ties it to the embedding is "
-        "written "
-        "a second time, a fifth of a small model's export",
+        "written a second time, a fifth of a small model's export",
         until="upstream leaves tied weights to save_pretrained",
     ),
     Seam(
@@ -383,9 +369,8 @@ SEAMS = (
         "RayActorGroup.async_init_model_from_pretrained",
         "openrlhf_ebpo.generation.deaths:wait_for_engines_too",
         where="driver",
-        why="nobody looks whether the rollout engines start, join the weight-sync group and live: where one does "
-        "not, the policy "
-        "waits for it, and the driver for the policy",
+        why="nobody looks whether the rollout engines start, join the weight-sync group and live: where one does not, "
+        "the policy waits for it, and the driver for the policy",
         until="upstream waits for its engines",
     ),
     Seam(
@@ -394,8 +379,7 @@ SEAMS = (
         "openrlhf_ebpo.seams.remote_code:decided_by_the_flag",
         where="every process",
         why="upstream passes trust_remote_code=True wherever it loads a model or a tokenizer, so a config.json can "
-        "name "
-        "code that is then fetched and run",
+        "name code that is then fetched and run",
         until="upstream has a flag for it, off by default",
     ),
     Seam(
@@ -431,8 +415,7 @@ SEAMS = (
         "openrlhf_ebpo.seams.install:unavailable",
         where="every process",
         why="where scikit-learn is installed (our topics need it), transformers imports it, SciPy and pandas for "
-        "assisted "
-        "decoding, which nothing here uses: about a second of every process of a training",
+        "assisted decoding, which nothing here uses: about a second of every process of a training",
         until="transformers imports it where it uses it",
     ),
 )

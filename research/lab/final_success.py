@@ -30,9 +30,8 @@ COMMON = ("task", "start", "steps", "prompts_per_step", "tasks", "samples", "war
 LAST = 5  # steps, of which means are shown
 BY_STEP = {"length": "tokens, last 5 steps", "entropy": "entropy, last 5 steps", "seconds": "seconds a step"}
 NOTE = (
-    "Minus GRPO's: the mean difference over seeds, with its 95 % t-interval. Visible: the smallest difference "
-    "that so many "
-    "pairs as noisy as these would show four times in five."
+    "Minus GRPO's: the mean difference over seeds, with its 95 % t-interval. Visible: the smallest difference that so "
+    "many pairs as noisy as these would show four times in five."
 )
 
 
@@ -150,8 +149,7 @@ def described(result: dict) -> str:
     start += "".join(f", pass@{k} {value:.3f}" for k, value in result.get("start_pass", {}).items())
     return (
         f"**G = {result['n_samples_per_prompt']}{sampling}, {result['prompts_per_step']} prompts a step, "
-        f"{result['steps']} "
-        f"steps{start}** (held-out success on {result['tasks']} tasks × {result['samples']} samples)"
+        f"{result['steps']} steps{start}** (held-out success on {result['tasks']} tasks × {result['samples']} samples)"
     )
 
 

@@ -60,9 +60,8 @@ def all_fail(measured: Measured, size: Size) -> Content:
     findings.insert(
         0,
         Finding(
-            f"At G = 4 an all-fail group gets {deepest[0]:.3f} where prompts succeed at {MEANS[0]:.0%} on "
-            f"average, {deepest.min():.3f} where they "
-            f"do at {MEANS[int(deepest.argmin())]:.0%}; GRPO gives 0",
+            f"At G = 4 an all-fail group gets {deepest[0]:.3f} where prompts succeed at {MEANS[0]:.0%} on average, "
+            f"{deepest.min():.3f} where they do at {MEANS[int(deepest.argmin())]:.0%}; GRPO gives 0",
             Verdict.AGREES,
         ),
     )
@@ -140,8 +139,7 @@ FIGURES = {
     "mse": Figure(
         "Error of the baseline",
         "EBPO's baseline has a strictly lower mean squared error than the group mean: (1 − S) σ²/G against σ²/G "
-        "(arXiv 2602.05165, theorem, for the "
-        "true σ² and τ²). The paper gives no measured numbers",
+        "(arXiv 2602.05165, theorem, for the true σ² and τ²). The paper gives no measured numbers",
         "Simulated: success rates of prompts drawn from three distributions, 128 prompts × G a step, 90 steps, "
         "through the estimator that trains: its σ² "
         "and τ² are estimated as in a run. The error is over the Bayes risk, the least possible; 1 is the best.",

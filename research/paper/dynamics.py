@@ -75,11 +75,10 @@ def gradient_norm(measured: Measured, size: Size) -> Content:
     ratio, low, high = np.exp([share.mean, share.mean - share.half, share.mean + share.half])
     findings.append(
         Finding(
-            f"At a start of 5 %, divided by the root mean square of the advantages: {ratio:.2f} times GRPO's "
-            f"(95 % interval {low:.2f} to "
-            f"{high:.2f}). Standardising over the batch makes the advantages larger than GRPO's, which are 0 "
-            f"for most groups; this is "
-            "what is left of the norm when that scale, which Adam takes out too, is gone"
+            f"At a start of 5 %, divided by the root mean square of the advantages: {ratio:.2f} times GRPO's (95 % "
+            f"interval {low:.2f} to {high:.2f}). Standardising over the batch makes the advantages larger than "
+            "GRPO's, which are 0 for most groups; this is what is left of the norm when that scale, which Adam takes "
+            "out too, is gone"
         )
     )
     return Content(shown, findings)

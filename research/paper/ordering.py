@@ -120,9 +120,8 @@ def curriculum(measured: Measured, size: Size) -> Content:
 FIGURES = {
     "topic": Figure(
         "Topic order against shuffled",
-        "With prompts in the order of their topics the prior fits better, and EBPO gains 4.39 points on average "
-        "over shuffled prompts, Qwen3-8B, "
-        "G = 4 (arXiv 2602.05165, table of EBPO-topic and EBPO-naive)",
+        "With prompts in the order of their topics the prior fits better, and EBPO gains 4.39 points on average over "
+        "shuffled prompts, Qwen3-8B, G = 4 (arXiv 2602.05165, table of EBPO-topic and EBPO-naive)",
         "First panel, simulated: ten topics with mean success from Beta(0.5, 1.5), 128 prompts × G = 4 a step, "
         "90 steps, mixed or three steps of a topic at a "
         "time; the prior of the run (preset `paper`) and one that is new each batch (preset `release`, the "
@@ -130,9 +129,8 @@ FIGURES = {
         "one process: the small network, start 5 %, {steps} steps of 32 prompts × G = 4 over a pool of 576 "
         "words a seed; topics are length and half "
         "of the alphabet, eight of them, in the same order in every pass; a pass is 18 steps. Seeds are paired.",
-        "Error of EBPO's baseline for shuffled and topic-ordered prompts under two priors, success of four "
-        "trainings, and the scores that the authors "
-        "report.",
+        "Error of EBPO's baseline for shuffled and topic-ordered prompts under two priors, success of four trainings, "
+        "and the scores that the authors report.",
         topic_jobs,
         topic,
     ),

@@ -14,9 +14,8 @@ COLUMNS = ("panel", "series", "x_label", "x", "y_label", "mean", "low", "high", 
 PAGE = "figures.md"
 IMAGES = Path("images") / "figures"  # below docs/
 NOTE = (
-    "Bands, error bars and ± are 95 % t-intervals over seeds. Smallest visible: the difference that so many "
-    "seeds with so much noise "
-    "would show four times in five."
+    "Bands, error bars and ± are 95 % t-intervals over seeds. Smallest visible: the difference that so many seeds "
+    "with so much noise would show four times in five."
 )
 
 

@@ -102,9 +102,8 @@ def prior(measured: Measured, size: Size) -> Content:
 FIGURES = {
     "group_size": Figure(
         "Group size, 4 to 32",
-        "EBPO leads GRPO by 5.67 points at G = 4, by 11.28 at G = 8 and by 1.48 at G = 16, and is behind by "
-        "0.50 at G = 32: averages of five "
-        "benchmarks, Qwen3-8B (arXiv 2602.05165 for G = 4, its later revision for the others)",
+        "EBPO leads GRPO by 5.67 points at G = 4, by 11.28 at G = 8 and by 1.48 at G = 16, and is behind by 0.50 at G "
+        "= 32: averages of five benchmarks, Qwen3-8B (arXiv 2602.05165 for G = 4, its later revision for the others)",
         "In one process: the small network, start 5 %, {group_steps} steps of 32 prompts with G responses each, "
         "so that a larger G is also more "
         "responses, as in the paper. Adam, learning rate 8e-4. Seeds are paired.",
@@ -117,11 +116,10 @@ FIGURES = {
     ),
     "prior": Figure(
         "Prior on and off",
-        "Standardising over the batch without a prior (GRPO + BN) is 1.01 points below GRPO, EBPO 5.67 above, "
-        "EBPO with a Beta-Binomial "
-        "prior 6.97 above: averages of five benchmarks, Qwen3-8B, G = 4 (arXiv 2602.05165 and its later "
-        "revision). By its text EBPO has a prior of the run; the authors' "
-        "released code makes a new one for each batch",
+        "Standardising over the batch without a prior (GRPO + BN) is 1.01 points below GRPO, EBPO 5.67 above, EBPO "
+        "with a Beta-Binomial prior 6.97 above: averages of five benchmarks, Qwen3-8B, G = 4 (arXiv 2602.05165 and "
+        "its later revision). By its text EBPO has a prior of the run; the authors' released code makes a new one for "
+        "each batch",
         "In one process: the small network, start 5 %, {steps} steps of 32 prompts × G = 4. All standardise "
         "over the batch but GRPO. Off: S = 0, "
         "the group's mean. New each batch: preset `release`, as the authors' released code does. Of the run: "

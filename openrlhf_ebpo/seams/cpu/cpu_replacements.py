@@ -51,9 +51,8 @@ SEAMS = (
         "openrlhf_ebpo.seams.cpu.device:nothing_to_do",
         where="policy, reference, reward and critic actors, train_sft",
         why="DeepSpeed compiles its own all-reduce when a process group starts, half a minute in a cache that all "
-        "environments of a user share; a process killed meanwhile leaves a lock on which every later start "
-        "waits forever. "
-        "Without it, gloo does the same",
+        "environments of a user share; a process killed meanwhile leaves a lock on which every later start waits "
+        "forever. Without it, gloo does the same",
         until="DeepSpeed ships it built, or asks before it compiles",
     ),
     Seam(
