@@ -1,6 +1,6 @@
 """Grades responses to questions under a protocol, in processes that can be killed, and says which answers are equal.
 
-The processes are rewards/pool.py's, which says why they are no library's.
+The processes are those of rewards/pool.py; processes.py says why no library does this.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pa
     win over them, but for who scores: that is `named`, what --task calls the benchmark.
 
     Raises:
-        GoldError: there is no gold answer. ValueError: another mistake in the row; in words.
+        GoldError: there is no gold answer. ValueError: another mistake in the row.
     """
     value, response = row.get("gold"), row.get("response")
     try:

@@ -66,7 +66,7 @@ class Benchmark:
     data: rows, each a dict, that are in the file itself, in place of `copies`.
     rows: how many the copies of it have; a note says where there are others.
 
-    `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
+    `prompt`, `gold` and `rules` raise ValueError for a row that cannot be used; it is named and left out.
 
     Raises:
         ValueError: the name fits no folder, or a copy or column is of another type.

@@ -125,7 +125,7 @@ def make_task(
 ) -> Task:
     """Make a task of all rows that `read` makes a question, a gold answer and rules of.
 
-    read: raises ValueError, in words, for a row that cannot be used. Such rows are left out, logged and listed.
+    read: raises ValueError for a row that cannot be used. Such rows are left out, logged and listed.
 
     Raises:
         UsageError: no row can be used.

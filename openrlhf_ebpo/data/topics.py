@@ -102,7 +102,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
-    """Return the column question; prompt where the table, or a row, has none, or where that is asked for.
+    """Return the column question; prompt where the table, or a row, has none, or if `text` names it.
 
     Raises:
         UsageError: no rows, neither column, or a value that is not text.

@@ -33,7 +33,7 @@ def read_instruction(data: Mapping) -> tuple[str, str | None]:
 
 def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:
     """Return (template, system message) that rows of training prompts share. Where they have no column `question`, only
-    an instruction like DAPO's can be told from the question; prompts without it are taken for bare questions.
+    an instruction like DAPO's can be separated from the question; prompts without it are taken for bare questions.
 
     Raises:
         UsageError: they do not share one.

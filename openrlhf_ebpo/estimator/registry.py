@@ -1,7 +1,7 @@
 """Every advantage estimator by name: what --advantage_estimator takes, and what cards, plots and pages call it.
 
 One of ours is a class after contract.py, in its own file, and an entry here. A user's class needs no entry:
---advantage_estimator my_package.my_module:MyEstimator. Standard library only, so that whoever shows runs can read it.
+--advantage_estimator my_package.my_module:MyEstimator. Standard library only, so that pages and cards can use it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Entry:
     upstream: bool = False
 
 
+METHODS, UPSTREAM = "openrlhf_ebpo.estimator.methods", "openrlhf_ebpo.estimator.upstream"
 ESTIMATORS = {
     "ebpo": Entry(
         "EBPO",
@@ -46,76 +47,60 @@ ESTIMATORS = {
     "score_weighted": Entry(
         "Score-weighted",
         "the batch's mean, weighted by the squared norm of each response's score, then divided by the root mean square",
-        code="openrlhf_ebpo.estimator.methods.score_weighted:ScoreWeighted",
+        code=f"{METHODS}.score_weighted:ScoreWeighted",
     ),
     "opo": Entry(
-        "OPO",
-        "the group's mean, weighted by the length of each response",
-        "2505.23585",
-        "openrlhf_ebpo.estimator.methods.opo:OPO",
+        "OPO", "the group's mean, weighted by the length of each response", "2505.23585", f"{METHODS}.opo:OPO"
     ),
     "james_stein": Entry(
         "James–Stein",
         "the mean of the group's other responses, shrunk towards the other prompts'",
         "2511.03710",
-        "openrlhf_ebpo.estimator.methods.james_stein:JamesStein",
+        f"{METHODS}.james_stein:JamesStein",
     ),
-    "maxrl": Entry(
-        "MaxRL",
-        "the group's mean, then divided by that mean",
-        "2602.02710",
-        "openrlhf_ebpo.estimator.methods.maxrl:MaxRL",
-    ),
+    "maxrl": Entry("MaxRL", "the group's mean, then divided by that mean", "2602.02710", f"{METHODS}.maxrl:MaxRL"),
     "global_mean": Entry(
         "Global mean",
         "the batch's mean, then divided by the batch's standard deviation",
-        code="openrlhf_ebpo.estimator.methods.global_mean:GlobalMean",
+        code=f"{METHODS}.global_mean:GlobalMean",
     ),
     "raw_reward": Entry(
         "Raw reward",
         "the reward of a failure, then divided by the root mean square",
         "2504.11343",
-        "openrlhf_ebpo.estimator.methods.raw_reward:RawReward",
+        f"{METHODS}.raw_reward:RawReward",
     ),
     "grpo_batch_norm": Entry(
         "GRPO, batch-normalised",
         "the group's mean, then standardised over the batch",
-        code="openrlhf_ebpo.estimator.methods.grpo_batch_norm:GRPOBatchNorm",
+        code=f"{METHODS}.grpo_batch_norm:GRPOBatchNorm",
     ),
     "group_norm": Entry(
         "GRPO",
         "the group's mean, then divided by the group's standard deviation",
         "2402.03300",
-        code="openrlhf_ebpo.estimator.upstream:GroupNorm",
+        code=f"{UPSTREAM}:GroupNorm",
         upstream=True,
     ),
-    "dr_grpo": Entry(
-        "Dr. GRPO", "the group's mean", "2503.20783", code="openrlhf_ebpo.estimator.upstream:DrGRPO", upstream=True
-    ),
+    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783", code=f"{UPSTREAM}:DrGRPO", upstream=True),
     "rloo": Entry(
-        "RLOO",
-        "the mean of the group's other responses",
-        "2402.14740",
-        code="openrlhf_ebpo.estimator.upstream:RLOO",
-        upstream=True,
+        "RLOO", "the mean of the group's other responses", "2402.14740", code=f"{UPSTREAM}:RLOO", upstream=True
     ),
     "reinforce_baseline": Entry(
         "REINFORCE++-baseline",
         "the group's mean, then standardised over the batch's tokens",
         "2501.03262",
-        code="openrlhf_ebpo.estimator.upstream:ReinforceBaseline",
+        code=f"{UPSTREAM}:ReinforceBaseline",
         upstream=True,
     ),
     "reinforce": Entry(
         "REINFORCE++",
         "none, then standardised over the batch's tokens",
         "2501.03262",
-        code="openrlhf_ebpo.estimator.upstream:Reinforce",
+        code=f"{UPSTREAM}:Reinforce",
         upstream=True,
     ),
-    "flash_reinforce": Entry(
-        "FlashREINFORCE", "the batch's mean", code="openrlhf_ebpo.estimator.upstream:FlashReinforce", upstream=True
-    ),
+    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean", code=f"{UPSTREAM}:FlashReinforce", upstream=True),
     "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347", upstream=True),
 }
 

@@ -13,7 +13,7 @@ from openrlhf_ebpo.run.run_log import read_metrics
 
 WIDTH, HEIGHT = 3.0, 3.2  # inches, of a panel
 PANELS = tuple(metrics_for(Shown.PICTURE))
-COLOURS = ("#1f4e8c", "#c4561a", "#2e7d4f", "#7b3f98", "#8a6d00", "#b0305c")  # told apart by the colour-blind too
+COLOURS = ("#1f4e8c", "#c4561a", "#2e7d4f", "#7b3f98", "#8a6d00", "#b0305c")  # distinct for the colour-blind, too
 
 
 def plot_runs(

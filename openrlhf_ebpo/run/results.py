@@ -122,7 +122,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
     Args:
         summary: model, step, task (name, source, questions, fingerprint), protocol (every setting, name and
             fingerprint), metrics (metrics.summarise), versions, seeds, counts (excluded_golds, errors); and, if it is
-            known, prompt, the template and chat template that questions were asked in, as a dict.
+            known, prompt, the template and chat template of the questions, as a dict.
         rows: one per response, with the columns of SAMPLES.
     """
     directory = Path(directory)

@@ -73,7 +73,7 @@ class Search(NamedTuple):
 
         Raises:
             CheckpointError: the run would begin at step 0 next to what is left of checkpoints; or there is none of the
-                step that was asked for.
+                requested step.
         """
         if self.step is not None and self.tag is None:
             steps = sorted({step_of(tag) for tag in tags_of(self.folders) if not damage_of(self.folders, tag)})
