@@ -109,6 +109,7 @@ def serve(options: argparse.Namespace) -> None:
         state_session_capacity=SESSIONS,
         max_threads=THREADS,
         enable_monitoring=False,
+        _frontend=False,  # else Gradio asks for its own page, and a machine that trains may need more than its 3 s
     )
     for folder in workspace.runs.awaited():
         print(f"{folder} holds no run yet: it is shown as soon as one is written there")

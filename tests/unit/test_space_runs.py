@@ -133,6 +133,19 @@ def test_the_retired_allow_says_what_to_do_instead(monkeypatch, capsys, given):
     assert (given[0] if given else "EBPO_SPACE_ALLOW") in said and "with --runs" in said
 
 
+def test_it_starts_on_a_machine_that_is_too_busy_to_answer_at_once(monkeypatch, capsys):
+    gradio = pytest.importorskip("gradio")
+    from openrlhf_ebpo.space.main import parse, serve
+
+    monkeypatch.setattr(gradio.networking, "url_ok", lambda url: False)
+    monkeypatch.setattr(gradio.Blocks, "block_thread", lambda demo: None)
+    try:
+        serve(parse([]))
+    finally:
+        gradio.close_all()
+    assert "Open http://127.0.0.1:" in capsys.readouterr().out
+
+
 def test_runs_come_from_the_environment_too(monkeypatch):
     from openrlhf_ebpo.space.main import parse
 
