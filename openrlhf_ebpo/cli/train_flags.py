@@ -18,7 +18,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator import settings as advantage
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.hub import settings as hub
-from openrlhf_ebpo.hub.resume import pull_start
+from openrlhf_ebpo.hub.pull import pull_start
 from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.redact import hide_secrets, redacted_argv
 from openrlhf_ebpo.rewards import settings as rewards

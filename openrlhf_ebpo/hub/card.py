@@ -147,8 +147,8 @@ def _estimator(run: dict) -> dict:
 
 def _base(run: dict, base: str | None) -> Markdown:
     """A link where the base model is on the Hub (`base` has the form of its names), otherwise its name."""
-    shown = code(base or last_part(str(run.get("model") or "unknown")))
-    return Markdown(f"[{shown}](https://huggingface.co/{base})") if base else shown
+    name = code(base or last_part(str(run.get("model") or "unknown")))
+    return Markdown(f"[{name}](https://huggingface.co/{base})") if base else name
 
 
 def _training(run: dict, step: int) -> dict:

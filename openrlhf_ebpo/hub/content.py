@@ -187,8 +187,8 @@ class PublishableZip(bytes):
 def _check_path(path: str) -> None:
     kind = _kind(path)
     if redacted_text(path) != path or without_homes(f"/{path}") != f"/{path}":
-        shown = without_homes(redacted_text(path))
-        raise UsageError(f"{shown}: the name of this file holds what looks like a secret; rename it")
+        public_path = without_homes(redacted_text(path))
+        raise UsageError(f"{public_path}: the name of this file holds what looks like a secret; rename it")
     if kind in PICKLES:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
     hidden = any(part.startswith(".") for part in path.split("/"))

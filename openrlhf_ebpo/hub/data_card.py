@@ -88,9 +88,9 @@ def metadata(repo: str, tags: Sequence[str], configs: Sequence[dict]) -> Markdow
     """The card's YAML. Without any table the Hub's viewer would show run.json and the like as data."""
     from huggingface_hub import DatasetCardData
 
-    shown = {"configs": list(configs)} if configs else {"viewer": False}
+    viewer = {"configs": list(configs)} if configs else {"viewer": False}
     pretty = repo.rpartition("/")[2]
-    data = DatasetCardData(pretty_name=pretty, task_categories=["text-generation"], tags=list(tags), **shown)
+    data = DatasetCardData(pretty_name=pretty, task_categories=["text-generation"], tags=list(tags), **viewer)
     return Markdown(data.to_yaml())
 
 

@@ -165,12 +165,12 @@ def secret_keys(name: str, file: LocalFile) -> list[str]:
         return []
     found: list[str] = []
 
-    def look(pairs: list[tuple[str, object]]) -> dict:
+    def collect(pairs: list[tuple[str, object]]) -> dict:
         found.extend(key for key, value in pairs if any(holds_secret(key, each) for each in texts_of(value)))
         return dict(pairs)
 
     try:
-        json.loads(text, object_pairs_hook=look, parse_int=float)  # int() refuses very long ones
+        json.loads(text, object_pairs_hook=collect, parse_int=float)  # int() refuses very long ones
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file.path} is damaged, and is not published: {error}") from error
     return found

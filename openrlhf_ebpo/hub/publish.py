@@ -80,8 +80,8 @@ class Repo:
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file at a commit that lists it."""
         with tempfile.TemporaryDirectory() as folder:
-            how = {"repo_type": self.kind, "revision": commit, "local_dir": folder}
-            return Path(self.api.hf_hub_download(self.name, path, **how)).read_bytes()
+            options = {"repo_type": self.kind, "revision": commit, "local_dir": folder}
+            return Path(self.api.hf_hub_download(self.name, path, **options)).read_bytes()
 
     def create_branch(self, branch: str, private: bool) -> str:
         """Create the branch, and the repo if it does not exist; returns the commit that the branch points at."""
@@ -296,17 +296,17 @@ def send(repo: Repo, files: Publishable, changed: list[str], stale: list[str], c
         adds.append(CommitOperationAdd(path, content if isinstance(content, bytes) else str(content.path)))
         if adds[-1].upload_info.sha256.hex() != sha256(content):
             raise HubError(f"{content.path} has changed while it was being pushed")
-    how = {"repo_type": repo.kind, "revision": commit.branch}
+    options = {"repo_type": repo.kind, "revision": commit.branch}
     try:
-        repo.api.preupload_lfs_files(repo.name, adds, **how)
+        repo.api.preupload_lfs_files(repo.name, adds, **options)
         if ignored := [each.path_in_repo for each in adds if getattr(each, "_should_ignore", False)]:
             names = ", ".join(ignored[:5])
             raise HubError(
                 f"the .gitignore of {repo.name} leaves out {names}: take that line out of it on the Hub", permanent=True
             )
         operations = [*adds, *map(CommitOperationDelete, stale)]
-        how |= {"parent_commit": head, "commit_message": redacted_text(commit.message)}
-        return repo.api.create_commit(repo.name, operations, **how).oid
+        options |= {"parent_commit": head, "commit_message": redacted_text(commit.message)}
+        return repo.api.create_commit(repo.name, operations, **options).oid
     except Exception:
         check_unchanged(files)  # the Hub refuses what is not as it was hashed
         raise

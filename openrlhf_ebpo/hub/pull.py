@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
@@ -31,6 +32,7 @@ from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.models.auto_map import ModelFileError, custom_code
 from openrlhf_ebpo.models.model_folder import INDEX, missing_files, missing_weights, problems
+from openrlhf_ebpo.run.run_log import PRIOR
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
@@ -87,9 +89,11 @@ def next_step(folder: Path) -> list[str]:
             "That code was not pulled, read or run. If the model does not load without it, train and eval refuse the "
             f"model unless {TRUST} is given: read the code first.",
         ]
-    there = (folder / "config.json").exists()
-    ask = f"openrlhf-ebpo eval --model {folder} --template dapo --chat_template --tasks math500 --output_dir results"
-    return [f"next: {ask}", "(--template and --chat_template as in its training)"] if there else []
+    command = (
+        f"openrlhf-ebpo eval --model {folder} --template dapo --chat_template --tasks math500 --output_dir results"
+    )
+    has_model = (folder / "config.json").exists()
+    return [f"next: {command}", "(--template and --chat_template as in its training)"] if has_model else []
 
 
 def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=print) -> Pulled:
@@ -113,12 +117,12 @@ def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=pri
     remove_other_files(folder, commit, wanted)
     write_json(folder / RECORD, {**record, "files": wanted})
 
-    def bring(paths: Iterable[str]) -> None:
+    def fetch(paths: Iterable[str]) -> None:
         download(repo, commit, {path: remote[path] for path in paths}, folder, report)
 
     pushed = None  # path -> sha256, as it was pushed
     if MANIFEST in wanted:
-        bring([MANIFEST])
+        fetch([MANIFEST])
         try:
             pushed = parse_manifest((folder / MANIFEST).read_bytes())
         except ValueError as error:
@@ -126,8 +130,8 @@ def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=pri
         skipped += [path for path in wanted if path not in pushed and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
         check_manifest(repo.name, folder, {path: remote[path] for path in wanted}, pushed)
-    bring(path for path in wanted if path not in LAST)
-    bring(path for path in wanted if path in LAST)
+    fetch(path for path in wanted if path not in LAST)
+    fetch(path for path in wanted if path in LAST)
     if pushed is not None:
         check_manifest(repo.name, folder, {path: remote[path] for path in wanted}, pushed)
     check_model(repo.name, folder, wanted)
@@ -236,12 +240,12 @@ def download(repo: Repo, commit: str, listed: Mapping, folder: Path, report: Cal
     if not listed:
         return
     total, doing = sum(entry.size for entry in listed.values()), f"pulling {repo.name}"
-    how = {"allow_patterns": [glob.escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
-    how |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(max(total, len(listed)))}
+    options = {"allow_patterns": [glob.escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
+    options |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(max(total, len(listed)))}
 
     def attempt() -> list[str]:
         with hub_errors(doing):
-            repo.api.snapshot_download(repo.name, **how)
+            repo.api.snapshot_download(repo.name, **options)
             found = repo.api.verify_repo_checksums(repo.name, revision=commit, local_dir=folder)
         wrong = {each["path"] for each in found.mismatches} & set(listed)
         for path in wrong:
@@ -315,6 +319,49 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
             "that: take another revision, or ask who has pushed it",
             permanent=True,
         )
+
+
+# --hub.resume_from
+
+
+class Start(NamedTuple):
+    """model: folder for --actor.model_name_or_path. prior: file for --algo.advantage.ebpo.init_prior, None if the step
+    has none. notices: for the user."""
+
+    model: str
+    prior: str | None
+    notices: list[str]
+
+
+def pull_start(resume_from: str, ckpt_path: Path, resumes: bool) -> Start:
+    """Pull --hub.resume_from into `ckpt_path`/hub.
+
+    Args:
+        resumes: the training resumes from a checkpoint of its own, so it keeps the weights that it began with.
+
+    Raises:
+        UsageError: it cannot be pulled, or is an adapter.
+    """
+    repo, named = place(resume_from, "--hub.resume_from")
+    revision = revision_of(named or "")
+    folder = ckpt_path.expanduser().absolute() / "hub" / f"{repo}@{revision or 'main'}".replace("/", "--")
+    complete, notices = (read_record(folder) or {}).get("complete"), []
+    if complete and resumes:  # a branch may have moved on since; the reference policy must not
+        notices = [f"{folder}, pulled when the run began, is used as it is"]
+    else:
+        try:
+            pull(Repo(hub_api(), repo), folder, revision)
+        except HubError as error:
+            if not complete or error.permanent:
+                raise UsageError(f"--hub.resume_from {resume_from}: {error}") from error
+            notices = [f"warning: the Hub cannot be reached ({error}); {folder} was pulled before and is used as it is"]
+    if (folder / "adapter_config.json").is_file():
+        raise UsageError(
+            f"--hub.resume_from {resume_from} is a LoRA adapter: merge {folder} into its base model and name the "
+            "result with --actor.model_name_or_path"
+        )
+    prior = folder / PRIOR
+    return Start(str(folder), str(prior) if prior.is_file() else None, notices)
 
 
 main = command("openrlhf-ebpo hub pull", __doc__, add_flags, run, extra="hub")

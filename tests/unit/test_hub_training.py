@@ -22,7 +22,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import training
 from openrlhf_ebpo.hub.exports import Export, is_locked, who_pushes
-from openrlhf_ebpo.hub.resume import pull_start
+from openrlhf_ebpo.hub.pull import pull_start
 from openrlhf_ebpo.hub.settings import HubSettings, add_flags
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import read_run
