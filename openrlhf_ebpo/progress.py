@@ -32,7 +32,9 @@ def progress_file(path: str | Path, settings: dict, force: bool = False) -> Iter
     if force and path.exists():
         path.rename(path.with_name(f"{path.name}.{datetime.now():%Y%m%dT%H%M%S.%f}"))
     with open(path, "a+b") as file:
-        _lock(file, path)
+        with suppress(OSError):  # a disk without locks
+            if not try_lock(file):
+                raise UsageError(f"{path}: another process is writing to it; wait for it, or write elsewhere")
         _drop_torn_line(file)
         lines = _read(path)
         if lines:
@@ -80,12 +82,6 @@ def model_identity(model: str) -> str:
             weights.seek(max(size - (64 << 10), 0))
             parts += [f"{file.name} {size}".encode(), weights.read()]
     return f"{folder.name}@{fingerprint(b''.join(parts))}"
-
-
-def _lock(file, path: Path) -> None:
-    with suppress(OSError):  # a disk without locks
-        if not try_lock(file):
-            raise UsageError(f"{path}: another process is writing to it; wait for it, or write elsewhere")
 
 
 def _drop_torn_line(file) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.generation.placement import ACTOR_REF, ALL, CRITIC_REWARD, Placement
+from openrlhf_ebpo.run.batches import BatchSettings
 
 FROM_ONE = (
     *("train.batch_size", "train.micro_batch_size"),
@@ -22,15 +23,11 @@ FROM_ONE = (
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Batches of a training, in responses, except `prompts` of a rollout batch. dynamic: micro-batches of
-    --train.dynamic_batch_enable. ema: the actor's weights are averaged."""
+    """Batches of a training, and the processes that they are divided among. rollout_micro: responses of a micro-batch
+    of rollouts. ema: the actor's weights are averaged."""
 
-    prompts: int
-    group: int
+    batches: BatchSettings
     rollout_micro: int
-    batch: int
-    micro: int
-    dynamic: bool
     ema: bool
     placement: Placement
 
@@ -43,21 +40,8 @@ class BatchSizes:
         """
         numbers = {flag: functools.reduce(getattr, flag.split("."), args) for flag in FROM_ONE}
         raise_problems([f"--{flag} is {number}; give 1 or more" for flag, number in numbers.items() if number < 1])
-        rollout, train = args.rollout, args.train
-        return cls(
-            prompts=rollout.batch_size,
-            group=rollout.n_samples_per_prompt,
-            rollout_micro=rollout.micro_batch_size,
-            batch=train.batch_size,
-            micro=train.micro_batch_size,
-            dynamic=train.dynamic_batch_enable,
-            ema=train.enable_ema,
-            placement=Placement.from_args(args),
-        )
-
-    @property
-    def responses(self) -> int:
-        return self.prompts * self.group
+        micro, ema = args.rollout.micro_batch_size, args.train.enable_ema
+        return cls(BatchSettings.from_args(args), micro, ema, Placement.from_args(args))
 
     def check(self) -> None:
         """Raises UsageError: OpenRLHF or DeepSpeed would refuse them, or nothing would be trained; one problem a
@@ -94,14 +78,15 @@ def _placement_problems(placement: Placement) -> Iterator[str]:
 
 
 def _rollout_problems(sizes: BatchSizes) -> Iterator[str]:
-    actor, responses, micro = sizes.placement.actor, sizes.responses, sizes.rollout_micro
+    actor, batches, micro = sizes.placement.actor, sizes.batches, sizes.rollout_micro
+    responses = batches.responses
     found = (
-        f"--rollout.batch_size {sizes.prompts} x --rollout.n_samples_per_prompt {sizes.group} are {responses} "
+        f"--rollout.batch_size {batches.prompts} x --rollout.n_samples_per_prompt {batches.group} are {responses} "
         f"responses for {actor.ranks} ranks ({actor})"
     )
     if responses < actor.ranks:
-        fewest = max(math.lcm(sizes.batch, sizes.group), actor.ranks)
-        yield f"{found}: give --rollout.batch_size {-(-fewest // sizes.group)}"
+        fewest = max(math.lcm(batches.batch, batches.group), actor.ranks)
+        yield f"{found}: give --rollout.batch_size {-(-fewest // batches.group)}"
     elif responses // micro < actor.ranks:
         yield (
             f"{found}, less than a micro-batch of --rollout.micro_batch_size {micro} for each: give "
@@ -111,7 +96,8 @@ def _rollout_problems(sizes: BatchSizes) -> Iterator[str]:
 
 def _step_problems(sizes: BatchSizes) -> Iterator[str]:
     """Compare an optimizer step with the micro-batches that DeepSpeed makes of it, and with the rollout batch."""
-    batch, micro, dynamic, models = sizes.batch, sizes.micro, sizes.dynamic, [*sizes.placement.models.values()]
+    batches, models = sizes.batches, [*sizes.placement.models.values()]
+    batch, micro, dynamic = batches.batch, batches.micro, batches.dynamic
     fixed = [model for model in models if not (dynamic and model.trained)]
     if dynamic and sizes.ema:
         fixed.append(models[0])  # the averaged model is prepared like one that is not trained
@@ -120,24 +106,24 @@ def _step_problems(sizes: BatchSizes) -> Iterator[str]:
     if wrong:
         yield (
             f"--train.batch_size {batch} is not a multiple of --train.micro_batch_size {micro} x "
-            f"{wrong[0].ranks} ranks ({wrong[0]}), which DeepSpeed needs: {_remedies(sizes, unit)}"
+            f"{wrong[0].ranks} ranks ({wrong[0]}), which DeepSpeed needs: {_remedies(batches, unit)}"
         )
     elif dynamic and (small := [model for model in models if model.trained and batch < model.ranks]):
         yield (
             f"--train.batch_size {batch} is less than a response for each of {small[0].ranks} ranks ({small[0]}): "
-            f"{_remedies(sizes, unit)}"
+            f"{_remedies(batches, unit)}"
         )
-    elif (dynamic or models[0].ranks > 1) and math.lcm(batch, sizes.group) > sizes.responses:
+    elif (dynamic or models[0].ranks > 1) and math.lcm(batch, batches.group) > batches.responses:
         yield (
-            f"--train.batch_size {batch}: the {sizes.responses} responses of a rollout batch (--rollout.batch_size "
-            f"{sizes.prompts} x {sizes.group}) fill no optimizer step of complete groups, and none would be trained "
-            f"on: {_remedies(sizes, unit)}"
+            f"--train.batch_size {batch}: the {batches.responses} responses of a rollout batch (--rollout.batch_size "
+            f"{batches.prompts} x {batches.group}) fill no optimizer step of complete groups, and none would be "
+            f"trained on: {_remedies(batches, unit)}"
         )
 
 
-def _remedies(sizes: BatchSizes, unit: int) -> str:
+def _remedies(batches: BatchSettings, unit: int) -> str:
     """Name the numbers nearest to those given that fit. unit: a batch must be a multiple of it."""
-    batch, micro, responses = sizes.batch, sizes.micro, sizes.responses
+    batch, micro, responses = batches.batch, batches.micro, batches.responses
     fitting = [size for size in range(unit, responses + 1, unit) if responses % size == 0]
     nearest = [*(size for size in fitting if size < batch)][-1:] + [size for size in fitting if size > batch][:1]
     found = [f"--train.batch_size {' or '.join(map(str, nearest))}"] if nearest else []
@@ -148,6 +134,6 @@ def _remedies(sizes: BatchSizes, unit: int) -> str:
         found.append(f"--train.micro_batch_size {smaller}")
     if not found:
         size = -(-batch // unit) * unit
-        prompts = math.lcm(size, sizes.group) // sizes.group
+        prompts = math.lcm(size, batches.group) // batches.group
         found = [f"--train.batch_size {size} with --rollout.batch_size {prompts}"]
     return f"give {', or '.join(found)}"

@@ -119,7 +119,7 @@ def warnings_of_prompts(settings: TrainSettings) -> list[str]:
 
 def rollouts_notice(settings: TrainSettings) -> str:
     tokens = settings.prompts.max_new_tokens or settings.prompts.max_len
-    return run_writer.size_notice(settings.batches.responses, tokens, settings.run.rollouts_every)
+    return run_writer.size_notice(settings.sizes.batches.responses, tokens, settings.run.rollouts_every)
 
 
 def train(

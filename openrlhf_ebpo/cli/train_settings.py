@@ -18,7 +18,6 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor.restarts import SupervisionSettings
-from openrlhf_ebpo.training.batches import BatchSettings
 from openrlhf_ebpo.training.eval_metrics import EvalSettings
 from openrlhf_ebpo.training.lora import LoraSettings
 from openrlhf_ebpo.training.mismatch import stale_notices
@@ -42,7 +41,6 @@ class TrainSettings:
     run: RunSettings
     advantage: AdvantageSettings
     prompts: PromptSettings
-    batches: BatchSettings
     hub: HubSettings
     needs: machine.Needs
     sample: SampleSettings
@@ -68,7 +66,6 @@ class TrainSettings:
             run=RunSettings.from_args(args, force),
             advantage=AdvantageSettings.from_args(args),
             prompts=PromptSettings.from_args(args),
-            batches=BatchSettings.from_args(args),
             hub=HubSettings.from_args(args),
             needs=machine.Needs.from_args(args),
             sample=SampleSettings.from_args(args),
@@ -107,7 +104,7 @@ class TrainSettings:
         return [
             *self.advantage.notices(),
             *(self.prompts.cluster_notices() if self.advantage.uses_clusters else ()),
-            *self.loss.notices(self.batches),
-            *self.batches.notices(),
-            *stale_notices(self.batches, self.advantage, self.prompts.model),
+            *self.loss.notices(self.sizes.batches),
+            *self.sizes.batches.notices(),
+            *stale_notices(self.sizes.batches, self.advantage, self.prompts.model),
         ]

@@ -25,7 +25,7 @@ import torch
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.models.auto_map import read_json
 from openrlhf_ebpo.models.hub_models import local_folder
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 
 K3, STALE = "mismatch/k3_kl", "mismatch/stale"
 SUMMARY = "steps had rollouts that did not seem to come from the weights that were trained (docs/train.md)"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 
 TYPE = "--actor.policy_loss_type"
 TYPES = ("clip_cov", "kl_cov")

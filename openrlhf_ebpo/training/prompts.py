@@ -13,7 +13,7 @@ import logging
 
 import torch
 
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.training.eval_metrics import DEFAULT_SOURCE
 from openrlhf_ebpo.training.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.training.rollouts import prompt_id

@@ -16,12 +16,12 @@ from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.models.model_folder import problems
 from openrlhf_ebpo.run import checkpoints, heartbeat
+from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.run.resume import set_later_aside
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training import health, mismatch, unread_answers, zero_advantage
-from openrlhf_ebpo.training.batches import BatchSettings
 from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, KL_COEFFICIENT, STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving

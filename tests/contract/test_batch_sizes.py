@@ -11,7 +11,7 @@ from openrlhf_ebpo.checks.batch_sizes import FROM_ONE, BatchSizes
 from openrlhf_ebpo.cli.train_flags import build_parser
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 
 SIZES = ("train.batch_size", "train.micro_batch_size", "rollout.batch_size", "rollout.micro_batch_size")
 

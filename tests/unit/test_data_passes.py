@@ -7,7 +7,7 @@ import pytest
 from properties import given, st
 
 from openrlhf_ebpo.data import passes
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 
 
 @pytest.mark.parametrize(

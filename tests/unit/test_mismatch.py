@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.training.mismatch import (
     K3,
     MOVED,

@@ -15,7 +15,7 @@ from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 
 ROWS = [{"prompt": "1+1", "label": "2"}, {"prompt": "1+2", "label": "3"}]
 

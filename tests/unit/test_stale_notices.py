@@ -9,7 +9,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
-from openrlhf_ebpo.training.batches import BatchSettings
+from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.training.mismatch import stale_notices
 
 ASYNC = {"train.async_enable": True}
