@@ -29,7 +29,7 @@ FORMS_BY_HINT = {"boxed": [BOXED], "answer:": [LINE, DISPLAY], "答案": ["答�
 ALL_FORMS = [BOXED, LINE, DISPLAY, TAGGED, ALONE]
 SERVER_ROWS = 1 + (SERVER_CALLS - 2 - len(ALL_FORMS)) // 2  # one row may be tried in every form
 
-Ask = Callable[[str, str, object], Awaitable[float]]  # query, prompt, label -> reward; raises RewardError
+Ask = Callable[[str, str, object], Awaitable]  # query, prompt, label -> what check_reward takes
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,10 @@ class Exam:
             if self.is_dead and len(self.failed) >= MIN_FAILED:
                 return None
             try:
-                reward = await self.ask(row.prompt + response, row.prompt, row.label)
+                returned = await self.ask(row.prompt + response, row.prompt, row.label)
+                reward = float(check_reward(returned)["rewards"])
+            except GoldError as error:
+                self.failed.append((i, RewardError(str(error))))
             except RewardError as error:
                 self.failed.append((i, error))
             self.calls += 1
@@ -147,7 +150,7 @@ def answer_of(label: object) -> str | None:
 
 @contextlib.asynccontextmanager
 async def opened(settings: RewardSettings) -> AsyncIterator[Ask]:
-    """Yield the function that asks a reward: a packaged one, a file in processes that can be killed, or servers,
+    """Yield the function that calls a reward: a packaged one, a file in processes that can be killed, or servers,
     without retries.
 
     Raises:
@@ -156,37 +159,19 @@ async def opened(settings: RewardSettings) -> AsyncIterator[Ask]:
     source = settings.sources[0]
     if not source.endswith(".py"):
         addresses = itertools.cycle(settings.sources)
-
-        async def ask_server(query: str, prompt: str, label: object) -> float:
-            body = {"query": [query], "prompts": [prompt], "labels": [label]}
-            return number(await post(next(addresses), body))
-
-        yield ask_server
+        yield lambda query, prompt, label: post(
+            next(addresses), {"query": [query], "prompts": [prompt], "labels": [label]}
+        )
     elif Path(source).parent == PACKAGE:
         function = importlib.import_module(f"openrlhf_ebpo.rewards.{Path(source).stem}").reward_func
-
-        async def ask_here(query: str, prompt: str, label: object) -> float:
-            try:
-                return number(await asyncio.to_thread(function, [query], [prompt], [label]))
-            except GoldError as error:
-                raise RewardError(str(error)) from None
-
-        yield ask_here
+        yield lambda query, prompt, label: asyncio.to_thread(function, [query], [prompt], [label])
     else:
         file = RewardFile(settings, remote_code.hook())
-
-        async def ask_file(query: str, prompt: str, label: object) -> float:
-            return number(await file.ask([query], [prompt], [label]))
-
         try:
             await file.prepare()
-            yield ask_file
+            yield lambda query, prompt, label: file.ask([query], [prompt], [label])
         finally:
             file.close()
-
-
-def number(returned) -> float:
-    return float(check_reward(returned)["rewards"])
 
 
 async def examine(settings: RewardSettings, rows: Sequence[Row], passes: float, end: str) -> Exam | None:

@@ -31,12 +31,12 @@ def describe(error: BaseException) -> str:
 
 
 def check_reward(returned) -> dict:
-    """Return what a reward function gave for one response, if it can be used: numbers as they are, a list of one
-    number (as reward servers send it) as that number. Values of `extra_logs` that hold no number are left out.
+    """Return what OpenRLHF reads of one response's reward, as plain numbers: a reward function's crosses to another
+    process as JSON. Values of `extra_logs` that hold no number are left out.
 
     Args:
-        returned: {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict of numbers,
-            optional}; or the reward alone, as OpenRLHF took it up to 0.8.2.
+        returned: {"rewards": number, "scores": number, optional, "extra_logs": dict of numbers, optional}; or the
+            reward alone, as OpenRLHF took it up to 0.8.2. A number may be in a tensor, an array or a list.
 
     Raises:
         RewardError: with what was found instead.
@@ -50,27 +50,24 @@ def check_reward(returned) -> dict:
         )
     if returned.get("rewards") is None:
         raise RewardError(f"reward_func gave no reward: 'rewards' is missing or None in {_show(returned)}")
-    extra_logs = returned.get("extra_logs")
-    if extra_logs is not None and not isinstance(extra_logs, dict):
+    extra_logs = returned.get("extra_logs") or {}
+    if not isinstance(extra_logs, dict):
         raise RewardError(f"reward_func gave 'extra_logs' as {_show(extra_logs)}; a dict of numbers is needed")
-    if taken := {"step", "time"} & (extra_logs or {}).keys():
+    if taken := {"step", "time"} & extra_logs.keys():
         raise RewardError(
             f"'extra_logs' has {', '.join(sorted(taken))}, which every row of metrics.jsonl has: rename it"
         )
     checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
-    logs = {name: number for name, value in (extra_logs or {}).items() if (number := _logged(name, value)) is not None}
-    return {**returned, **checked, **({"extra_logs": logs} if extra_logs else {})}
+    logs = {name: number for name, value in extra_logs.items() if (number := _logged(name, value)) is not None}
+    return {**checked, "extra_logs": logs}
 
 
 def _logged(name: str, value) -> bool | int | float | None:
     """Return the number of a log, the first of a tensor, as OpenRLHF takes it. None, and a warning, if it holds no
     number."""
-    if _is_tensor(value):
-        value = value.flatten()[0].item() if value.numel() else None
-    first = next(np.asarray(value, dtype=object).flat, None)
-    first = first.item() if isinstance(first, np.generic) else first
-    if isinstance(first, (int, float)):
-        return first
+    numbers = _numbers(value)
+    if numbers and isinstance(numbers[0], (int, float)):
+        return numbers[0]
     _warn_left_out(name, type(value).__name__)
     return None
 
@@ -80,33 +77,23 @@ def _warn_left_out(name: str, kind: str) -> None:
     logger.warning("reward_func gave %r in its extra_logs without a number (%s): it is not logged", name, kind)
 
 
-def finite_number(value, name: str):
-    """Return `value`, out of its list of one. Raises RewardError unless it is one finite number."""
-    size = value.numel() if _is_tensor(value) else np.size(value)
-    if size != 1:
-        raise RewardError(f"the reward function gave {size} values as {name!r} for one response: {_show(value)}")
-    if isinstance(value, (list, tuple, np.ndarray)):
-        value = np.asarray(value, dtype=object).item()
-    try:
-        number = math.nan if isinstance(value, (str, bytes)) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise RewardError(f"the reward function gave {_show(value)} as {name!r}; one finite number is needed")
-    return value
+def finite_number(value, name: str) -> bool | int | float:
+    """Return the one finite number that `value` holds, as a plain one. Raises RewardError for anything else."""
+    numbers = _numbers(value)
+    if len(numbers) != 1:
+        raise RewardError(
+            f"the reward function gave {len(numbers)} values as {name!r} for one response: {_show(value)}"
+        )
+    if not isinstance(numbers[0], (int, float)) or not math.isfinite(numbers[0]):
+        shown = numbers[0] if isinstance(value, (list, tuple)) else value
+        raise RewardError(f"the reward function gave {_show(shown)} as {name!r}; one finite number is needed")
+    return numbers[0]
 
 
-def plain(checked: dict) -> dict:
-    """Return what OpenRLHF reads of a checked reward as plain numbers: it crosses to another process as JSON, so it
-    brings no code."""
-    kept = {name: _number(checked[name]) for name in ("rewards", "scores") if checked.get(name) is not None}
-    return {**kept, "extra_logs": checked.get("extra_logs") or {}}
-
-
-def _number(value):
-    if _is_tensor(value):
-        return value.flatten()[0].item()
-    return value.item() if isinstance(value, np.generic) else value
+def _numbers(value) -> list:
+    """Return the values of a tensor, an array, a list, or a single one, as Python's."""
+    values = np.asarray(value.tolist() if _is_tensor(value) else value, dtype=object).ravel()
+    return [each.item() if isinstance(each, np.generic) or _is_tensor(each) else each for each in values]
 
 
 def _is_tensor(value) -> bool:

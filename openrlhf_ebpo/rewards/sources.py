@@ -21,7 +21,7 @@ import wrapt
 
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.processes import CallLimits, Lost, Processes, StartError
-from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, plain
+from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
 MIN_FAILED = 16  # in a row, before a source is given up
@@ -171,7 +171,7 @@ def check_callable(function: object) -> None:
 
 
 def load(path: str, hook: str, sys_path: list[str]) -> Callable[..., dict]:
-    """Return the file's reward_func, loaded as by OpenRLHF, with a checked return that JSON holds; called in a process
+    """Return the file's reward_func, loaded as by OpenRLHF, with a checked return; called in a process
     of the pool. `hook`, which Ray calls first in each worker, takes seconds: it is called when what it changes is
     imported."""
     sys.path[:] = sys_path
@@ -183,4 +183,4 @@ def load(path: str, hook: str, sys_path: list[str]) -> Callable[..., dict]:
     spec.loader.exec_module(file)
     function = getattr(file, "reward_func", None)
     check_callable(function)
-    return lambda *arguments: plain(check_reward(function(*arguments)))
+    return lambda *arguments: check_reward(function(*arguments))
