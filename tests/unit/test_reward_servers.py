@@ -13,8 +13,8 @@ import pytest
 
 from openrlhf_ebpo.rewards import servers
 from openrlhf_ebpo.rewards.reward_values import RewardError
-from openrlhf_ebpo.rewards.servers import RewardServers, bare_address, excerpt
-from openrlhf_ebpo.rewards.sources import MIN_FAILED
+from openrlhf_ebpo.rewards.servers import RewardServers, Server, bare_address, excerpt
+from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError
 
 SEEN: Counter = Counter()
 
@@ -45,6 +45,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def at_first_not(self):
         return self.good() if SEEN[self.path] > 2 else self.say(503, b"warming up")
+
+    def every_other(self):
+        return self.good() if SEEN[self.path] % 2 == 0 else self.say(503, b"busy")
 
     def error(self):
         self.say(500, b"Traceback: no CUDA\x1b[31m at http://u:secret@host/x?token=abcdefghijk\n" + b"x" * 10_000)
@@ -80,13 +83,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Server(ThreadingHTTPServer):
+class HttpServer(ThreadingHTTPServer):
     request_queue_size = 256  # of five, connections beyond them are tried again by the kernel, seconds later
 
 
 @pytest.fixture(scope="module")
 def address():
-    server = Server(("127.0.0.1", 0), Handler)
+    server = HttpServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -185,6 +188,18 @@ def test_one_that_is_down_is_asked_after_the_others_and_later_in_turn_again(addr
     together(pair, 2)
     assert SEEN["/hangs?down"] == asked + 1
     assert pair.failure is None
+
+
+def test_one_that_answers_in_between_is_not_down(address):
+    sometimes, body = Server(f"{address}/every/other"), {"query": ["q"], "labels": ["l"]}
+
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            with contextlib.suppress(NoReplyError):
+                await sometimes.ask(body, 60)
+
+    asyncio.run(ask(2 * MIN_FAILED))
+    assert SEEN["/every/other"] == 2 * MIN_FAILED and not sometimes.is_down(0)
 
 
 def test_all_that_hang_end_the_run(address):
