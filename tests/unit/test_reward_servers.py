@@ -10,6 +10,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from patience import wait_until
 
 from openrlhf_ebpo.rewards import servers
 from openrlhf_ebpo.rewards.reward_values import RewardError
@@ -186,7 +187,9 @@ def test_one_that_is_down_is_asked_after_the_others_and_later_in_turn_again(addr
     assert SEEN["/hangs?down"] == asked
     monkeypatch.setattr(servers, "REST_TIMES", 0)
     together(pair, 2)
-    assert SEEN["/hangs?down"] == asked + 1
+    wait_until(
+        lambda: SEEN["/hangs?down"] == asked + 1
+    )  # a busy machine's server may see it when nobody waits any more
     assert pair.failure is None
 
 
