@@ -27,14 +27,13 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 logger = logging.getLogger(__name__)
 
 
+@functools.cache
 def install() -> None:
-    """Arrange for every row to be applied as its module is imported. Calling it again changes nothing.
+    """Arrange for every row to be applied as its module is imported; once in a process.
 
     Raises:
         SeamError: OpenRLHF is missing, differs from the driver's, or is an untested release that the rows do not fit.
     """
-    if install.done:
-        return
     seams = all_seams()
     check_same_as_drivers()
     if untested():  # the driver has looked at its own files, not at those of this node
@@ -49,10 +48,6 @@ def install() -> None:
     for seam in seams:  # hooks of one module are called in this order
         wrapt.register_post_import_hook(functools.partial(apply, seam), seam.module)
     logger.debug("seams: %s", "; ".join(seam.label for seam in seams))
-    install.done = True
-
-
-install.done = False
 
 
 def vllm_without_flashinfer() -> None:

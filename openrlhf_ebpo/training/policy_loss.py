@@ -22,6 +22,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -48,11 +49,17 @@ def selection_size(ratio: float, tokens: int) -> int:
     return min(max(int(ratio * tokens), 1), tokens) if ratio > 0 else 0
 
 
+class Tokens(NamedTuple):
+    """A micro-batch, each (B, T). log_ratio: log π − log π_old. covariance: as of `token_covariance`."""
+
+    log_ratio: torch.Tensor
+    advantages: torch.Tensor
+    covariance: torch.Tensor
+    mask: torch.Tensor
+
+
 def clip_cov(
-    log_ratio: torch.Tensor,
-    advantages: torch.Tensor,
-    covariance: torch.Tensor,
-    mask: torch.Tensor,
+    tokens: Tokens,
     *,
     ratio: float,
     bounds: tuple[float, float],
@@ -65,10 +72,10 @@ def clip_cov(
     neither loss nor gradient, and still counts as a token where the loss is averaged.
 
     Args:
-        log_ratio: log π − log π_old, (B, T). advantages, covariance, mask: (B, T).
         ratio: how many to take out, of all the mask's tokens.
-        eps_clip: PPO's low and high ε.
+        bounds: of the covariance of the tokens that may be taken out. eps_clip: PPO's low and high ε.
     """
+    log_ratio, advantages, covariance, mask = tokens
     policy_ratio = log_ratio.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     clipped = policy_ratio.clamp(1 - eps_clip[0], 1 + eps_clip[1]) * advantages < policy_ratio * advantages
     eligible = mask.bool() & ~clipped & (covariance > bounds[0]) & (covariance < bounds[1])
@@ -79,15 +86,7 @@ def clip_cov(
     return advantages.masked_fill(selected, 0), selected
 
 
-def kl_cov(
-    log_ratio: torch.Tensor,
-    advantages: torch.Tensor,
-    covariance: torch.Tensor,
-    mask: torch.Tensor,
-    *,
-    ratio: float,
-    coef: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def kl_cov(tokens: Tokens, *, ratio: float, coef: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages with which the unclipped loss −A·π/π_old is KL-Cov's (equations 13 and 14), and the tokens chosen.
 
     Those with the highest covariance pay coef · |log π − log π_old|, the release's estimate of the KL. A penalty p in
@@ -95,9 +94,9 @@ def kl_cov(
     gradient passes through both factors.
 
     Args:
-        log_ratio: log π − log π_old, (B, T), with gradient. advantages, covariance, mask: (B, T).
-        ratio: how many to choose, of all the mask's tokens.
+        tokens: log_ratio with gradient. ratio: how many to choose, of all the mask's tokens.
     """
+    log_ratio, advantages, covariance, mask = tokens
     ranked = covariance.masked_fill(~mask.bool(), -math.inf).flatten()
     selected = _selection(ranked.topk(selection_size(ratio, int(mask.sum()))).indices, mask)
     inverse_ratio = (-log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)).exp()
@@ -166,7 +165,7 @@ class CovarianceLoss:
 
     Args:
         ppo_loss: upstream's loss, which does everything else.
-        change: (log_ratio, advantages, covariance, mask) -> (changed advantages, selected tokens).
+        change: Tokens -> (changed advantages, selected tokens).
 
     Attributes:
         measured: metrics of the last call, 0-D tensors. policy/cov_selected_fraction: chosen tokens of all tokens;
@@ -179,7 +178,7 @@ class CovarianceLoss:
 
     def __call__(self, log_probs, old_log_probs, advantages, action_mask, **kwargs):
         covariance = token_covariance(log_probs, advantages, action_mask)
-        changed, selected = self.change(log_probs - old_log_probs, advantages, covariance, action_mask)
+        changed, selected = self.change(Tokens(log_probs - old_log_probs, advantages, covariance, action_mask))
         tokens = action_mask.sum().clamp(min=1)
         self.measured = {
             "policy/cov_selected_fraction": selected.sum() / tokens,

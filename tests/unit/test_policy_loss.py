@@ -12,6 +12,7 @@ from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.training.policy_loss import (
     CovarianceLoss,
     PolicyLossSettings,
+    Tokens,
     add_flags,
     clip_cov,
     kl_cov,
@@ -88,7 +89,7 @@ def clip(log_probs, old, advantages, mask, *, ratio=0.1, bounds=(0.1, 3.0), eps_
     covariance = token_covariance(log_probs, advantages, mask)
     generator = torch.Generator().manual_seed(seed)
     settings = {"ratio": ratio, "bounds": bounds, "eps_clip": eps_clip, "generator": generator}
-    return clip_cov(log_probs - old, advantages, covariance, mask, **settings)
+    return clip_cov(Tokens(log_probs - old, advantages, covariance, mask), **settings)
 
 
 def slow_eligible(log_probs, old, advantages, mask, bounds=(0.1, 3.0), eps_clip=(0.2, 0.2)) -> set:
@@ -133,7 +134,7 @@ def test_the_choice_is_reproducible_with_the_seed_and_another_one_each_time():
     def three(seed):
         generator = torch.Generator().manual_seed(seed)
         settings = {"ratio": 0.05, "bounds": (0.1, 3.0), "eps_clip": (0.2, 0.2), "generator": generator}
-        return [clip_cov(data[0] - data[1], data[2], covariance, data[3], **settings)[1] for _ in range(3)]
+        return [clip_cov(Tokens(data[0] - data[1], data[2], covariance, data[3]), **settings)[1] for _ in range(3)]
 
     torch.manual_seed(7)
     before, first = torch.get_rng_state(), three(42)
@@ -150,7 +151,7 @@ def test_kl_cov_is_its_equation_in_value_and_gradient(dtype, ratio, coef):
     log_probs, old, advantages, mask = batch(dtype=dtype)
     log_probs.requires_grad_()
     covariance = token_covariance(log_probs, advantages, mask)
-    changed, selected = kl_cov(log_probs - old, advantages, covariance, mask, ratio=ratio, coef=coef)
+    changed, selected = kl_cov(Tokens(log_probs - old, advantages, covariance, mask), ratio=ratio, coef=coef)
     loss = -(log_probs - old).exp() * changed
     (loss * mask).sum().backward()
 
@@ -178,7 +179,7 @@ def test_the_penalty_holds_for_any_change_of_the_policy(delta):
     log_probs = torch.tensor([[-40.0 + delta]], requires_grad=True)
     mask = torch.ones(1, 1, dtype=torch.bool)
     log_ratio = log_probs - torch.tensor([[-40.0]])
-    found, _ = kl_cov(log_ratio, torch.zeros(1, 1), torch.zeros(1, 1), mask, ratio=1.0, coef=2.0)
+    found, _ = kl_cov(Tokens(log_ratio, torch.zeros(1, 1), torch.zeros(1, 1), mask), ratio=1.0, coef=2.0)
     loss = -log_ratio.clamp(-20, 20).exp() * found  # upstream's bounds
     loss.sum().backward()
     assert loss.item() == pytest.approx(2 * abs(log_ratio.item()), rel=1e-5, abs=1e-9)
