@@ -63,13 +63,13 @@ def main() -> None:
         heart.write()
         print("ready", os.getpid(), flush=True)
         if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):
-            raise ReportedError("no more")
+            raise ReportedError("no more from http://me:word@host")
         if mode == "asked_to_end" and not again:
             (folder / "run" / END_FILE).touch()
-            raise ReportedError("no more")
+            raise ReportedError("no more from http://me:word@host")
         if mode == "removes_python":
             Path(sys.executable).unlink()
-            raise ReportedError("no more")
+            raise ReportedError("no more from http://me:word@host")
         if mode == "talks":
             while True:
                 print("a line", flush=True)

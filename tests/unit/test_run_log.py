@@ -247,7 +247,9 @@ def test_evaluations_are_merged_into_the_row_of_their_step(tmp_path):
     log.write_metrics(1, {"loss": 1.0})
     log.write_metrics(2, {"loss": 2.0})
     log.write_metrics(1, {"eval_pass1": 0.5})
-    first, second = read_metrics(tmp_path)
+    log.write_metrics(0, {"eval_pass1": 0.1})
+    before, first, second = read_metrics(tmp_path)
+    assert (before["step"], before["eval_pass1"]) == (0, 0.1)
     assert (first["step"], first["loss"], first["eval_pass1"]) == (1, 1.0, 0.5)
     assert "eval_pass1" not in second
     assert read_metrics(tmp_path / "nowhere") == []

@@ -110,8 +110,9 @@ def refusal(run_dir: Path) -> str:
 
 def test_an_error_of_the_driver_is_its_own_to_say(start):
     command = start("fails").ready()
-    assert "error: no more\n" in command.ends()
-    assert command.status == 1 and command.run["status"] == "failed" and "no more" in command.run["error"]
+    assert "error: no more" in command.ends()
+    assert command.status == 1 and command.run["status"] == "failed"
+    assert command.run["error"] == "ReportedError: no more from http://<redacted>@host"
 
 
 def test_a_driver_that_is_refused_makes_nothing(start, tmp_path):
@@ -343,7 +344,7 @@ def test_an_unexplained_failure_is_restarted(start, restarts):
     assert "restart 1 of 2 (--train.max_restarts) in 0 s, from step 0" in command.ends()
     (restart,) = command.run["restarts"]
     assert command.status == 0 and command.run["status"] == "complete" and command.run["error"] is None
-    assert restart["cause"] == "ReportedError: no more" and restart["from"] is None
+    assert restart["cause"] == "ReportedError: no more from http://<redacted>@host" and restart["from"] is None
     assert len(command.run["resumed"]) == 1
 
 
