@@ -15,6 +15,7 @@ from patience import seconds
 from openrlhf_ebpo.estimator.prior import Moments
 from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.seams.replacements import SEAMS
 
 pytestmark = [
     # daily: integration/test_train_and_resume.py, integration/test_restarts.py, unit/test_checkpoint.py
@@ -46,7 +47,8 @@ def story(train, command, tmp_path_factory):
     first = train(argv, RAY_ADDRESS="local")
     first.wait_for_step(run_dir, 1)
     started = psutil.Process(first.process.pid).children(recursive=True)
-    policy = next(process for process in started if process.cmdline()[0].startswith("ray::PolicyWithPrior"))
+    title = "ray::" + [seam for seam in SEAMS if seam.name == "PolicyModelActor"][-1].replacement.partition(":")[2]
+    policy = next(process for process in started if process.cmdline()[0].startswith(title))
     while not is_being_saved(actor / "global_step2"):
         assert first.process.poll() is None, first.output
     policy.kill()

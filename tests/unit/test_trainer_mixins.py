@@ -108,9 +108,11 @@ def test_an_evaluation_of_trl_changes_neither_its_advantages_nor_the_prior(trl, 
     assert (trainer.running.pack(), trainer.running.pack(before=True)) == before
 
 
-def test_a_checkpoint_of_trl_within_a_cycle_has_the_state_before_its_prompts(trl, tmp_path):
+@pytest.mark.parametrize(("steps", "iterations"), [(2, 1), (1, 2)])
+def test_a_checkpoint_of_trl_within_a_cycle_has_the_state_before_its_prompts(trl, tmp_path, steps, iterations):
     """They are drawn again at a resume; at the end of the cycle they are not."""
-    trainer = trl.EBPOTrainer(tmp_path, steps_per_generation=2)
+    trainer = trl.EBPOTrainer(tmp_path, steps_per_generation=steps)
+    trainer.num_iterations = iterations
     step(trainer, FIRST)
     trainer.state.global_step = 2
     step(trainer, SECOND)
@@ -155,6 +157,13 @@ def test_trls_trainer_comes_after_the_mixin(trl, tmp_path):
     weighing = type("EachByItself", (trl.EBPOTrainer,), {"multi_objective_aggregation": "normalize_then_sum"})
     with pytest.raises(UsageError, match="normalize_then_sum"):
         weighing(tmp_path)
+
+
+def test_trls_tools_are_refused_with_an_estimator_that_needs_log_probabilities(trl, tmp_path):
+    with_tools = type("WithTools", (trl.EBPOTrainer,), {"tools": [print]})
+    assert step(with_tools(tmp_path, estimator="ebpo"), FIRST).any()
+    with pytest.raises(UsageError, match=r"'ebpo'.*tools"):
+        with_tools(tmp_path, estimator="ebpo.robust")
 
 
 # verl
