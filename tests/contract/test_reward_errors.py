@@ -78,7 +78,7 @@ def run_all(executor, labels, seconds: float = 60.0, beside=None, **limits) -> l
         return await executor.execute(f"q {label}", label, params, 32, Tokenizer(), Engine())
 
     async def gather():
-        settings = RewardSettings(tuple(getattr(executor, "reward_endpoints", ())), timeout=seconds, **limits)
+        settings = RewardSettings(timeout=seconds, **limits)
         await LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), settings)
         other = asyncio.ensure_future(beside(executor)) if beside else None
         found = await asyncio.gather(*map(execute, labels))
