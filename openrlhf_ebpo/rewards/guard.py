@@ -95,12 +95,9 @@ class GuardedSingleTurnExecutor:
     @functools.cached_property
     def _source(self) -> RewardSource | None:
         """Return the source; None for packaged rewards, which limit themselves (pool.py), and without rewards."""
-        if isinstance(
-            self.reward_func, str
-        ):  # not the settings' source: the executor of an agent file may have another
-            return RewardFile(
-                dataclasses.replace(self.reward_settings, sources=(self.reward_func,)), remote_code.hook()
-            )
+        if isinstance(self.reward_func, str):  # the executor of an agent file may have another file than the settings
+            settings = dataclasses.replace(self.reward_settings, sources=(self.reward_func,))
+            return RewardFile(settings, remote_code.hook())
         if self.reward_endpoints and not self.reward_func:
             return RewardServers(self.reward_endpoints, self.reward_settings.timeout)
         return None
