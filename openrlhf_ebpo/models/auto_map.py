@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.extension import TRUST
+from openrlhf_ebpo.extension import TRUST, models_trusted
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
@@ -90,6 +90,15 @@ def needed_code(folder: Path) -> list[CustomCode]:
     if not found or importlib.util.find_spec("transformers") is None:
         return found
     return [code for code in found if not _transformers_has(code.auto_class, config, read_json(folder / code.file))]
+
+
+def code_problems(folder: Path) -> list[str]:
+    """Return why the model in `folder` must not be loaded, if it needs code that may not run."""
+    try:
+        needed = [] if models_trusted() else needed_code(folder)
+    except ModelFileError as error:
+        return [str(error)]
+    return [refusal(code) for code in needed[:1]]
 
 
 def refusal(code: CustomCode) -> str:

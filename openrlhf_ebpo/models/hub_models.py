@@ -90,11 +90,10 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
 
 def _configuration_problems(name: str) -> list[str]:
     try:
-        found = download(name, CONFIGURATION)
-        code = auto_map.needed_code(found) if found and not models_trusted() else []
-    except (auto_map.ModelFileError, NoModel) as error:
+        folder = download(name, CONFIGURATION)
+    except NoModel as error:
         return [str(error)]
-    return [auto_map.refusal(each) for each in code[:1]]
+    return auto_map.code_problems(folder) if folder else []
 
 
 def check_fetched(flag: str, *names: str) -> None:

@@ -53,7 +53,7 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
         return found[:MAX_PROBLEMS]  # nothing else of such a folder is opened
     names = [path.name for path in files]
     unread = list(_json_problems(folder, names))
-    own = _code_problems(folder) if code and not unread and not models_trusted() else []
+    own = auto_map.code_problems(folder) if code and not unread else []
     weights = list(_weight_problems(folder, names))
     found = [*own, *unread, *weights, *_pickle_problems(names)]
     if not found and "config.json" in names:
@@ -88,13 +88,6 @@ def _json_problems(folder: Path, names: list[str]) -> Iterator[str]:
             auto_map.read_json(folder / name)
         except auto_map.ModelFileError as error:
             yield str(error)
-
-
-def _code_problems(folder: Path) -> list[str]:
-    try:
-        return [auto_map.refusal(code) for code in auto_map.needed_code(folder)[:1]]
-    except auto_map.ModelFileError as error:
-        return [str(error)]
 
 
 def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:

@@ -187,13 +187,9 @@ def damaged_weights(module: torch.nn.Module) -> list[str]:
 def described(report: list[dict]) -> str:
     """Describe the findings of the ranks; those with a loss that is not finite first, for the others got theirs from
     it."""
-    ordered = sorted(report, key=lambda finding: not losses_of(finding))
+    ordered = sorted(report, key=lambda found: not any(p.startswith(LOSSES) for p in found.get("problems", ())))
     more = [f"and {len(report) - NAMED} more ranks"] if len(report) > NAMED else []
     return "; ".join([*map(one_rank, ordered[:NAMED]), *more])
-
-
-def losses_of(finding: dict) -> list[str]:
-    return [problem for problem in finding.get("problems", ()) if problem.startswith(LOSSES)]
 
 
 def one_rank(finding: dict) -> str:
