@@ -73,11 +73,6 @@ class Mixture:
         return cls(priors, log_weights)
 
 
-def half_life_factor(groups: Groups, config: EstimatorConfig) -> float:
-    """Return the factor by which a group counts half once `half_life` further prompts have been trained on."""
-    return 0.5 ** (groups.count / config.half_life)
-
-
 def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorConfig) -> Mixture:
     """Apply dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior
     foretold the batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
@@ -192,7 +187,7 @@ HISTORIES = {
     "run": forgetting(lambda groups, config: 1.0),
     # the released code takes the mean of group means; with full groups it is the same
     "batch": forgetting(lambda groups, config: 0.0, mean=attrgetter("group_means.mean")),
-    "half_life": forgetting(half_life_factor),
+    "half_life": forgetting(lambda groups, config: 0.5 ** (groups.count / config.half_life)),
     "adaptive": History(
         averaged,
         lambda state, groups, config: float(state.weights @ FACTORS),

@@ -72,7 +72,8 @@ class Result:
     @property
     def n(self) -> int:
         """Return the samples per question of the protocol."""
-        return self.protocol.get("n_by_task", {}).get(unlimited_name(self.task), self.protocol["n"])
+        name = LIMITED.sub("", self.task)
+        return self.protocol.get("n_by_task", {}).get(name, self.protocol["n"])
 
     @property
     def metrics(self) -> dict:
@@ -94,11 +95,6 @@ class Samples:
     classes: np.ndarray | None
     lengths: np.ndarray
     truncated: np.ndarray
-
-
-def unlimited_name(task: str) -> str:
-    """Return NAME of NAME-first20, which --limit makes, and of NAME."""
-    return LIMITED.sub("", task)
 
 
 def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:

@@ -33,14 +33,9 @@ class JamesStein(GroupEstimator):
     def step(self, batch: Batch, state: dict) -> Step:
         rewards, valid = batch.rewards, batch.valid
         weights = shrinkage(rewards, valid, self.config.reward_range)
-        baselines = (1 - weights) * others_in_group(rewards, valid) + weights * other_prompts(rewards, valid)
+        others = _without_own(group_mean(rewards, valid), valid.any(-1, keepdims=True))  # μ_{−i}
+        baselines = (1 - weights) * others_in_group(rewards, valid) + weights * others
         return Step(baselines, deviations(rewards, baselines, valid, self.config.reward_range), state, weights)
-
-
-def other_prompts(rewards: PerResponse, valid: PerResponse) -> PerGroup:
-    """Compute μ_{−i}, (M, 1); 0 without another prompt."""
-    means, alive = group_mean(rewards, valid), valid.any(-1, keepdims=True)
-    return _without_own(means, alive)
 
 
 def shrinkage(rewards: PerResponse, valid: PerResponse, reward_range: float) -> PerGroup:
