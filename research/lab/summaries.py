@@ -24,6 +24,10 @@ from openrlhf_ebpo.files import write_text
 BASE = "group_norm"
 OVERVIEW = ("ebpo", "james_stein", "score_weighted", "ebpo.robust")  # in the overview
 DECODED = ("ebpo", "ebpo.robust", "raw_reward")  # of whose greedy success and pass@16 there is a table
+PAIRS = (  # whose success is compared where answers are long or nearly all right
+    *(("ebpo", BASE), ("ebpo.robust", BASE), ("raw_reward", BASE), ("ebpo.robust", "ebpo")),
+    ("lab.variants:RobustPerSequence", "ebpo.robust"),
+)
 LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
 COLUMNS = (
     *("estimator", "success at the end", "minus GRPO's", "seeds ahead", "rollouts to {level:.2f}, in GRPO's"),
@@ -38,7 +42,8 @@ def show(source: Path, cells: list[str], export: Path | None) -> None:
         UsageError: nothing is there.
     """
     summaries = [each for each in summarised(source) if each["cell"] in cells]
-    print(f"{overview(summaries)}\n\n{decoded(summaries)}\n\n{details(summaries)}")
+    tables = (overview(summaries), decoded(summaries), long_answers(summaries), details(summaries))
+    print(*tables, sep="\n\n")
     if export:
         write_text(export, "[\n" + ",\n".join(json.dumps(each, separators=(",", ":")) for each in summaries) + "\n]\n")
 
@@ -169,6 +174,20 @@ def decoded(summaries: list[dict]) -> str:
                 for each in DECODED
             ]
             rows.append([CELLS[name].title, str(len(base["greedy"])), *levels, *leads])
+    return table(columns, rows)
+
+
+def long_answers(summaries: list[dict]) -> str:
+    """A row a regime of scratchpads or nearly solved tasks: differences, and the smallest that would be seen."""
+    columns = ["regime", "seeds", title(BASE), *(f"{title(one)} minus {title(other)}" for one, other in PAIRS)]
+    rows = []
+    for name, cell in CELLS.items():
+        runs = {each["estimator"]: each for each in summaries if each["cell"] == name and is_common(each)}
+        if BASE in runs and ("scratchpad" in cell.task or cell.start == 0.95):
+            pairs = [(runs.get(one), runs.get(other)) for one, other in PAIRS]
+            found = [interval(difference(one, other)) if one and other else None for one, other in pairs]
+            texts = [f"{each.text()} (visible {each.visible:.3f})" if each else "" for each in found]
+            rows.append([cell.title, str(runs[BASE]["seeds"]), f"{np.mean(runs[BASE]['end']):.3f}", *texts])
     return table(columns, rows)
 
 
