@@ -3,6 +3,7 @@ checkpoint is chosen by any of them and known again after a resume. Only the eng
 are made up."""
 
 import json
+import math
 import pickle
 import time
 from pathlib import Path
@@ -259,6 +260,16 @@ def test_the_rollouts_up_to_a_checkpoint_are_on_disk_before_it_counts(trainer, t
     run.run_log.write_rollouts(1, rollouts)
     run.save_logs_and_checkpoints(1, {}, {"global_step": 1})
     assert there == [True]
+
+
+def test_minutes_between_saves_count_from_the_last_save(trainer):
+    run, now = trainer(), [0.0]
+    run.eval_dataloader = None
+    run.args.ckpt.save_steps, run.args.ckpt.save_minutes = math.inf, 1
+    run.save_times = SaveTimes(run.args.ckpt, lambda: now[0])
+    for step, now[0] in ((1, 30.0), (2, 61.0), (3, 90.0), (4, 122.0)):
+        run.save_logs_and_checkpoints(step, {}, {"global_step": step})
+    assert set(run.saved) == {"global_step2", "global_step4"}
 
 
 def test_an_evaluation_that_was_interrupted_is_repeated_at_the_resume_and_another_is_not(trainer, tmp_path):
