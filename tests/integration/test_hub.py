@@ -124,7 +124,7 @@ def test_the_second_training_went_on_from_what_the_first_had_pushed(story):
     assert second["rewards"]["count"] == first["rewards"]["count"] + 32
 
 
-@pytest.mark.nightly  # daily: unit/test_hub_secrets_of_runs.py, integration/test_train_and_resume.py
+@pytest.mark.nightly  # daily: unit/test_hub_secrets.py, integration/test_train_and_resume.py
 def test_no_token_is_anywhere(story):
     token = story.hub.token
     texts = [story.first.output, story.second.output, story.pulled.output, story.done.stdout, story.done.stderr]
