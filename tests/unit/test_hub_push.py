@@ -1,5 +1,6 @@
 """What a run has exported and the Hub lacks is pushed: in order, in spite of faults, kills and a Hub that is away."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -153,7 +154,7 @@ def test_only_every_nth_export_and_the_final_model_go(hub, client, make_run):
     hub_runs.assert_pushed(hub, run_dir, 9)
 
 
-def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, client, make_run):
+def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, use_hub, client, make_run):
     first, second = make_run("first"), make_run("second", started="2026-02-02T00:00:00+00:00")
     push(first, client)
     before = hub.repo(REPO).branches | hub.repo(REPO).tags
@@ -166,6 +167,10 @@ def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, client, m
     loop = push_of(second, client, repo="owner/theirs")
     assert "(tf_model.h5)" in str(drain(loop, sleep=pytest.fail))
     assert hub.repo("owner/theirs").files() == {"tf_model.h5": b"weights", "README.md": b"# theirs\n"}
+    words = f"error: --repo {REPO}: {REPO} holds another run"
+    assert words in refused(hub_cli.main, "push", second, "--repo", REPO)
+    hub_cli.main(["push", str(second), "--repo", "owner/second"])
+    assert list(hub.repo("owner/second").tags) == ["step-000004"]  # the last one
 
 
 def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
@@ -274,6 +279,7 @@ def test_a_dry_run_lists_sizes_and_leaves_no_trace(hub, use_hub, make_run, capsy
         (["--step", "3"], "say where to push, with --repo owner/name"),
         ([], "was trained without --hub.repo"),
         (["--repo", REPO, "--watch"], "--watch pushes all that a training saves"),
+        (["--folder", "model"], "say where to push, with --repo owner/name"),
     ],
 )
 def test_mistakes_are_explained(hub, use_hub, make_run, argv, words):
@@ -289,16 +295,6 @@ def test_what_was_withdrawn_says_what_to_do(capsys, argv, words):
         hub_cli.main(argv)
     (line,) = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2 and "was withdrawn" in line and words in line
-
-
-def test_a_repo_of_another_run_is_refused_by_its_flag(hub, use_hub, make_run):
-    hub_cli.main(["push", str(make_run("first")), "--repo", REPO])
-    second = make_run("second", started="2026-02-02T00:00:00+00:00")
-    words = f"error: --repo {REPO}: {REPO} holds another run"
-    assert words in refused(hub_cli.main, "push", second, "--repo", REPO)
-    hub_cli.main(["push", str(second), "--repo", "owner/second"])
-    hub_runs.assert_pushed(hub, second, 4, "owner/second")
-    assert list(hub.repo("owner/second").tags) == ["step-000004"]
 
 
 def test_a_run_that_was_moved_or_copied_pushes_the_models_next_to_it(hub, use_hub, make_run, tmp_path, capsys):
@@ -346,6 +342,41 @@ def test_after_an_evaluation_only_the_card_is_sent(hub, use_hub, make_run, capsy
     hub_cli.main(["push", str(run_dir), "--repo", REPO])
     assert "3 of 9 files sent now" in capsys.readouterr().out and hub.count("^PUT") == 2
     assert "reference policy" in hub.repo(REPO).files("step-000004")["README.md"].decode()
+
+
+# Into a folder
+
+
+def push_into(run_dir, folder, *flags):
+    hub_cli.main(["push", str(run_dir), "--repo", REPO, "--step", "2", "--folder", str(folder), *flags])
+
+
+def test_a_folder_holds_what_the_repo_would_each_file_with_its_hash(make_run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    run_dir, folder = make_run(), tmp_path / "pushed" / "model"
+    push_into(run_dir, folder)
+    listed = json.loads((folder / "sha256.json").read_text())["files"]
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == listed.keys() | {"README.md", "sha256.json"}
+    assert {"model.safetensors", "config.json", "prior.json", "run.json"} <= found and "optimizer.bin" not in found
+    for name, row in listed.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == row["sha256"], name
+    assert "nothing was sent" in capsys.readouterr().out and not (run_dir / "hub").exists()
+
+
+def test_a_folder_that_is_there_stays_and_a_push_that_is_refused_leaves_none(make_run, tmp_path):
+    run_dir = make_run()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(SystemExit, match=r"--folder .*mine is there already"):
+        push_into(run_dir, tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    with pytest.raises(SystemExit, match="--folder writes files and --dry_run writes none"):
+        push_into(run_dir, tmp_path / "model", "--dry_run")
+    (model_of(run_dir, 2) / "tokenizer_config.json").write_text(json.dumps({"key": "hf_" + "a" * 34}))
+    with pytest.raises(SystemExit, match=r"tokenizer_config\.json"):
+        push_into(run_dir, tmp_path / "model")
+    assert not list(tmp_path.glob("model*"))
 
 
 # Processes
