@@ -16,8 +16,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.errors import UsageError
@@ -33,9 +33,8 @@ DONE, WAITS, NEEDS_YOU = 0, 3, 1
 MAX_TEXT_CHARS = 500
 
 
-@dataclass(frozen=True)
-class Step:
-    """A row of the table. state: pushed, or one of OPEN."""
+class Step(NamedTuple):
+    """A row of the table, which docs/hub.md explains."""
 
     step: int
     state: str
@@ -63,7 +62,6 @@ def run(args: argparse.Namespace) -> None:
     repo = Repo(hub_api(), target(repo))
     pusher = plain(who_pushes(run_dir)) if is_locked(run_dir) else None
     steps = read_steps(run_dir, repo, pusher is not None)
-    code = exit_status(steps, pusher is not None)
     print(f"run     {run_dir} ({plain(settings.get('name'))}, {plain(settings.get('status'))})")
     print(f"to      {repo.name}")
     print(f"pusher  {'none' if pusher is None else f'process {pusher}'}\n")
@@ -72,7 +70,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"{step.step:>{width}}  {step.state:<8}  {step.text}".rstrip())
     done = sum(step.state == "pushed" for step in steps)
     print(f"{done} of {len(steps)} steps pushed; failed attempts so far: {read_record(run_dir)['failed']}")
-    print(advice(run_dir, steps, code, pusher is not None))
+    code, advice = conclusion(run_dir, steps, pusher is not None)
+    print(advice)
     sys.exit(code)
 
 
@@ -102,21 +101,20 @@ def _step(repo: Repo, export: Export, known: dict[str, str], row: dict, pushes: 
     return Step(export.step, "pushing" if pushes and row.get("state") == "pushing" else "missing", "")
 
 
-def exit_status(steps: list[Step], pushes: bool) -> int:
+def conclusion(run_dir: Path, steps: list[Step], pushes: bool) -> tuple[int, str]:
+    """The exit status and the last line."""
     states = {step.state for step in steps} - {"pushed"}
     if not states:
-        return DONE
-    return WAITS if pushes and states <= {"missing", "pushing"} else NEEDS_YOU
-
-
-def advice(run_dir: Path, steps: list[Step], code: int, pushes: bool) -> str:
-    if code == DONE:
-        return "all that was saved is pushed" if steps else "nothing has been saved yet"
-    if any(step.state == "unknown" for step in steps):
-        return "what the Hub has of this run is not known: fix what is reported above, or repeat the command later"
+        return DONE, "all that was saved is pushed" if steps else "nothing has been saved yet"
+    code = WAITS if pushes and states <= {"missing", "pushing"} else NEEDS_YOU
+    if "unknown" in states:
+        return (
+            code,
+            "what the Hub has of this run is not known: fix what is reported above, or repeat the command later",
+        )
     if not pushes:
-        return f"no process pushes; finish with: openrlhf-ebpo hub push {shlex.quote(str(run_dir))}"
-    return f"details: {run_dir / 'hub' / 'push.log'}"
+        return code, f"no process pushes; finish with: openrlhf-ebpo hub push {shlex.quote(str(run_dir))}"
+    return code, f"details: {run_dir / 'hub' / 'push.log'}"
 
 
 def plain(text) -> str:
