@@ -30,7 +30,7 @@ SMALL = {"config.json": b"{}", "tokenizer.json": b"{}"}
 @pytest.fixture
 def client(hub, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(3)))
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(30)))  # a busy machine may send nothing for seconds
     return hub_api(hub.url, hub.token)
 
 
