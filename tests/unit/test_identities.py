@@ -8,8 +8,13 @@ import pytest
 from openrlhf_ebpo.data import difficulty, prepare, topics
 from openrlhf_ebpo.eval import protocols, score
 
+
+def identity_of_difficulty(args: argparse.Namespace) -> dict:
+    return difficulty.DifficultySettings.from_args(args).identity()
+
+
 IDENTITIES = {
-    difficulty: difficulty.identity,
+    difficulty: identity_of_difficulty,
     prepare: prepare.settings_of,
     score: lambda args: score.identity(args, protocols.PROTOCOLS["default"]),
     topics: topics.settings_of,
@@ -63,6 +68,6 @@ def test_a_file_that_was_edited_is_another_one(tmp_path, flag):
     args.model = "model"
     setattr(args, flag, str(tmp_path / "a.py"))
     (tmp_path / "a.py").write_text("before")
-    before = difficulty.identity(args)
+    before = identity_of_difficulty(args)
     (tmp_path / "a.py").write_text("after")
-    assert difficulty.identity(args) != before
+    assert identity_of_difficulty(args) != before
