@@ -9,7 +9,7 @@ example:
       --reward math --apply_chat_template --max_new_tokens 8192 --num_engines 8
 
 input:  Parquet or JSON lines with the columns id, prompt, label (`openrlhf-ebpo data prepare` makes them)
-output: the same rows and columns, and
+output: the same rows and columns (`openrlhf-ebpo data order` drops rows by pass rate), and
   pass_rate         share of the responses with a reward of --pass_reward or more; empty where no reward could be had
   pass_count        how many those are
   n_rollouts        responses that got a reward; --n, unless the reward failed for some

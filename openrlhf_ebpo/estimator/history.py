@@ -159,8 +159,8 @@ def normal_logs(priors: Sequence[Prior], means: np.ndarray, sizes: np.ndarray, c
 class History:
     """A history: how a state adds a batch, and what is read from it.
 
-    update: (state, this batch's prior, its groups, config) -> the next state. factor: what the update to this state
-    multiplied older groups with. read: the prior for these groups. mean: μ_glob of what was read. detailed: it reads
+    update: (state, this batch's prior, its groups, config) -> the next state. factor: the weight that this update
+    gave to older groups. read: the prior for these groups. mean: μ_glob of what was read. detailed: it reads
     the moments inside groups, whatever the other parts read.
     """
 

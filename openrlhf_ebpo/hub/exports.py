@@ -20,7 +20,7 @@ from openrlhf_ebpo.files import try_lock, write_json
 from openrlhf_ebpo.hub.content import matches
 from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import PEOPLES, Repo, check_owner, same_run
+from openrlhf_ebpo.hub.publish import USER_FILES, Repo, check_owner, same_run
 from openrlhf_ebpo.hub_client import hub_errors, in_time
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.resume import BEST
@@ -131,7 +131,7 @@ def is_pushed(repo: Repo, export: Export, known: Mapping[str, str]) -> bool:
             return repo.files(commit)
 
     there = in_time(list_files, f"listing {repo.name}")
-    files = {path: file for path, file in model_content(export.model).items() if path not in PEOPLES}
+    files = {path: file for path, file in model_content(export.model).items() if path not in USER_FILES}
     return all(path in there and matches(file, there[path]) for path, file in files.items())
 
 

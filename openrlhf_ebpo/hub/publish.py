@@ -20,10 +20,10 @@ from openrlhf_ebpo.hub_client import HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
 CARD = "README.md"
-MANIFEST = "sha256.json"
-NOT_IN_MANIFEST = (CARD, ".gitattributes", MANIFEST)  # edited on the Hub; nothing loads them
-PEOPLES = (CARD, "LICENSE")  # written by people too: theirs stay
-NEW = (*PEOPLES, ".gitattributes")  # all that a repo holds which nobody has pushed to
+HASHES_FILE = "sha256.json"
+NOT_HASHED = (CARD, ".gitattributes", HASHES_FILE)  # edited on the Hub; nothing loads them
+USER_FILES = (CARD, "LICENSE")  # may be written by the user: theirs stay
+NEW = (*USER_FILES, ".gitattributes")  # all that a repo holds which nobody has pushed to
 SPACE_DEFAULT = re.compile(rb"---\n.*?\n---\s*Check out the configuration reference at \S+\s*", re.S)
 MAX_FILES = 100_000  # of a repo
 MAX_CARD_BYTES = 1 << 20
@@ -228,18 +228,18 @@ def with_manifest(files: Publishable, kept: Iterable[str] = (), recorded: Mappin
     """The files without those that stay as they are on the Hub, and with sha256.json: the hash of every file, and that
     of the card, by which the next push knows that nobody has edited it."""
     hashes = {path: sha256(file) for path, file in sorted(files.items()) if path not in kept}
-    rows = {path: {"sha256": hashes[path], "size": size(files[path])} for path in hashes if path not in NOT_IN_MANIFEST}
+    rows = {path: {"sha256": hashes[path], "size": size(files[path])} for path in hashes if path not in NOT_HASHED}
     card = hashes.get(CARD) or (recorded or {}).get(CARD)
     manifest = {"schema": 1, "files": rows, **({"card": card} if card else {})}
-    return files.with_manifest(MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode(), kept)
+    return files.with_manifest(HASHES_FILE, (json.dumps(manifest, indent=2) + "\n").encode(), kept)
 
 
 def read_manifest(repo: Repo, commit: str, remote: Mapping) -> dict[str, str]:
     """Path -> sha256 that the last push recorded, the card's included; {} if there was none."""
-    if MANIFEST not in remote:
+    if HASHES_FILE not in remote:
         return {}
     try:
-        return parse_manifest(repo.read(commit, MANIFEST))
+        return parse_manifest(repo.read(commit, HASHES_FILE))
     except ValueError:
         return {}
 
@@ -267,15 +267,15 @@ def written_by_people(repo: Repo, commit: str, remote: Mapping, files: Mapping, 
         there = repo.read(commit, path)
         return sha256(there) == recorded.get(path) or (repo.kind == "space" and bool(SPACE_DEFAULT.fullmatch(there)))
 
-    others = [path for path in PEOPLES if path in files and path in remote and not matches(files[path], remote[path])]
-    return [path for path in others if not is_ours(path)]
+    both = [path for path in USER_FILES if path in files and path in remote]
+    return [path for path in both if not matches(files[path], remote[path]) and not is_ours(path)]
 
 
 def difference(files: Mapping[str, Content], remote: Mapping, recorded: Iterable[str]) -> tuple[list[str], list[str]]:
     """Paths that the remote listing does not show as they are here, and remote ones of the last push that have to
     go."""
     wrong = [path for path, content in files.items() if path not in remote or not matches(content, remote[path])]
-    return wrong, [path for path in recorded if path in remote and path not in (*files, *PEOPLES)]
+    return wrong, [path for path in recorded if path in remote and path not in (*files, *USER_FILES)]
 
 
 def send(repo: Repo, files: Publishable, changed: list[str], stale: list[str], commit: Commit, head: str) -> str:

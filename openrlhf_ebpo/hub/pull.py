@@ -27,7 +27,7 @@ from openrlhf_ebpo.extension import TRUST
 from openrlhf_ebpo.files import TEMPORARY, write_json
 from openrlhf_ebpo.hub.content import PICKLES, escape_names, local_file, sha256
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.publish import MANIFEST, NOT_IN_MANIFEST, Repo, parse_manifest
+from openrlhf_ebpo.hub.publish import HASHES_FILE, NOT_HASHED, Repo, parse_manifest
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.models.auto_map import ModelFileError, custom_code
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     if named and args.revision:
         raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
     pulled = pull(Repo(api, name), args.folder, revision_of(args.revision or named or ""))
-    unlisted = f"as the Hub lists them ({MANIFEST} is missing: not pushed by hub push)"
+    unlisted = f"as the Hub lists them ({HASHES_FILE} is missing: not pushed by hub push)"
     checked = "all as they were pushed" if pulled.manifest else unlisted
     print(f"{name} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {checked}")
     if pulled.skipped:
@@ -121,13 +121,13 @@ def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=pri
         download(repo, commit, {path: remote[path] for path in paths}, folder, report)
 
     pushed = None  # path -> sha256, as it was pushed
-    if MANIFEST in wanted:
-        fetch([MANIFEST])
+    if HASHES_FILE in wanted:
+        fetch([HASHES_FILE])
         try:
-            pushed = parse_manifest((folder / MANIFEST).read_bytes())
+            pushed = parse_manifest((folder / HASHES_FILE).read_bytes())
         except ValueError as error:
-            raise HubError(f"{MANIFEST} of {repo.name} {error}", permanent=True) from error
-        skipped += [path for path in wanted if path not in pushed and path not in NOT_IN_MANIFEST]
+            raise HubError(f"{HASHES_FILE} of {repo.name} {error}", permanent=True) from error
+        skipped += [path for path in wanted if path not in pushed and path not in NOT_HASHED]
         wanted = [path for path in wanted if path not in skipped]
         check_manifest(repo.name, folder, {path: remote[path] for path in wanted}, pushed)
     fetch(path for path in wanted if path not in LAST)
@@ -212,7 +212,7 @@ def check_listing(repo: str, remote: Iterable[str]) -> None:
     weights = [path for path in remote if path.endswith(WEIGHTS)]
     if any(path.endswith(".safetensors") and "/" not in path for path in weights):
         return
-    if MANIFEST in remote or not (weights or "config.json" in remote):
+    if HASHES_FILE in remote or not (weights or "config.json" in remote):
         return  # weights were there when it was pushed, and `check_manifest` names what is gone; or a prior alone
     raise HubError(
         f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a repo are "
@@ -285,19 +285,19 @@ def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, 
     Raises:
         HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
     """
-    pushed = {path: entry for path, entry in listed.items() if path not in NOT_IN_MANIFEST}
+    pushed = {path: entry for path, entry in listed.items() if path not in NOT_HASHED}
     if not pushed:
-        raise HubError(f"{MANIFEST} of {repo} lists none of its files: it was not made by a push", permanent=True)
+        raise HubError(f"{HASHES_FILE} of {repo} lists none of its files: it was not made by a push", permanent=True)
     small = [path for path, entry in pushed.items() if not entry.lfs and (folder / path).is_file()]
     known = {path: entry.lfs.sha256 for path, entry in pushed.items() if entry.lfs}
     known |= {path: sha256(local_file(folder / path)) for path in small}
     wrong = [path for path, digest in known.items() if rows[path] != digest]
-    missing = [path for path in choose_files(rows)[0] if path not in (*listed, *NOT_IN_MANIFEST)]
+    missing = [path for path in choose_files(rows)[0] if path not in (*listed, *NOT_HASHED)]
     for path in wrong:
         (folder / path).unlink(missing_ok=True)
     if wrong or missing:
         raise HubError(
-            f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {MANIFEST} or are "
+            f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {HASHES_FILE} or are "
             f"missing. Somebody has changed the repo since; a tag holds what was pushed: --revision {step_tag(10)}. "
             "What differs was removed here.",
             permanent=True,

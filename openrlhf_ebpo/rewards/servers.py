@@ -20,7 +20,7 @@ from openrlhf_ebpo.rewards.sources import MIN_FAILED, Failures, NoReplyError, Re
 CONNECT_SECONDS = 10.0  # a machine that is off: the next server is asked
 MAX_CONCURRENT_REQUESTS = 256  # each is a connection
 MAX_PAUSE_SECONDS = 15.0  # between two rounds
-REST_TIMES = 10  # so many time limits after its last failure a server that is down is asked in turn again
+REST_TIMES = 10  # a failed server rejoins the rotation after so many times the timeout
 MAX_EXCERPT_CHARS = 200
 RETRIED = {408, 425, 429}  # and every 5xx
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from openrlhf_ebpo.errors import UsageError
 
 TIMEOUT = 60.0  # seconds for one call
-SERVER_TIMEOUT = 180.0  # one of OpenRLHF's tries
+SERVER_TIMEOUT = 180.0  # OpenRLHF's timeout of one request
 MEMORY_MB = 8192
 PREFIX = "reward."  # of training's flags
 

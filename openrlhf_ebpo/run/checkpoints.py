@@ -23,7 +23,7 @@ LIST = "checkpoints.jsonl"
 KINDS = ("checkpoint", "model")
 
 
-class Saved(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A line. recorded: the model's path as the line has it; model, checkpoint: where they are or would be, None where
     none was saved."""
 
@@ -59,7 +59,7 @@ def is_path(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 
-def saved(run_dir: str | Path) -> list[Saved]:
+def saved(run_dir: str | Path) -> list[SavedCheckpoint]:
     """Return every saved step, in the order of saving, where it is today.
 
     Raises:
@@ -69,7 +69,7 @@ def saved(run_dir: str | Path) -> list[Saved]:
     listed = [
         (row, [next_to_run(run_dir, row[kind]) if row.get(kind) else None for kind in KINDS]) for row in rows(run_dir)
     ]
-    return [Saved(row["step"], str(row.get("tag")), *paths, row.get("model")) for row, paths in listed]
+    return [SavedCheckpoint(row["step"], str(row.get("tag")), *paths, row.get("model")) for row, paths in listed]
 
 
 def final_model(run_dir: Path) -> tuple[int, Path] | None:

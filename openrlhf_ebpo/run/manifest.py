@@ -1,8 +1,8 @@
-"""Write and check the manifest of a checkpoint, which is written last and lists every file with its size and checksum.
+"""Write and check the manifest of a checkpoint, which is written last and lists the files that DeepSpeed loads.
 
 A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is saved or deleted,
-manifest.json says "complete": false; when all files are on disk, it lists them. A folder without a manifest does not
-count: nothing says that its saving had ended.
+manifest.json says "complete": false; when all files are on disk, it lists those that are loaded, with size and
+checksum. A folder without a manifest does not count: nothing says that its saving had ended.
 
 The checksum is CRC-32. It has to find what disks and copies damage, not what somebody forges, who would write the
 manifest too. One core reads 2.7 GB/s with it, 1.4 GB/s with SHA-256 where the processor has instructions for that, and
@@ -33,7 +33,7 @@ BLOCK_BYTES = 2**22
 MIN_BYTES_ANNOUNCED = 4e9  # checking them takes seconds
 
 
-class Saved(NamedTuple):
+class SavedFile(NamedTuple):
     """One file. elsewhere: it lies on another node's own disk."""
 
     size: int
@@ -46,7 +46,7 @@ class Manifest(NamedTuple):
     prior: `state_hash` of the estimator's state. settings: of the optimizer, by the flags' names."""
 
     complete: bool = False
-    files: Mapping[str, Saved] = {}
+    files: Mapping[str, SavedFile] = {}
     attempt: str | None = None
     prior: str | None = None
     settings: Mapping[str, Any] = {}
@@ -71,7 +71,9 @@ def begin(checkpoint: Path) -> None:
     write_json(checkpoint / MANIFEST, {"schema": SCHEMA, "complete": False})
 
 
-def complete(checkpoint: Path, files: Mapping[str, Saved] | None = None, prior: dict | None = None, **facts) -> None:
+def complete(
+    checkpoint: Path, files: Mapping[str, SavedFile] | None = None, prior: dict | None = None, **facts
+) -> None:
     """Write the manifest, after all files are on disk: from now on the checkpoint counts.
 
     Args:
@@ -97,18 +99,18 @@ def complete(checkpoint: Path, files: Mapping[str, Saved] | None = None, prior: 
         sync(folder)
 
 
-def list_files(checkpoint: Path, paths: Iterable[Path]) -> dict[str, Saved]:
+def list_files(checkpoint: Path, paths: Iterable[Path]) -> dict[str, SavedFile]:
     """Return name -> size and checksum of files in the folder, read in threads."""
     paths = list(paths)
     with ThreadPoolExecutor(THREADS) as threads:
         checksums = list(threads.map(_crc32, paths))
     return {
-        path.relative_to(checkpoint).as_posix(): Saved(path.stat().st_size, crc)
+        path.relative_to(checkpoint).as_posix(): SavedFile(path.stat().st_size, crc)
         for path, crc in zip(paths, checksums, strict=True)
     }
 
 
-def _entry(path: Path, saved: Saved) -> dict:
+def _entry(path: Path, saved: SavedFile) -> dict:
     here = path.is_file()  # several nodes without a shared disk: every rank writes to its own
     return {"size": saved.size, "crc32": saved.crc32, **({} if here else {"elsewhere": True})}
 
@@ -145,14 +147,14 @@ def _parse(found: Any, tag: str) -> Manifest:
     return Manifest(True, {name: _saved(name, entry) for name, entry in files.items()}, attempt, prior, settings)
 
 
-def _saved(name: str, entry: Any) -> Saved:
+def _saved(name: str, entry: Any) -> SavedFile:
     path = PurePosixPath(name)
     if not name.isprintable() or str(path) != name or not path.name or path.is_absolute() or ".." in path.parts:
         raise ValueError(f"it lists {_shorten(name)}, which is not a file in it")
     size, crc = (entry.get("size"), entry.get("crc32")) if isinstance(entry, dict) else (None, None)
     if type(size) is not int or size < 0 or not (isinstance(crc, str) and CRC.fullmatch(crc)):
         raise ValueError(f"it lacks the size or the checksum of {_shorten(name)}")
-    return Saved(size, crc, entry.get("elsewhere") is True)
+    return SavedFile(size, crc, entry.get("elsewhere") is True)
 
 
 def attempt_of(checkpoint: Path) -> str | None:
@@ -189,7 +191,7 @@ def damage(checkpoint: Path, contents: bool = False) -> str | None:
         return f"it cannot be read ({_shorten(error)})"
 
 
-def _compare(checkpoint: Path, files: Mapping[str, Saved], contents: bool) -> str | None:
+def _compare(checkpoint: Path, files: Mapping[str, SavedFile], contents: bool) -> str | None:
     """Return the first difference, by name of the file."""
     here = {
         checkpoint / name: saved for name, saved in files.items() if not saved.elsewhere or (checkpoint / name).exists()
@@ -212,7 +214,7 @@ def _compare(checkpoint: Path, files: Mapping[str, Saved], contents: bool) -> st
     )
 
 
-def _wrong_size(path: Path, saved: Saved) -> str | None:
+def _wrong_size(path: Path, saved: SavedFile) -> str | None:
     name = _shorten(path.name)
     if not path.exists():
         return f"{name} is missing"

@@ -143,7 +143,7 @@ def written_by(model) -> Iterator[list[Path]]:
         del engine.save
 
 
-def synced(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.Saved]:
+def synced(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.SavedFile]:
     """Sizes and checksums of these files, once all of the folder is on disk. Every rank does it: fsync reaches the
     writes of its own node only. Checksums are computed while the disk writes."""
     with ThreadPoolExecutor(1) as thread:
@@ -153,7 +153,7 @@ def synced(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.Saved]:
     return files
 
 
-def gather_from_all_ranks(files: dict[str, manifest.Saved]) -> dict[str, manifest.Saved]:
+def gather_from_all_ranks(files: dict[str, manifest.SavedFile]) -> dict[str, manifest.SavedFile]:
     """Gather every rank's files in every rank; no rank returns before all have called."""
     import torch.distributed
 

@@ -83,7 +83,7 @@ class Warned(NamedTuple):
 
 
 def above(series: Series, rule: Rule) -> np.ndarray:
-    """Flag steps at or beyond the level, on either side of 0, among `window` whose mean is."""
+    """Flag steps whose absolute value reaches the level, inside any `window` steps whose mean does."""
     values = np.abs(series.values)
     window = min(rule.window, len(values))
     whole = np.convolve(values, np.full(window, 1 / window), "valid") >= rule.level
