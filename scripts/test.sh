@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Sets up everything and passes the tests: style, unit, contract, browser, integration.
 #
-#   bash scripts/test.sh                        the daily tests, in groups of which three run at a time, for two cores
+#   bash scripts/test.sh                        the daily tests, four groups at a time: many of them wait
 #   bash scripts/test.sh --all                  the nightly ones too: slow tests whose faults daily ones find as well
 #   bash scripts/test.sh [pytest arguments]     these, whether daily or nightly
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
-export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-3} # time limits of tests, times this: three groups keep two cores busy
+export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-4} # time limits of tests, times this: four groups keep two cores busy
 ruff check .
 ruff format --check .
 export TIER="not nightly"
@@ -27,15 +27,15 @@ if [ $# -gt 0 ]; then
     exec python -m pytest "$@"
 fi
 
-# The page's tests come late: a browser is slow while trainings run, and is installed meanwhile.
+# The longest first, but the page's tests come late: a browser is slow while trainings run, and is installed meanwhile.
 groups=(
-    "tests/integration"
     "tests/unit/test_[h-i]*"
-    "tests/unit/test_[a-g]*"
-    "tests/contract"
-    "tests/unit/test_s*"
+    "tests/integration"
     "tests/unit/test_[j-rt-z]* tests/gpu"
+    "tests/contract"
+    "tests/unit/test_[a-g]*"
     "tests/browser"
+    "tests/unit/test_s*"
 )
 export LOGS=$(mktemp -d)
 trap 'rm -rf "$LOGS"' EXIT
@@ -52,7 +52,7 @@ run_group() { # its output in one piece, when it has ended
 }
 export -f install_browser run_group
 failed=0
-printf '%s\0' "${groups[@]}" | xargs -0 -n 1 -P 3 bash -c 'run_group "$1"' - || failed=1
+printf '%s\0' "${groups[@]}" | xargs -0 -n 1 -P 4 bash -c 'run_group "$1"' - || failed=1
 echo "--- time"
 cat "$LOGS/times"
 printf '%6d s  %s\n' "$SECONDS" "all of it"
