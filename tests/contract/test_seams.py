@@ -142,25 +142,12 @@ def test_what_a_process_that_installs_imports_and_replaces():
     )
 
 
-def test_no_row_is_there_twice():
-    rows = [(str(seam), seam.replacement) for seam in all_seams()]
-    assert len(rows) == len(set(rows))
-
-
 def test_rows_with_one_target_are_applied_on_top_of_each_other():
     by_target = {}
     for seam in all_seams():
         by_target.setdefault(str(seam), []).append(seam)
     for rows in by_target.values():
         assert target(rows[0])._ebpo_seams == tuple(seam.replacement for seam in rows)
-
-
-def test_what_is_replaced_in_the_policys_trainer_is_a_row_a_thing():
-    names = [seam.replacement.partition(":")[2] for seam in SEAMS if seam.name == "ActorPPOTrainer"]
-    assert names == [
-        *("PolicyMetrics", "CovarianceLosses", "EmptyMicroBatches", "MergedWeightSync"),
-        *("AccumulatingPolicy", "BoundedEngineWait", "HealthyPolicy"),
-    ]
 
 
 def test_a_label_names_the_target_and_what_is_put_there():

@@ -2,12 +2,11 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
-from custom_code import bring_code, own_model
+from custom_code import own_model
 
 IN_A_WORKER = """
 import os, sys
@@ -64,20 +63,3 @@ def test_with_the_flag_a_warm_start_trains_such_a_model(run, tmp_path):
     run("-m", "openrlhf_ebpo.cli.train_sft", *argv, "--trust_remote_code")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["OwnForCausalLM"] and marker.exists()
-
-
-@pytest.mark.nightly  # daily: contract/test_remote_code.py
-def test_with_the_flag_engines_run_such_a_tokenizer(start_command, workshop, tmp_path):
-    shutil.copytree(workshop / "tied", tmp_path / "model")
-    entries = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}
-    marker = bring_code(tmp_path / "model", tokenizer=entries)
-    (tmp_path / "in.jsonl").write_text(json.dumps({"id": 1, "prompt": "apx\n", "label": "a"}) + "\n")
-    (tmp_path / "reward.py").write_text(
-        "def reward_func(queries, prompts, labels, **_):\n    return {'rewards': 1.0}\n"
-    )
-    argv = ["difficulty", "--input", "in.jsonl", "--output", "out.parquet", "--model", tmp_path / "model"]
-    argv += ["--reward", "reward.py", "--n", 2, "--max_new_tokens", 4, "--trust_remote_code"]
-    process = start_command("openrlhf_ebpo.cli.data", argv, tmp_path / "log")
-    process.wait(240)
-    assert process.returncode == 0, (tmp_path / "log").read_text()[-6000:]
-    assert len(set(marker.read_text().split())) > 1  # the command, and the engine

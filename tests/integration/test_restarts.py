@@ -134,12 +134,6 @@ def test_the_run_log_and_the_metrics_show_it(story):
         assert "ebpo/rescued_fraction" in row and "ebpo/shrinkage" not in row
 
 
-def test_another_estimator_refuses_its_checkpoint(story, command, run_in_process):
-    other = {"ckpt__load_enable": True, "logger__run_dir": story.output / "other"}
-    said = run_in_process(command(story.output, advantage_estimator="ebpo", **other))
-    assert f"estimator was '{NAME}' and is now 'ebpo'" in said
-
-
 def test_each_evaluation_that_was_due_is_recorded_right_after_its_step(story):
     rows = [json.loads(line) for line in (story.run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "eval_num_samples" in row] == [4, 8, 12]

@@ -126,16 +126,6 @@ def test_a_checkpoint_without_a_prior_takes_the_named_one_or_is_an_error(other_f
         starting_state(states(5), ebpo(), "c")
 
 
-def test_a_checkpoint_of_another_group_size_is_an_error_that_names_it():
-    with pytest.raises(PriorMismatch, match=r"n_samples_per_prompt was 4 .* 8"):
-        starting_state(RESUMED, ebpo(8), "c")
-
-
-def test_a_named_prior_that_is_missing_is_an_error(tmp_path):
-    with pytest.raises(PriorMismatch, match=r"none\.json"):
-        starting_state(states(0), ebpo(init_prior=str(tmp_path / "none.json")), "c")
-
-
 def checkpoint_folder(tmp_path, step: int, prior: str):
     folder = tmp_path / "_actor" / f"global_step{step}"
     folder.mkdir(parents=True)

@@ -258,16 +258,6 @@ def test_templates(tmp_path, flags, prompt, suffix):
     assert not (output / f"validation.{suffix}").exists()
 
 
-def test_training_reads_the_messages(tmp_path):
-    """Through OpenRLHF's reader; it hands lists on to the chat template and takes anything else for text."""
-    from datasets import load_dataset
-
-    path = write_rows(tmp_path / "set.jsonl", [{"prompt": "1?", "answer": "1"}])
-    file = prepare(path, "--validation", 0, "--template", "chat") / "train.parquet"
-    data = load_dataset("parquet", data_files=str(file), cache_dir=str(tmp_path / "cache"))["train"]
-    assert data[0]["prompt"] == [{"role": "user", "content": "1?"}] and data[0]["label"] == "1"
-
-
 def test_a_folder_with_a_card_is_read_like_a_data_set_of_the_hub(tmp_path):
     folder = tmp_path / "set"
     for name in ("all", "en"):

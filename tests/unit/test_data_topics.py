@@ -99,12 +99,6 @@ def test_the_prompt_is_read_with_its_instruction_where_that_is_asked_for(tmp_pat
     )
 
 
-def test_the_same_seed_gives_the_same_clusters(three_kinds, tmp_path):
-    source, _, folder = three_kinds
-    main(["topics", "--input", str(source), "--output", str(tmp_path / "again.parquet"), "--k", "3"])
-    assert read(tmp_path / "again.parquet") == read(folder / "out.parquet")
-
-
 def test_another_seed_gives_other_clusters(tmp_path, monkeypatch):
     """Of points without any, which no two starts agree about."""
     points = np.random.default_rng(0).normal(size=(60, 20)).astype(np.float32)

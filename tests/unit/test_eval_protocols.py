@@ -14,9 +14,8 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import protocols
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_bos, with_kwargs
-from openrlhf_ebpo.eval.protocols import PROTOCOLS, get, override
+from openrlhf_ebpo.eval.protocols import PROTOCOLS, override
 from openrlhf_ebpo.eval.settings import template_kwargs
-from openrlhf_ebpo.rewards.extraction import extract_answer
 
 DEFAULT, GREEDY = (PROTOCOLS[name] for name in ("default", "greedy"))
 
@@ -121,12 +120,6 @@ def test_settings_that_make_no_sense(changes, message):
     assert message in str(error.value)
 
 
-def test_an_unknown_protocol_lists_the_known_ones():
-    assert get("greedy") is GREEDY
-    with pytest.raises(UsageError, match=r"--protocol gredy: .* Did you mean greedy\? There are default, greedy"):
-        get("gredy")
-
-
 def test_describe_prints_every_setting():
     text = DEFAULT.describe()
     for part in ("default, version 1", DEFAULT.fingerprint(), "20480", "last Answer: line"):
@@ -165,23 +158,6 @@ def test_template_arguments_need_a_chat_template():
     assert with_kwargs(prompt_form("raw", True), given).given() == {"enable_thinking": False}
     with pytest.raises(UsageError, match="--template_kwargs enable_thinking: no chat template is used"):
         with_kwargs(prompt_form("raw", False), given)
-
-
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("<think>\\boxed{1}</think>\\boxed{2}", "2"),
-        ("it is \\boxed{1}\n</think>\n\\boxed{2}", "2"),  # the prompt opened it
-        ("<think>\\boxed{1}", None),  # cut off: never ended
-        ("<think>\\boxed{1}</think>", None),
-        ("\\boxed{1}</think><think>\\boxed{2}", None),
-        ("<think>a</think>\\boxed{3}<think>\\boxed{4}", "3"),
-        ("\\boxed{5}", "5"),
-        ("<think> < / think > </ think> \\boxed{6}", None),
-    ],
-)
-def test_thoughts_are_not_read_for_an_answer(response, answer):
-    assert (extract_answer(response) or None) == answer
 
 
 # Prompts.

@@ -123,22 +123,10 @@ def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
     assert not (folder / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("rows", "parts"),
-    [
-        ([], ["q.jsonl", "the file is empty"]),
-        ([{"question": "Why?", "reply": "3"}], ["no column for the gold answer", "question, reply", "--answer_column"]),
-        ([{"question": "Why?", "answer": ""}], ["row 1", "no gold answer"]),
-        (
-            [{"question": "Why?", "answer": "}"}, {"question": "How?", "answer": "\\"}],
-            ["no gold answer can be read", "row 1"],
-        ),
-    ],
-)
-def test_a_file_that_gives_no_questions_is_refused(folder, rows, parts):
-    write_rows(folder / "q.jsonl", rows)
+def test_a_file_of_which_no_gold_answer_can_be_read_is_refused(folder):
+    write_rows(folder / "q.jsonl", [{"question": "Why?", "answer": "}"}, {"question": "How?", "answer": "\\"}])
     error = refused(run.main, *arguments(folder, protocol="default"))
-    assert all(part in error for part in parts), error
+    assert "no gold answer can be read" in error and "row 1" in error
 
 
 def test_two_tasks_of_one_name_are_refused(folder):

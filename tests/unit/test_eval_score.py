@@ -101,14 +101,6 @@ def test_an_answer_that_never_ends_is_wrong_and_holds_up_nothing(scored):
     assert "1 of 4 correct (25.0%), 0 without an answer, 2 ended in a timeout" in printed
 
 
-@pytest.mark.parametrize(
-    "text", ["\\boxed{", "}", "Answer:", "Answer: $\\text{", "\x00", "<|", "\ud800", "a=", "\\text{"]
-)
-def test_a_megabyte_of_anything_is_scored(grader, text):
-    response = text * (1_000_000 // len(text))
-    assert not grader.grade_samples(Question("q", "?", "42"), [response])[0]["correct"]
-
-
 def test_rows_that_cannot_be_scored_are_named_and_the_others_are_scored(scored):
     rows = [
         {"gold": "1", "response": "\\boxed{1}"},
@@ -184,12 +176,6 @@ def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, 
         score.main(["--input", str(source), "--output", str(tmp_path / "out.jsonl"), *flags])
     assert message in str(error.value)
     assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_what_follows_the_last_think_is_read(scored):
-    texts = ("<think>Answer: 1\n</think>Answer: 2", "<think>Answer: 1", "\\boxed{2}</think>\n\nAnswer: 1")
-    found, _ = scored([{"gold": "1", "response": text} for text in texts])
-    assert [(row["correct"], row["extracted"]) for row in found] == [(False, "2"), (False, None), (True, "1")]
 
 
 def test_results_of_other_settings_and_foreign_files_are_not_replaced(scored, tmp_path):

@@ -98,13 +98,6 @@ def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_err
     assert caught.value.status is None and not caught.value.permanent
 
 
-def test_a_hub_that_hangs_is_given_up(hub, monkeypatch):
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.2)))
-    hub.fail("whoami", hang=True)
-    with pytest.raises(HubError, match="timed out"):
-        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
-
-
 @pytest.mark.parametrize(
     ("status", "permanent", "words"),
     [

@@ -24,8 +24,6 @@ from safetensors.numpy import save, save_file
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.hub import space
-from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.hub.content import Publishable, local_file
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.model_files import contents
@@ -33,7 +31,6 @@ from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
 from openrlhf_ebpo.hub.publish import Commit, Repo, send
 from openrlhf_ebpo.hub.run_data import run_files
 from openrlhf_ebpo.redact import own_homes, without_homes
-from openrlhf_ebpo.run.run_log import close_run, read_run
 
 ROOT = Path(__file__).parents[2]
 RUN = "owner/run"
@@ -233,17 +230,6 @@ def test_whatever_the_filter_would_refuse_is_taken_out_of_records_and_data(monke
         assert not [found for found in (public_text(each), public_data(each), record) if "al.needle" in found]
 
 
-def test_no_home_folder_stays_in_a_card(at_home, tmp_path):
-    run_dir = write_run(tmp_path)
-    run = json.loads((run_dir / "run.json").read_text())
-    run |= {"model": f"{HOME}/base", "dataset": f"trained at {HOME}", "name": "/Users/needle.bob"}
-    write_json(run_dir / "run.json", run)
-    for files in (model_card(run_dir, 3, MODEL), run_files(run_dir, RUN, tmp_path / "scratch")):
-        card = files["README.md"].decode()
-        assert "alice" not in card and "needle.bob" not in card
-        Publishable(files)
-
-
 def test_redaction_goes_by_key_not_by_value():
     before = {"a": {"b": ["x", {"url": "http://h/x?t=1"}], "n": float("nan")}, "c": "/home/bob/x", "d": 1, "token": "t"}
     assert sorted(changes(before, public(before))) == ["a.b", "c", "token"]
@@ -394,18 +380,6 @@ def test_prompts_keep_addresses_and_paths_but_no_secrets(tmp_path):
     run_dir = write_run(tmp_path, prompts=(plain, f"{plain} {'sk' + '-ant-' + 'NEEDLE' * 5}"), steps=1)
     copy = run_files(run_dir, RUN, tmp_path / "scratch")["rollouts/step-000001.parquet"]
     assert set(pq.read_table(copy.path)["prompt"].to_pylist()) == {plain, f"{plain} <redacted>"}
-
-
-def test_a_file_of_the_package_with_a_secret_keeps_the_space_from_going(monkeypatch):
-    monkeypatch.setattr(space, "package_files", lambda: {"x/y.py": f"x = 1\nTOKEN = {TOKEN!r}".encode()})
-    with pytest.raises(UsageError, match=r"x/y\.py, line 2, holds"):
-        space.space_files([RUN])
-
-
-def test_run_json_keeps_no_address_of_an_error(tmp_path):
-    run_dir = write_run(tmp_path)
-    close_run(run_dir, "failed", "ConnectionError: http://host/reward?token=NEEDLE refused")
-    assert read_run(run_dir)["error"] == "ConnectionError: http://host/reward refused"
 
 
 # Everything at once

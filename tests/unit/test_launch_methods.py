@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from launching import LAUNCH, METHODS, bash, composed, dry_runs, furnish, value
+from launching import METHODS, bash, composed, dry_runs, furnish, value
 
 ORDERS = ("shuffle", "topic", "difficulty")
 RUNS = list(itertools.product(METHODS, ORDERS))
@@ -137,12 +137,6 @@ def test_no_method_is_missing_from_the_table():
     assert sorted(TABLE) == METHODS
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_methods_file_says_what_it_does(method):
-    line = (LAUNCH / "methods" / f"{method}.sh").read_text().splitlines()[1]
-    assert line.startswith("# ") and line.endswith(".")
-
-
 # --- data and names
 
 
@@ -173,18 +167,6 @@ def test_another_model_has_pass_rates_of_its_own():
 def test_the_run_is_named_by_what_is_not_the_default(words, name):
     argv = composed("qwen3_8b", *words.split())
     assert value(argv, "--logger.run_dir") == f"runs/{name}/run" and value(argv, "--logger.wandb.run_name") == name
-
-
-@pytest.mark.parametrize("words", [("--track", "released"), ("--track=paper",)])
-def test_tracks_were_withdrawn(words):
-    (line,) = bash("run.sh", "qwen3_8b", "ebpo", 4, *words).stderr.splitlines()
-    assert line.startswith("error: --track ") and "docs/paper.md" in line
-
-
-@pytest.mark.parametrize("method", ["clip_cov", "dr_grpo", "kl_cov"])
-def test_recipes_of_the_methods_own_authors_were_withdrawn(method):
-    (line,) = bash("run.sh", "qwen3_8b", f"{method}_own", 8).stderr.splitlines()
-    assert line.startswith(f"error: {method}_own ")
 
 
 # --- what follows from the data

@@ -144,33 +144,15 @@ def test_the_choice_is_reproducible_with_the_seed_and_another_one_each_time():
     assert not all(map(torch.equal, first, three(43)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ratio", [0.0, 1e-3, 0.1, 1.0])
-@pytest.mark.parametrize("coef", [0.0, 0.1, 1.0, 3.0])
-def test_kl_cov_is_its_equation_in_value_and_gradient(dtype, ratio, coef):
-    log_probs, old, advantages, mask = batch(dtype=dtype)
-    log_probs.requires_grad_()
+def test_kl_cov_takes_the_tokens_of_the_highest_covariance(ratio):
+    """Values and gradients: contract/test_policy_loss.py."""
+    log_probs, old, advantages, mask = batch()
     covariance = token_covariance(log_probs, advantages, mask)
-    changed, selected = kl_cov(Tokens(log_probs - old, advantages, covariance, mask), ratio=ratio, coef=coef)
-    loss = -(log_probs - old).exp() * changed
-    (loss * mask).sum().backward()
-
+    changed, selected = kl_cov(Tokens(log_probs - old, advantages, covariance, mask), ratio=ratio, coef=1.0)
     slow = slow_covariance(log_probs, advantages, mask)
     size = max(math.floor(ratio * len(slow)), 1) if ratio else 0
-    highest = set(sorted(slow, key=slow.get, reverse=True)[:size])
-    if dtype == torch.float32:
-        assert places_of(selected) == highest
-    assert len(places_of(selected)) == size
-    tolerance = 2e-5 if dtype == torch.float32 else 5e-2
-    for place in slow:
-        delta, a = log_probs[place].item() - old[place].item(), advantages[place].item()
-        value, gradient = -math.exp(delta) * a, -math.exp(delta) * a
-        if selected[place]:
-            value += coef * abs(delta)
-            gradient += coef * math.copysign(bool(delta), delta)
-        assert loss[place].item() == pytest.approx(value, rel=tolerance, abs=tolerance)
-        assert log_probs.grad[place].item() == pytest.approx(gradient, rel=tolerance, abs=tolerance)
-    assert (log_probs.grad[~mask] == 0).all()
+    assert places_of(selected) == set(sorted(slow, key=slow.get, reverse=True)[:size])
     assert torch.equal(changed[~selected], advantages[~selected])
 
 

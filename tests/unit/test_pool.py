@@ -10,7 +10,6 @@ import pytest
 
 from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers
 
 ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
@@ -75,14 +74,6 @@ def test_one_hostile_answer_is_cut_off_and_does_not_hold_up_the_others(pool):
     assert not verdicts, "they were graded while it was still at work"
     thread.join()
     assert verdicts == [Verdict(False, "timeout")]
-
-
-@pytest.mark.parametrize("gold", ["", "  ", "$$", r"\frac{1", "x^2+", "}", None, 42])
-def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(pool, gold):
-    for answer in ("42", gold, None):
-        with pytest.raises(GoldError, match="gold answer"):
-            pool.grade_answer(gold, answer)
-    assert pool.grade_answer("42", "42").correct
 
 
 def test_workers_import_neither_torch_nor_ray(pool):

@@ -4,9 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet as pq
 import pytest
 from commands import write_rows
 from safetensors.numpy import save_file
@@ -64,23 +61,6 @@ def refused(args: dict) -> list[str]:
 )
 def test_what_is_right_passes(good, change):
     check_files({**good, **change})
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet", ".arrow"])
-def test_the_columns_of_every_format_are_read(tmp_path, suffix):
-    path = tmp_path / f"data{suffix}"
-    table = pa.Table.from_pylist(ROWS)
-    if suffix == ".csv":
-        path.write_text('prompt,label\n"1+1",2\n')
-    elif suffix == ".parquet":
-        pq.write_table(table, path)
-    elif suffix == ".arrow":
-        pyarrow.feather.write_feather(table, path)
-    elif suffix == ".json":
-        path.write_text(json.dumps(ROWS))
-    else:
-        path.write_text("\n" + "\n".join(map(json.dumps, ROWS)))
-    assert preflight.data_columns(path) == ["prompt", "label"]
 
 
 @pytest.mark.parametrize(
@@ -182,15 +162,6 @@ def test_a_reward_file_that_cannot_serve_is_named(good, source, shown):
 def test_every_way_to_define_the_reward_function_is_seen(good, source):
     Path(good["reward.remote_url"]).write_text(source)
     check_files(good)
-
-
-def test_a_model_folder_without_a_model_is_named(good, tmp_path):
-    (tmp_path / "model" / "config.json").unlink()
-    (problem,) = refused(good)
-    assert (
-        problem
-        == f"--actor.model_name_or_path {tmp_path / 'model'}: the folder has no config.json, so it is not a model"
-    )
 
 
 def test_all_problems_are_reported_together(good, tmp_path):

@@ -41,14 +41,6 @@ def test_the_example_estimates_keeps_its_state_and_gets_it_back(example):
     assert estimate(example, BATCH, again).metrics["running_mean/mean"] == pytest.approx(1.9 / 5.7)
 
 
-def test_the_prior_of_one_estimator_is_refused_by_another(example):
-    ebpo = registry.build("ebpo", CONFIG)
-    with pytest.raises(PriorMismatch, match=r"'ebpo' .*'running_mean:RunningMean'"):
-        stored.unpack(example, stored.pack(ebpo, ebpo.initial()))
-    with pytest.raises(PriorMismatch, match=r"'running_mean:RunningMean' .*'ebpo'"):
-        stored.unpack(ebpo, stored.pack(example, example.initial()))
-
-
 def test_a_custom_estimators_damaged_state_is_refused_by_default(example):
     damaged = {**stored.pack(example, example.initial()), "sum": 1.0}
     with pytest.raises(PriorMismatch, match=r"damaged.*'sum'"):
@@ -77,6 +69,7 @@ def test_a_path_that_names_no_estimator_is_an_error_that_says_why(path, shown, t
     ("name", "hint"),
     [
         ("epbo", "ebpo"),
+        ("ebpo.robst", "ebpo.robust"),
         ("GRPO", "group_norm"),
         ("RLOO", "rloo"),
         ("?", ""),
@@ -107,11 +100,6 @@ def test_a_variant_of_ebpo_is_a_name_like_any_other_and_its_state_is_that_of_the
 
 def test_the_variants_are_the_presets():
     assert {registry.split(name)[1] for name in ("ebpo", *registry.VARIANTS)} == set(PRESETS)
-
-
-def test_a_mistyped_variant_is_answered_with_the_nearest():
-    with pytest.raises(argparse.ArgumentTypeError, match=r"no estimator 'ebpo\.robst'\. Did you mean ebpo\.robust\?"):
-        registry.known("ebpo.robst")
 
 
 def test_what_the_installed_openrlhf_has_decides():
@@ -253,14 +241,3 @@ def test_what_is_broken_in_ones_own_is_found_before_the_run(case, tmp_path, monk
 def test_the_rehearsal_passes_what_works(example):
     rehearse(example)
     rehearse(registry.build("ebpo", CONFIG))
-
-
-def test_settings_that_an_estimator_refuses_are_a_usage_error():
-    with pytest.raises(UsageError, match=r"--rollout.n_samples_per_prompt is 1"):
-        registry.build("ebpo", EstimatorConfig(n_samples_per_prompt=1))
-
-
-def test_launch_scripts_name_only_estimators_of_the_list():
-    methods = sorted((ROOT / "scripts" / "launch" / "methods").glob("*.sh"))
-    words = [path.read_text().split("--algo.advantage.estimator ")[1].split()[0].strip(")") for path in methods]
-    assert methods and set(words) <= registry.ESTIMATORS.keys()

@@ -14,7 +14,6 @@ from openrlhf_ebpo.checks.reward_check import MATH, report
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import exam
 from openrlhf_ebpo.rewards.exam import SERVER_CALLS, Row, answer_of, examine, forms
-from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
 BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
@@ -116,12 +115,6 @@ def test_a_reward_that_hangs_takes_a_limited_time_and_leaves_no_process(reward, 
     began = time.monotonic()
     assert "gave no reward in " in lines(reward("time.sleep(1000)"), rows("1", "2"), timeout=600)[0]
     assert time.monotonic() - began < 60
-
-
-def test_a_function_that_cannot_be_called_is_named(tmp_path):
-    (tmp_path / "reward.py").write_text("async def reward_func(queries, prompts, labels): return 1.0")
-    with pytest.raises(RewardError, match="`async def`"):
-        lines(tmp_path / "reward.py", [])
 
 
 @contextlib.contextmanager

@@ -133,12 +133,6 @@ def test_a_killed_driver_is_an_ending_with_its_cause(start, number):
     assert command.status == 1 and command.run["status"] == "failed" and number.name in command.run["error"]
 
 
-def test_a_driver_that_ends_without_a_word_has_failed(start):
-    command = start("vanishes").ready()
-    assert "the driver ended with status 0 and gave no reason" in command.ends()
-    assert command.status == 1 and command.run["status"] == "failed"
-
-
 @pytest.mark.parametrize("driver_is_killed", [False, True])
 def test_a_dead_ray_is_the_cause_unless_the_driver_was_killed(start, driver_is_killed):
     """Ray's gcs_server dies with the driver that has started it, and may be seen dead first."""

@@ -15,7 +15,7 @@ from openrlhf_ebpo.eval.evaluation_report import write_report
 from openrlhf_ebpo.eval.in_training import task_name
 from openrlhf_ebpo.rewards.answers import NO_GOLD, SameAnswer, packaged
 from openrlhf_ebpo.rewards.settings import RewardSettings
-from openrlhf_ebpo.run import run_log, run_writer
+from openrlhf_ebpo.run import run_log
 from openrlhf_ebpo.run.results import TRAINING, find_results, save_result, step_directory
 from openrlhf_ebpo.run.votes import best_at_k, pass_at_k
 from openrlhf_ebpo.training.eval_metrics import EvalMetric, EvalSettings, data_sources, parse
@@ -242,13 +242,6 @@ def test_without_knowing_answers_there_is_no_vote(tmp_path):
     text = write_report([tmp_path], tmp_path / "report").read_text()
     table = text.partition("## pass@k and maj@k")[2].partition("Unbiased")[0]
     assert "pass@4" in table and "maj@" not in table
-
-
-def test_what_comes_after_the_checkpoint_is_set_aside(run_dir):
-    run_writer.roll_back(run_dir, 2)
-    assert {each.step for each in find_results(run_dir)} == {2}
-    (aside,) = (run_dir / "superseded").iterdir()
-    assert {each.step for each in find_results(aside)} == {4}
 
 
 def test_an_evaluation_that_is_repeated_takes_the_place_of_the_first(run_dir):
