@@ -70,19 +70,6 @@ def test_every_response_gets_its_own_advantage_whatever_the_micro_batches(run, a
     torch.testing.assert_close(torch.stack(rows(experiences, "info.group_reward_std")), stds)
 
 
-def test_the_prior_goes_on_from_step_to_step(run, answers):
-    _, maker = run(answers(REWARDS).responses())
-    first = maker.state
-    second_rewards = [0.0] * 10 + [1.0, 1.0]
-    experiences, _ = run(answers(second_rewards, seed=1).responses(), maker=maker)
-    rewards = torch.tensor(second_rewards).reshape(3, 4)
-    expected = ebpo_step(rewards, rewards >= 0, first, EstimatorConfig(n_samples_per_prompt=4))
-    assert maker.state == expected.state
-    assert maker.state.batches == 2
-    found = [scalar(a) for a in rows(experiences, "advantages")]
-    assert found == pytest.approx(expected.advantages.reshape(-1).tolist(), rel=1e-6)
-
-
 @pytest.mark.parametrize("kl_coef", [0.0, 0.1])
 @pytest.mark.parametrize("settings", MICRO_BATCHES, ids=["shuffled", "5", "1"])
 def test_an_excluded_sample_trains_no_token_and_enters_no_statistic(run, answers, settings, kl_coef):
@@ -238,23 +225,6 @@ def test_info_is_complete_and_upstreams_batching_takes_it(run, answers, rollout_
     assert sum(len(experience.sequences) for experience in balanced) == 12
 
 
-def test_the_metrics_of_a_step_are_complete(run, answers):
-    _, maker = run(answers(REWARDS).responses())
-    assert set(maker.metrics) == {
-        "ebpo/shrinkage",
-        "ebpo/prior_mean",
-        "ebpo/within_variance",
-        "ebpo/between_variance",
-        "ebpo/prior_count",
-        "ebpo/all_fail_fraction",
-        "ebpo/all_pass_fraction",
-        "ebpo/rescued_fraction",
-        "ebpo/reward_error_fraction",
-        "ebpo/zero_advantage",
-    }
-    assert maker.metrics["ebpo/all_fail_fraction"] == maker.metrics["ebpo/all_pass_fraction"] == pytest.approx(1 / 3)
-
-
 def test_a_step_in_which_every_reward_failed_stops_with_the_reason(run, answers):
     responses = [{**r, "reward": None, ERROR_KEY: "KeyError: 'x'"} for r in answers(REWARDS).responses()]
     with pytest.raises(RewardError, match="12 x KeyError: 'x'"):
@@ -274,15 +244,3 @@ def test_an_agents_bad_reward_is_excluded_too(run, answers, reward):
     experiences, maker = run(responses, **{"train.agent_func_path": "agent.py"})
     assert maker.metrics["ebpo/prior_count"] == 11
     assert not rows(experiences, "action_mask")[FAILED].any()
-
-
-def test_a_group_that_lost_all_its_samples_is_dropped(run, answers):
-    responses = answers(REWARDS).responses()
-    for i in range(4):
-        responses[i] = {**responses[i], "reward": None, "scores": None, "extra_logs": {}, ERROR_KEY: "KeyError"}
-    experiences, maker = run(responses)
-    rewards = torch.tensor(REWARDS[4:]).reshape(2, 4)
-    expected = ebpo_step(rewards, rewards >= 0, Prior(), EstimatorConfig(n_samples_per_prompt=4))
-    assert maker.state == expected.state
-    found = [scalar(a) for a in rows(experiences, "advantages")]
-    assert found == pytest.approx([0.0] * 4 + expected.advantages.reshape(-1).tolist(), rel=1e-6)

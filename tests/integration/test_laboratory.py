@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow.parquet as pq
 import pytest
 from in_turn import NAMES
 
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.training.rollouts import prompt_id
 
 pytestmark = (
     pytest.mark.nightly
@@ -87,23 +85,3 @@ def test_every_estimator_trains_and_its_state_is_the_one_of_the_logged_rollouts(
     assert ended["turn"] == STEPS
     for place in (story.output / "ckpt" / "_actor" / f"global_step{STEPS}", story.output / "model"):
         assert json.loads((place / "prior.json").read_text()) == ended
-
-
-def drawn(table) -> list[str]:
-    """The prompts of a step."""
-    assert len(table) == 4 * BATCH
-    return table["prompt_id"].to_pylist()[::4]
-
-
-@pytest.mark.parametrize("first", range(1, STEPS, EPISODE))
-def test_every_prompt_is_drawn_once_in_an_episode_although_the_run_was_killed(story, curriculum, first):
-    rows = [json.loads(line) for line in curriculum.read_text().splitlines()[:PROMPTS]]
-    steps = range(first, first + EPISODE)
-    episode = [name for step in steps for name in drawn(read_rollouts(story.run_dir, step))]
-    assert sorted(episode) == sorted(prompt_id(row["prompt"], row["label"]) for row in rows)
-
-
-def test_steps_that_were_lost_are_drawn_again_as_they_were(story):
-    aside = sorted(story.run_dir.glob("superseded/*/rollouts/step-*.parquet"))
-    first = min(aside, key=lambda path: path.name)
-    assert sorted(drawn(pq.read_table(first))) == sorted(drawn(read_rollouts(story.run_dir, int(first.stem[-6:]))))

@@ -234,12 +234,6 @@ def test_checkpoints_are_listed_when_they_are_complete(story):
     assert Path(rows[-1]["checkpoint"]).is_dir() and Path(rows[-1]["model"], "model.safetensors").is_file()
 
 
-def test_a_finished_run_is_not_run_again(story, command, run_in_process):
-    argv = json.loads((story.run_dir / "run.json").read_text())["argv"]
-    error = run_in_process([a if a != "<redacted>" else WANDB_KEY for a in argv])
-    assert "complete" in error and "--train.num_episodes" in error
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -251,11 +245,3 @@ def test_resuming_with_another_estimator_says_what_differs(story, command, run_i
     argv = command(story.output, ckpt__load_enable=True, **changes)
     error = run_in_process(argv)
     assert expected in error and "--algo.advantage.ebpo.reset_prior" in error
-
-
-def test_an_all_fail_group_of_a_mixed_batch_is_trained_on_and_under_grpo_it_is_not(story):
-    rows = read_rollouts(story.run_dir, 1).to_pylist()
-    passing = {row["group"] for row in rows if row["reward"] > 0}
-    failed = [row for row in rows if row["group"] not in passing]
-    assert 0 < len(failed) < len(rows)
-    assert all(abs(row["advantage"]) > 1e-3 and row["grpo_advantage"] == 0 for row in failed)

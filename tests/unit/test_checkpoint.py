@@ -65,15 +65,6 @@ def test_a_run_that_began_anew_beside_others_deletes_none_of_a_later_step():
     }
 
 
-def test_damaged_ones_go_first():
-    damaged = SavedCheckpoint("s3", 0.9, 3, 10, complete=False)
-    assert checkpoints_to_delete([*PLAIN[:2], damaged, PLAIN[3]], "s4", 3, UNLIMITED) == ["s3"]
-
-
-def test_the_only_checkpoint_never_goes():
-    assert checkpoints_to_delete(saved(("s1", None, 1)), "s1", 0, 0) == []
-
-
 OWN = Prior.of([1.0, 0.0], [0.5])
 OTHER = Prior.of([1.0, 1.0, 0.0], [2 / 3])
 
