@@ -366,22 +366,3 @@ def test_only_what_was_given_can_be_read(visit, app, runs):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{app}/{path}", timeout=10)
         assert refused.value.code in (403, 404)
-
-
-QUICKSTART = Path(__file__).parents[2] / "runs" / "quickstart"
-RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"  # an earlier one, by tests/record_run.py
-
-
-@pytest.mark.nightly  # daily: unit/test_quickstart.py, unit/test_space_overview.py
-def test_the_quickstarts_run(visit, serve):
-    page = visit("", base=serve("--runs", str(QUICKSTART if (QUICKSTART / "result.json").exists() else RECORDED)))
-    page.wait_for_selector(".run-card")
-    assert page.locator(".notice").count() == 0
-    assert page.locator(".warned.some").count() == 0, "a training that went well"
-    turn(page, "Dynamics")
-    assert page.locator(".panel").count() >= 14
-    turn(page, "Samples")
-    page.get_by_role("button", name="all fail, penalised").first.click()
-    page.wait_for_selector(".group .bar em:has-text('penalised')")
-    turn(page, "Evaluation")
-    assert "base model" in page.locator("table.scores thead").inner_text()

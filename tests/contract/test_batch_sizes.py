@@ -13,8 +13,6 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.batches import BatchSettings
 
-SIZES = ("train.batch_size", "train.micro_batch_size", "rollout.batch_size", "rollout.micro_batch_size")
-
 
 @pytest.fixture(scope="module")
 def values():

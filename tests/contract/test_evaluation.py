@@ -349,17 +349,6 @@ def test_a_resumed_run_knows_the_best_that_was_saved_after_its_checkpoint(traine
     assert best(tmp_path) == {"best_global_step6"}
 
 
-def test_upstream_alone_would_forget_it(trainer):
-    from openrlhf.trainer.ppo_trainer import BasePPOTrainer
-
-    first = trainer("maj@4")
-    first.save_best_checkpoint(scores(0.1, 0.6), 2)
-    run = trainer("maj@4")
-    states = {"global_step": 2, "best_eval_metric_key": "eval_b_maj4", "best_eval_metric_value": float("-inf")}
-    BasePPOTrainer.restore_best_checkpoint_state(run, states)
-    assert run.best_eval_metric_value == float("-inf")
-
-
 def test_a_best_checkpoint_that_is_gone_counts_as_none(trainer, tmp_path):
     """As after --ckpt.load_step: it made room for a later one, which is moved aside."""
     run = resumed(trainer, 2, "maj@4", best_eval_metric_key="eval_b_maj4", best_eval_metric_value=0.6)

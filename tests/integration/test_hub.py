@@ -124,16 +124,6 @@ def test_the_second_training_went_on_from_what_the_first_had_pushed(story):
     assert second["rewards"]["count"] == first["rewards"]["count"] + 32
 
 
-@pytest.mark.nightly  # daily: unit/test_hub_secrets.py, integration/test_train_and_resume.py
-def test_no_token_is_anywhere(story):
-    token = story.hub.token
-    texts = [story.first.output, story.second.output, story.pulled.output, story.done.stdout, story.done.stderr]
-    for name in ("first", "second"):
-        texts += [p.read_text() for p in run_of(story, name).rglob("*") if p.suffix in (".json", ".jsonl", ".log")]
-    texts += [f.decode(errors="replace") for f in story.hub.repo("owner/first").files().values()]
-    assert not any(token in text for text in texts)
-
-
 @pytest.mark.nightly  # daily: unit/test_hub_training.py, unit/test_hub_client.py
 @pytest.mark.parametrize(
     ("changes", "words"),

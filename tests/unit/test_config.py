@@ -39,18 +39,3 @@ def test_flags_reach_the_config_through_upstreams_nested_arguments():
     config = EstimatorConfig.from_args(args)
     assert config == EstimatorConfig(n_samples_per_prompt=8, fail_reward=-1.0, init_prior="p.json")
     assert config.reward_range == 2.0
-
-
-def test_flags_have_the_defaults_of_the_config():
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    defaults = {name.rpartition(".")[2]: value for name, value in vars(parser.parse_args([])).items()}
-    assert EstimatorConfig(n_samples_per_prompt=4, **defaults) == EstimatorConfig(n_samples_per_prompt=4)
-
-
-def test_an_unknown_choice_does_not_pass_the_parser(capsys):
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    with pytest.raises(SystemExit):
-        parser.parse_args([f"{FLAG}.history", "nonsense"])
-    assert "half_life" in capsys.readouterr().err

@@ -7,7 +7,6 @@ import pytest
 from replay_runs import drop_before, train
 
 from openrlhf_ebpo.cli import main
-from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.run import run_log, run_writer
 from openrlhf_ebpo.run.rollout_columns import logged_steps
 from openrlhf_ebpo.run.run_log import PRIOR_STARTS, rollouts_path
@@ -74,13 +73,6 @@ def test_a_step_that_was_lost_is_not_taken_for_dropped(tmp_path, replayed):
     assert "dropped on purpose" in replayed(tmp_path)  # step 7's start
     rollouts_path(tmp_path, 7).unlink()
     assert "no rollouts of step 7 are in" in replayed(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "7", '{"rollouts_before": "7"}', '{"rollouts_before": 0}', "[" * 9999, ""])
-def test_a_damaged_record_is_named(tmp_path, text):
-    (tmp_path / run_log.DROPPED).write_text(text)
-    with pytest.raises(ReportedError, match=r"dropped\.json is damaged"):
-        run_log.first_kept(tmp_path)
 
 
 def test_the_dry_run_says_what_the_rollouts_will_take():

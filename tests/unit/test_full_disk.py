@@ -5,8 +5,7 @@ import subprocess
 
 import pytest
 
-from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.run.run_log import RunDirectoryError, close_run, open_run, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, open_run
 from openrlhf_ebpo.run.settings import RunSettings
 
 
@@ -35,16 +34,3 @@ def test_a_start_on_a_full_disk_names_it_and_says_what_to_do(disk):
     ) as full:
         open_run(RunSettings(folder / "run", folder / "ckpt"), argv=[], args=args)
     assert str(folder / "run") in str(full.value)
-
-
-def test_a_full_disk_does_not_keep_run_json_at_running(disk):
-    folder, fill = disk
-    run = {"status": "running", "args": {str(number): number for number in range(2000)}, "error": None}
-    write_json(folder / "run.json", run)
-    fill()
-    close_run(folder, "failed", "OSError: No space left on device")
-    assert read_run(folder)["status"] == "failed" and read_run(folder)["args"] == run["args"]
-    before = (folder / "run.json").read_bytes()
-    with pytest.raises(OSError, match="No space"):
-        close_run(folder, "failed", "x" * 10**6)
-    assert (folder / "run.json").read_bytes() == before

@@ -179,15 +179,8 @@ def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(hub, deploy, capsys
     assert not hub.repos
 
 
-def test_a_space_with_another_app_is_not_overwritten(tmp_path, hub, deploy, small_package):
-    push_run(tmp_path)
-    hub.create(REPO, "space", sdk="gradio").commit("main", {"app.py": File(b"theirs", False)}, "theirs")
-    with pytest.raises(HubError, match=r"owner/ebpo is a Space with another app .app\.py."):
-        deploy("--runs", RUN)
-    assert hub.repo(REPO, "space").files() == {"app.py": b"theirs"}
-
-
 STRANGERS = {
+    "another app": {"app.py": b"theirs"},
     "static": {"index.html": b"x", "README.md": b"---\nsdk: static\n---\n"},
     "docker": {"Dockerfile": b"x", "README.md": b"---\nsdk: docker\n---\n"},
     "an empty docker Space": {"README.md": b"---\ntitle: x\nsdk: docker\n---\n# mine\n"},

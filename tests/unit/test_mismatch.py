@@ -10,12 +10,10 @@ from openrlhf_ebpo.training.mismatch import (
     MOVED,
     RECENT,
     STALE,
-    SUMMARY,
     TOO_FAR,
     StalenessMonitor,
     metrics,
 )
-from openrlhf_ebpo.training.zero_advantage import count_steps
 
 RNG = np.random.default_rng(0)
 
@@ -144,12 +142,6 @@ def test_lines_name_the_numbers_and_are_few():
     assert len(said) == 7 and said[1].endswith("(2 such steps so far)")
     assert StalenessMonitor(0).line(1, {}) is None
     assert "steps before" not in StalenessMonitor(0).line(1, {K3: 0.2, STALE: 1.0})
-
-
-def test_the_end_of_a_run_counts_them():
-    rows = [{STALE: float(step > 30)} for step in range(40)]
-    text = count_steps([*rows, {"step": 41}], STALE, SUMMARY)
-    assert text.startswith("9 of 40 steps")
 
 
 @pytest.mark.parametrize(("queue", "generated", "age"), [(0, 8, 0), (1, 8, 1), (3, 8, 3), (1, 24, 3), (2, 20, 4)])

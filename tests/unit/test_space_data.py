@@ -1,7 +1,6 @@
 """What the Space reads of a run: metrics, groups, search, results."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,6 @@ from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
 from openrlhf_ebpo.space.parquet import rows_of
 from openrlhf_ebpo.space.runs import Run
 from openrlhf_ebpo.space.search import Filter, answers, choose, history, position_of, prompts_of
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
