@@ -46,9 +46,3 @@ def test_train_sft_runs_without_a_launcher_and_exports_a_model(workshop, tmp_pat
 def test_the_advantage_benchmark_checks_its_values_and_ends_with_the_speedup():
     last = run("benchmarks/advantage.py", "--quick", "--repeats", "1").splitlines()[-1]
     assert last.startswith("speedup ") and float(last.split()[1]) > 1
-
-
-@pytest.mark.nightly  # a measurement of time, on which nothing rests; daily: unit/test_run_log.py
-def test_the_controllers_cost_of_a_step_is_measured():
-    rows = run("research/scaling.py", "64x50", "128x100")
-    assert "| responses x tokens | tensors MiB | " in rows and rows.splitlines()[-1].startswith("| 128 x 100 | ")

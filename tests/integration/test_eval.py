@@ -137,7 +137,7 @@ def check_result(directory: Path, questions: int, before: dict) -> None:
 
 
 @pytest.mark.nightly  # daily: unit/test_custom_benchmark.py, unit/test_eval_run.py
-def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_when_changed(start_command, tmp_path):
+def test_a_benchmark_of_ones_own_runs_and_is_left_alone_when_finished(start_command, tmp_path):
     """The examples, from a working directory that knows nothing else of them; one brings its scorer. With them, the
     settings of sampling that vLLM gets."""
     from openrlhf_ebpo.quickstart import tiny_model
@@ -176,8 +176,3 @@ def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_wh
     assert json.loads(rows[0]["rules"])["kind"] == "own" and not any(row["correct"] for row in rows)
     report = (directory.parents[1] / "report.md").read_text()
     assert re.search(r"\| file-q \| .*\n\| measures \|", report)
-
-    module = tmp_path / "measures.py"
-    module.write_text(module.read_text().replace("Give the answer", "Answer"))
-    third = evaluate("third.log", "measures:TASK")
-    assert "holds a result of other settings (task: 'measures@" in third, third[-6000:]
