@@ -10,7 +10,6 @@ import time
 
 import psutil
 import pytest
-from patience import seconds
 
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import LOCK
@@ -52,16 +51,6 @@ def test_a_process_is_found_whatever_it_calls_itself_and_until_it_has_ended(othe
     assert not is_alive(found) and list_session(other.pid) == [], "a zombie"
     other.wait()
     assert not is_alive(found)
-
-
-def test_what_a_killed_supervisor_has_left_is_ended_by_the_next_command(tmp_path, other, capsys):
-    record(tmp_path, other.pid)
-    end_leftovers(tmp_path)
-    assert other.wait(seconds(5)) < 0
-    said = capsys.readouterr().err
-    assert str(other.pid) in said and str(tmp_path) in said
-    end_leftovers(tmp_path)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("changes", [{"touched": 3600.0}, {"host": "another"}])

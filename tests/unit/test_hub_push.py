@@ -333,17 +333,6 @@ def test_the_final_model_of_a_run_that_saved_nothing_else(hub, use_hub, make_run
     assert not hub.repo(REPO).private
 
 
-def test_after_an_evaluation_only_the_card_is_sent(hub, use_hub, make_run, capsys):
-    run_dir = make_run()
-    hub_cli.main(["push", str(run_dir), "--repo", REPO])
-    run = read_run(run_dir)
-    run["args"]["algo"]["kl"] = {"init_coef": 0.1}  # as an evaluation, it changes the card
-    write_json(run_dir / "run.json", run)
-    hub_cli.main(["push", str(run_dir), "--repo", REPO])
-    assert "3 of 9 files sent now" in capsys.readouterr().out and hub.count("^PUT") == 2
-    assert "reference policy" in hub.repo(REPO).files("step-000004")["README.md"].decode()
-
-
 # Into a folder
 
 

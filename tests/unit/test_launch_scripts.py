@@ -332,7 +332,7 @@ def test_a_slurm_job_passes_its_signals_on_and_waits_for_the_training(stand_ins,
     notes = tmp_path / "notes"
     env = {**CLEAN, **{name: str(value) for name, value in job.items()}, "NOTES": str(notes)}
     env["PATH"] = f"{tmp_path / 'bin'}:{CLEAN['PATH']}"
-    command = ["bash", str(LAUNCH / "slurm.sh"), "qwen3_8b", "grpo", "4"]
+    command = ["env", "--default-signal=USR1,TERM", "bash", str(LAUNCH / "slurm.sh"), "qwen3_8b", "grpo", "4"]
     process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.DEVNULL)
     for number, note in ((None, "training"), (signal.SIGUSR1, "USR1"), (signal.SIGTERM, "TERM")):
         if number:

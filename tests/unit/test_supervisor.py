@@ -18,8 +18,7 @@ from patience import wait_until
 from openrlhf_ebpo.command import PAUSED
 from openrlhf_ebpo.run.heartbeat import END_FILE
 from openrlhf_ebpo.run.run_lock import check_free
-from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
-from openrlhf_ebpo.supervisor.driver import end_leftovers
+from openrlhf_ebpo.run.run_log import LOCK, read_run
 from openrlhf_ebpo.supervisor.driver_exit import is_alive
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 from openrlhf_ebpo.supervisor.watch import ONE_SIGNAL_SECONDS, TICK_SECONDS
@@ -238,17 +237,6 @@ def test_a_killed_supervisor_ends_the_driver_and_the_next_command_the_rest(start
     err = second.ends()
     assert f"ended what an earlier training in {first.run_dir} had left running: 1 process: " in err
     assert not is_alive(first.left[0]) and second.run["status"] == "complete"
-
-
-def test_only_who_holds_the_directory_ends_what_is_recorded_there(start):
-    """Two commands find the leftovers of a third at the same instant; one of them claims the directory first."""
-    command = start("waits").ready()
-    wait_until(lambda: "session" in (command.run_dir / LOCK).read_text())
-    with pytest.raises(RunDirectoryError, match=f"in use by .*process {command.process.pid},"):
-        end_leftovers(command.run_dir)
-    assert is_alive(command.driver)
-    command.process.send_signal(signal.SIGINT)
-    command.ends()
 
 
 def test_a_training_that_stands_still_says_what_it_waits_for_and_is_ended_at_the_limit(start):
