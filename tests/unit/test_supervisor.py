@@ -38,7 +38,7 @@ class Command:
         self.mode, self.folder, self.run_dir = mode, folder, folder / "run"
         folder.mkdir(exist_ok=True)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        argv = ["env", "--default-signal=INT,HUP", *prefix, python, COMMAND, mode, str(folder), *more]
+        argv = ["env", "--default-signal=INT,HUP,USR1", *prefix, python, COMMAND, mode, str(folder), *more]
         self.process = subprocess.Popen(argv, **pipes, start_new_session=True)
 
     def ready(self) -> Command:
