@@ -77,9 +77,9 @@ def record_training(estimator, folder, tasks, reward, sizes, output: Path, die_a
     trainer.add_callback(Death())
     step = trainer.running.step
 
-    def recorded(rewards, prompt_ids=(), lengths=None, score_weights=None):
+    def recorded(rewards, lengths=None, score_weights=None):
         weights = score_weights()
-        found = step(rewards, prompt_ids, lengths, lambda: weights)
+        found = step(rewards, lengths, lambda: weights)
         row = {"step": trainer.state.global_step, "rewards": rewards.tolist(), "weights": weights.tolist()}
         append_json_line(output / "batches.jsonl", row | {"advantages": found.advantages.ravel().tolist()})
         return found
