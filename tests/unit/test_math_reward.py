@@ -196,8 +196,9 @@ def test_upstream_loads_the_reward_file_and_the_standard_library_keeps_its_math(
     executor = SingleTurnAgentExecutor(str(REWARDS / "math.py"))
     tokenizer = build_tokenizer([*QWEN.split("\n"), *QWEN, "Answer: ", *"42"])
     assert tokenizer.decode(tokenizer(QWEN)["input_ids"]) == QWEN
-    assert respond(executor, tokenizer, QWEN, "Answer: 42", "42")["reward"].tolist() == [1.0]
-    assert respond(executor, tokenizer, QWEN, "Answer: 24", "42")["reward"].tolist() == [0.0]
+    # a tensor, or a number where a command before this test has installed the replacements
+    assert float(respond(executor, tokenizer, QWEN, "Answer: 42", "42")["reward"]) == 1.0
+    assert float(respond(executor, tokenizer, QWEN, "Answer: 24", "42")["reward"]) == 0.0
     assert math.isclose(math.pi, 3.14159265, rel_tol=1e-6)
     assert Path(getattr(math, "__file__", "built in")).parent != REWARDS
 

@@ -29,7 +29,10 @@ TYPED = {  # a command that has the withdrawn word
 }
 
 
-@pytest.mark.parametrize("name", [name for name in RETIRED if name != "the setting preset"])  # test_running.py
+ELSEWHERE = ("the setting preset", "EBPO_SPACE_ALLOW")  # test_running.py, test_space_runs.py
+
+
+@pytest.mark.parametrize("name", [name for name in RETIRED if name not in ELSEWHERE])
 def test_a_withdrawn_name_answers_with_its_advice(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "m")
