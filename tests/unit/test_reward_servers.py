@@ -135,8 +135,8 @@ def test_it_is_asked_again_and_then_the_next_one(ask):
         ("/drips", "the reward server took longer than 1 s (--reward.timeout)"),
         ("/hangs", "the reward server took longer than 1 s (--reward.timeout)"),
         ("/hangs_up", "disconnected"),
-        ("http://127.0.0.1:1/reward?key=abc", "http://127.0.0.1:1/reward: Cannot connect to host"),
-        ("http://user:word@127.0.0.1:1/", "http://127.0.0.1:1/: Cannot connect to host"),
+        ("http://127.0.0.1:1/reward?key=abc", "http://127.0.0.1:1/reward: "),
+        ("http://user:word@127.0.0.1:1/", "http://127.0.0.1:1/: "),
         ("http://", "cannot be asked"),
     ],
 )
