@@ -117,7 +117,6 @@ class StalenessMonitor:
         self._advice = f" A centred estimator suffers most from stale samples: {CENTRED_REMEDIES}." * centred
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._moves: deque[float] = deque(maxlen=age)
-        self._stale_steps = 0
         for row in rows:
             self.is_stale(row)
 
@@ -143,18 +142,12 @@ class StalenessMonitor:
         starts = range(max(len(steps) - MEDIAN_OF + 1, 1))
         return min(statistics.median_low(steps[start : start + MEDIAN_OF]) for start in starts)
 
-    def line(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """The warning of a stale step: of the first, second, fourth, eighth … one."""
-        if not metrics.get(STALE):
-            return None
-        self._stale_steps += 1
-        if self._stale_steps & (self._stale_steps - 1):
-            return None
+    def warning(self, step: int, k3: float) -> str:
+        """Warn of a stale step."""
         usual = f", {self._usual() ** 2:.2g} in the steps before" if self._recent else ""
-        more = f" ({self._stale_steps} such steps so far)" if self._stale_steps > 1 else ""
         return (
             f"warning: step {step}: the rollouts do not seem to come from the weights that are trained: {K3} is "
-            f"{metrics[K3]:.2g}{usual}. Do the engines get the weights (docs/train.md)?{more}{self._advice}"
+            f"{k3:.2g}{usual}. Do the engines get the weights (docs/train.md)?{self._advice}"
         )
 
 

@@ -26,6 +26,7 @@ from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, KL_COEFFICIENT, STAT
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving
 from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation, ScheduledEvaluation
+from openrlhf_ebpo.training.step_notices import StepNotices
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
         self.hub = Pushes(HubSettings.from_args(self.args), self.args.logger.run_dir)
-        self.zero_advantages = zero_advantage.Notices()
-        self.unread_answers = unread_answers.Notices()
+        self.notices = StepNotices()
         self.save_times = SaveTimes(self.args.ckpt)
 
     def init_checkpoint_states(self):
@@ -113,20 +113,20 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         status.update(maker.metrics)
         if (stale := self.watch.is_stale(status)) is not None:
             status[mismatch.STALE] = float(stale)
-        lines = (
-            self.zero_advantages.line(global_step, maker.rollouts.result, status, maker.config.pass_reward),
-            self._unread_line(global_step, status),
-            self.watch.line(global_step, status),
-        )
-        print(*(f"{line}\n" for line in lines if line), sep="", end="", flush=True)
+        self._print_notices(global_step, status)
         status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
 
-    def _unread_line(self, step: int, status: dict) -> str | None:
-        if not self.unread_answers.is_due(status):
-            return None
-        tokens = self.experience_maker.rollouts.responses[self.experience_maker.unread.index(True)]
-        return self.unread_answers.line(step, status, self.tokenizer.decode(tokens.tolist()))
+    def _print_notices(self, step: int, status: dict) -> None:
+        maker, notice = self.experience_maker, self.notices.print_if_due
+        unread = status.get(unread_answers.METRIC, 0.0)
+        if status[zero_advantage.METRIC]:
+            notice("zero", lambda: zero_advantage.notice(step, maker.rollouts.result, status, maker.config.pass_reward))
+        if unread > unread_answers.TOO_MANY:
+            tokens = maker.rollouts.responses[maker.unread.index(True)].tolist()
+            notice("unread", lambda: unread_answers.warning(step, unread, self.tokenizer.decode(tokens)))
+        if status.get(mismatch.STALE):
+            notice("stale", lambda: self.watch.warning(step, status[mismatch.K3]))
 
     def ppo_train(self, global_steps):
         with health.batch_kept(self, global_steps + 1):

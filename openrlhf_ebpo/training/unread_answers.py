@@ -28,24 +28,9 @@ def share(found: Sequence[bool | None]) -> dict[str, float]:
     return {METRIC: sum(known) / len(known)} if known else {}
 
 
-class Notices:
-    """Says the first, second, fourth, eighth … of these steps."""
-
-    def __init__(self):
-        self.count = 0
-
-    def is_due(self, metrics: dict[str, float]) -> bool:
-        if metrics.get(METRIC, 0.0) <= TOO_MANY:
-            return False
-        self.count += 1
-        return not self.count & (self.count - 1)
-
-    def line(self, step: int, metrics: dict[str, float], response: str) -> str:
-        """response: one of those without an answer, which is shown."""
-        more = f" ({self.count} such steps so far)" if self.count > 1 else ""
-        return (
-            f"warning: step {step}: the reward reads no answer in {metrics[METRIC]:.0%} of the complete "
-            f"responses{more}, such as "
-            f"{one_line(response, MAX_QUOTE_CHARS)!r}. Ask in the prompt for the form that the reward reads "
-            f"(docs/train.md)"
-        )
+def warning(step: int, share: float, response: str) -> str:
+    """Warn of a step with this share of unread answers; response: one of them, which is quoted."""
+    return (
+        f"warning: step {step}: the reward reads no answer in {share:.0%} of the complete responses, such as "
+        f"{one_line(response, MAX_QUOTE_CHARS)!r}. Ask in the prompt for the form that the reward reads (docs/train.md)"
+    )

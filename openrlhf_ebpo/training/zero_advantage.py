@@ -26,8 +26,13 @@ def is_zero(result: Estimate) -> bool:
     return bool(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)
 
 
+def notice(step: int, result: Estimate, metrics: Mapping[str, float], passes: float) -> str:
+    """Describe such a step; passes: a reward from here on is a success."""
+    return f"step {step}: all advantages are zero, {reason(result, metrics, passes)}"
+
+
 def reason(result: Estimate, metrics: Mapping[str, float], passes: float) -> str:
-    """Return the reason, in words; passes: a reward from here on is a success."""
+    """Return the reason, in words."""
     shares = [f"{100 * metrics[name]:.0f} % {words}" for name, words in SHARES.items() if metrics.get(name)]
     return "; ".join([_rewards(result.rewards[result.valid], passes), *shares])
 
@@ -38,23 +43,6 @@ def _rewards(rewards: np.ndarray, passes: float) -> str:
     if rewards[0] >= passes:
         return "every response passed"
     return "no response passed" + (f", each earned {rewards[0]:g}" if rewards[0] else "")
-
-
-class Notices:
-    """Says the first, second, fourth, eighth … of these steps: ten lines in a thousand."""
-
-    def __init__(self):
-        self.count = 0
-
-    def line(self, step: int, result: Estimate, metrics: Mapping[str, float], passes: float) -> str | None:
-        """Return the line to print for a step; None for nothing."""
-        if not metrics[METRIC]:
-            return None
-        self.count += 1
-        if self.count & (self.count - 1):
-            return None
-        more = f" ({self.count} such steps so far)" if self.count > 1 else ""
-        return f"step {step}: all advantages are zero, {reason(result, metrics, passes)}{more}"
 
 
 def count_steps(rows: Iterable[Mapping], metric: str, what: str) -> str | None:

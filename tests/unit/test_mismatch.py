@@ -9,7 +9,6 @@ from openrlhf_ebpo.training.mismatch import (
     K3,
     MOVED,
     RECENT,
-    STALE,
     TOO_FAR,
     StalenessMonitor,
     metrics,
@@ -128,20 +127,14 @@ def test_a_stale_step_is_never_what_is_usual():
     assert flags(steps([1e-3] * 3 + [0.1] * (RECENT + 5)))[3:] == [True] * (RECENT + 5)
 
 
-def test_lines_name_the_numbers_and_are_few():
+def test_the_warning_names_the_numbers():
     watch = StalenessMonitor(0)
-    lines = []
-    for number, row in enumerate(steps([4e-4] + [1.2e-2] * 100), 1):
-        row[STALE] = float(watch.is_stale(row))
-        lines.append(watch.line(number, row))
-    said = [line for line in lines if line]
-    assert said[0] == (
+    assert [watch.is_stale(row) for row in steps([4e-4, 1.2e-2])] == [False, True]
+    assert watch.warning(2, 1.2e-2) == (
         "warning: step 2: the rollouts do not seem to come from the weights that are trained: mismatch/k3_kl is 0.012, "
         "0.0004 in the steps before. Do the engines get the weights (docs/train.md)?"
     )
-    assert len(said) == 7 and said[1].endswith("(2 such steps so far)")
-    assert StalenessMonitor(0).line(1, {}) is None
-    assert "steps before" not in StalenessMonitor(0).line(1, {K3: 0.2, STALE: 1.0})
+    assert "steps before" not in StalenessMonitor(0).warning(1, 0.2)
 
 
 @pytest.mark.parametrize(("queue", "generated", "age"), [(0, 8, 0), (1, 8, 1), (3, 8, 3), (1, 24, 3), (2, 20, 4)])

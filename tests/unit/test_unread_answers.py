@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.training.unread_answers import METRIC, Notices, share, unread
+from openrlhf_ebpo.training.unread_answers import METRIC, share, unread, warning
 
 
 def sample(no_answer=None, truncated=False, name="math_no_answer"):
@@ -32,12 +32,7 @@ def test_the_share_is_that_of_the_complete_responses():
     assert share([None, None]) == {}
 
 
-def test_the_first_second_fourth_step_is_said_with_a_response():
-    notices = Notices()
-    assert not any(notices.is_due(metrics) for metrics in ({}, {METRIC: 0.2}))
-    assert [notices.is_due({METRIC: 0.21}) for _ in range(8)] == [True, True, False, True, False, False, False, True]
-    line = notices.line(8, {METRIC: 0.25}, "It is\n\x1b[31mseven.")
-    assert line.startswith(
-        "warning: step 8: the reward reads no answer in 25% of the complete responses (8 such steps so far)"
-    )
+def test_the_warning_quotes_a_response():
+    line = warning(8, 0.25, "It is\n\x1b[31mseven.")
+    assert line.startswith("warning: step 8: the reward reads no answer in 25% of the complete responses")
     assert "It is" in line and "seven." in line and "\n" not in line and "\x1b" not in line

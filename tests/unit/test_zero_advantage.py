@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.training.zero_advantage import METRIC, SUMMARY, Notices, count_steps, is_zero, reason
+from openrlhf_ebpo.training.step_notices import StepNotices
+from openrlhf_ebpo.training.zero_advantage import METRIC, SUMMARY, count_steps, is_zero, notice
 
 
 def result(rewards, advantages=None, valid=None):
@@ -49,19 +50,18 @@ def test_which_steps_have_only_zero_advantages(batch, nothing):
     ],
 )
 def test_reasons_for_zero_advantage(rewards, metrics, words):
-    assert reason(result(rewards), metrics, passes=1.0) == words
+    assert notice(7, result(rewards), metrics, passes=1.0) == f"step 7: all advantages are zero, {words}"
 
 
-def test_a_thousand_such_steps_are_ten_lines():
-    told = Notices()
-    lines = [told.line(step, result([[0, 0]]), {METRIC: float(step > 6)}, 1.0) for step in range(1, 1007)]
-    said = [line for line in lines if line]
-    assert said[:3] == [
-        "step 7: all advantages are zero, no response passed",
-        "step 8: all advantages are zero, no response passed (2 such steps so far)",
-        "step 10: all advantages are zero, no response passed (4 such steps so far)",
-    ]
-    assert len(said) == 10
+def test_a_thousand_such_steps_are_ten_lines_of_each_kind(capsys):
+    notices = StepNotices()
+    for step in range(7, 1007):
+        for kind in ("zero", "stale"):
+            notices.print_if_due(kind, lambda kind=kind, step=step: f"step {step}: {kind}")
+    printed = capsys.readouterr().out.splitlines()
+    zero = [line for line in printed if "zero" in line]
+    assert zero[:3] == ["step 7: zero", "step 8: zero (2 such steps so far)", "step 10: zero (4 such steps so far)"]
+    assert len(zero) == 10 and len(printed) == 20
 
 
 def test_the_end_of_a_run_counts_them():
