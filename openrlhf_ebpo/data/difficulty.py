@@ -120,7 +120,8 @@ class DifficultySettings:
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> DifficultySettings:
         reward, agent = args.reward and preflight.absolute_reward(args.reward), args.agent and absolute(args.agent)
-        rewards = RewardSettings.from_flags(reward, agent, args.reward_timeout, args.reward_memory, args.reward_workers)
+        limits = (args.reward_timeout, args.reward_memory, args.reward_workers)
+        rewards = RewardSettings.from_flags(reward, agent, *limits, REWARD_LIMITS)
         own = {name: getattr(args, name) for name in ("input", "output", "limit", "force", "pass_reward")}
         form = {name: getattr(args, name) for name in FORM}
         return cls(
@@ -156,7 +157,7 @@ class DifficultySettings:
             UsageError: all problems, one per line.
         """
         rewards = self.rewards
-        rewards.check(REWARD_LIMITS)
+        rewards.check()
         install()  # what follows may import transformers, and rows for it come first
         problems = model_problems("--model", self.engine.model)
         if bool(rewards.sources) == bool(rewards.agent):

@@ -99,7 +99,8 @@ class GuardedSingleTurnExecutor:
             settings = dataclasses.replace(self.reward_settings, sources=(self.reward_func,))
             return RewardFile(settings, remote_code.hook())
         if self.reward_endpoints and not self.reward_func:
-            return RewardServers(self.reward_endpoints, self.reward_settings.timeout)
+            settings = self.reward_settings
+            return RewardServers(self.reward_endpoints, settings.timeout, settings.flags[0])
         return None
 
     async def _fetch_rewards_via_func(self, *args):
@@ -153,15 +154,15 @@ class GuardedTurns:
 
 async def _turn(executor, name: str, otherwise: dict, turn: Callable[..., Awaitable], *args, **kwargs) -> dict:
     """Return the result of the agent's coroutine function; `otherwise` after a failure. Cancels what takes too long."""
-    seconds = executor.reward_settings.timeout
+    settings = executor.reward_settings
     with executor.outstanding.counted():
         task = asyncio.ensure_future(_settle(turn, args, kwargs))
         try:
-            done, _ = await asyncio.wait({task}, timeout=seconds)
+            done, _ = await asyncio.wait({task}, timeout=settings.timeout)
         finally:
             task.cancel()
     if not done:
-        error = f"the agent's {name} took longer than {seconds:g} s (--reward.timeout)"
+        error = f"the agent's {name} took longer than {settings.timeout:g} s ({settings.flags[0]})"
     else:
         returned, error = (None, f"the agent's {name} was cancelled") if task.cancelled() else task.result()
     if error is None:

@@ -58,8 +58,10 @@ class Server:
 class RewardServers(RewardSource):
     """The reward servers of one rollout actor, asked in turn. One that is down is asked after the others."""
 
-    def __init__(self, addresses: Sequence[str], seconds: float):
+    def __init__(self, addresses: Sequence[str], seconds: float, flag: str):
+        """flag: sets the seconds, for messages."""
         super().__init__(MAX_CONCURRENT_REQUESTS, MIN_FAILED, seconds)
+        self._flag = flag
         self._servers = [Server(address) for address in addresses]
         self._first = itertools.cycle(range(len(self._servers)))
 
@@ -91,7 +93,7 @@ class RewardServers(RewardSource):
                 pause = random.uniform(0, min(MAX_PAUSE_SECONDS, 2.0 ** len(failed) / 2))
                 await asyncio.sleep(min(pause, max(until - time.monotonic(), 0)))
         raise NoReplyError(
-            f"the reward server took longer than {self._seconds:g} s (--reward.timeout), in {len(failed)} tries; the "
+            f"the reward server took longer than {self._seconds:g} s ({self._flag}), in {len(failed)} tries; the "
             f"last: {failed[-1]}"
         )
 

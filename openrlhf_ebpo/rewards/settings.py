@@ -21,7 +21,8 @@ class RewardSettings:
     sources: a .py file with `reward_func`, or addresses of reward servers. agent: a .py file with `AgentExecutor`,
         which gives the rewards itself.
     timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0:
-        no limit. workers: maximum number of such processes; None: `sources.default_calls`.
+        no limit. workers: maximum number of such processes; None: `sources.default_calls`. prefix: of the flags of the
+        limits, for messages.
     """
 
     sources: tuple[str, ...] = ()
@@ -29,6 +30,12 @@ class RewardSettings:
     timeout: float = TIMEOUT
     memory_mb: int = MEMORY_MB
     workers: int | None = None
+    prefix: str = PREFIX
+
+    @property
+    def flags(self) -> tuple[str, str]:
+        """Return the flags of `timeout` and `memory_mb`."""
+        return f"--{self.prefix}timeout", f"--{self.prefix}memory"
 
     @classmethod
     def from_args(cls, args) -> RewardSettings:
@@ -38,22 +45,29 @@ class RewardSettings:
 
     @classmethod
     def from_flags(
-        cls, url: str | list[str] | None, agent: str | None, timeout: float | None, memory_mb: int, workers: int | None
+        cls,
+        url: str | list[str] | None,
+        agent: str | None,
+        timeout: float | None,
+        memory_mb: int,
+        workers: int | None,
+        prefix: str = PREFIX,
     ) -> RewardSettings:
         """url: one source, or several with commas. timeout: None for the default, which is longer for servers."""
         sources = tuple(url.split(",") if isinstance(url, str) else url or ())
         if timeout is None:
             timeout = SERVER_TIMEOUT if sources and sources[0].startswith(("http://", "https://")) else TIMEOUT
-        return cls(sources, agent, timeout, memory_mb, workers)
+        return cls(sources, agent, timeout, memory_mb, workers, prefix)
 
-    def check(self, prefix: str = PREFIX) -> None:
-        """Raises UsageError if a limit makes no sense. prefix: of its flags."""
+    def check(self) -> None:
+        """Raises UsageError if a limit makes no sense."""
+        timeout, memory = self.flags
         if not 0 < self.timeout < math.inf:
-            raise UsageError(f"--{prefix}timeout is {self.timeout}; give a number of seconds above 0")
+            raise UsageError(f"{timeout} is {self.timeout}; give a number of seconds above 0")
         if self.memory_mb < 0:
-            raise UsageError(f"--{prefix}memory is {self.memory_mb}; give megabytes, or 0 for no limit")
+            raise UsageError(f"{memory} is {self.memory_mb}; give megabytes, or 0 for no limit")
         if self.workers is not None and self.workers < 1:
-            raise UsageError(f"--{prefix}workers is {self.workers}; give 1 or more, or leave it out")
+            raise UsageError(f"--{self.prefix}workers is {self.workers}; give 1 or more, or leave it out")
 
 
 def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:

@@ -118,7 +118,7 @@ class RewardFile(RewardSource):
         self._processes = Processes(
             f"{__name__}:load",
             (self._path, hook, sys.path),
-            CallLimits(memory_mb=settings.memory_mb, flags=("--reward.timeout", "--reward.memory")),
+            CallLimits(memory_mb=settings.memory_mb, flags=settings.flags),
             most=most,
             grow_seconds=GROW_SECONDS,
         )

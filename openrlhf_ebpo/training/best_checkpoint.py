@@ -37,7 +37,7 @@ class BestCheckpoint:
             self.best_eval_metric_key = requested
         if self.best_eval_metric_key != was:
             print(f"{BEST}: the best checkpoint is now chosen by {requested or 'pass@1'}, and was by {was}", flush=True)
-        found = best_so_far(Path(self.args.ckpt.path), Path(self.args.logger.run_dir), self.best_eval_metric_key, step)
+        found = best_so_far(Path(self.args.ckpt.path), Path(self.args.logger.run_dir), self.best_eval_metric_key)
         self.best_eval_metric_value = -math.inf if found is None else found
         self._latest_eval_metric_value = None
 
@@ -56,11 +56,11 @@ class BestCheckpoint:
         return found
 
 
-def best_so_far(ckpt_path: Path, run_dir: Path, key: str, step: int) -> float | None:
-    """The value of the best checkpoint of `step` or before; None if there is none, or neither it nor metrics.jsonl has
-    one."""
+def best_so_far(ckpt_path: Path, run_dir: Path, key: str) -> float | None:
+    """Return the value of the best checkpoint; None if there is none, or neither it nor metrics.jsonl has one. Those of
+    later steps than the one that is resumed from were moved aside."""
     folder = ckpt_path / "_actor"
-    tags = [tag for tag in resume.tags_of([folder]) if tag.startswith(resume.BEST) and step_of(tag) <= step]
+    tags = [tag for tag in resume.tags_of([folder]) if tag.startswith(resume.BEST)]
     tag = max((tag for tag in tags if not damage(folder / tag)), key=step_of, default=None)
     if tag is None:
         return None

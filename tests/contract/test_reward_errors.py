@@ -214,6 +214,20 @@ def test_an_agent_whose_turn_fails_is_a_failed_reward_and_its_response_is_kept(b
     assert [range_of["action_ranges"] for range_of in (good, bad)] == [[(6, 8)], [(5, 7)]]
 
 
+@pytest.mark.parametrize("kind", ["file", "server", "agent"])
+def test_a_timeout_names_the_flag_of_the_command(tmp_path, kind):
+    """`data difficulty` has other names for them than the training."""
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    (tmp_path / "reward.py").write_text(REWARD_FILE)
+    if kind == "agent":
+        executor = agent("await asyncio.sleep(1000)")
+    else:
+        executor = SingleTurnAgentExecutor("http://127.0.0.1:1/" if kind == "server" else str(tmp_path / "reward.py"))
+    (response,) = run_all(executor, ["hangs"], seconds=seconds(0.2), prefix="reward_")
+    assert "(--reward_timeout)" in response[ERROR_KEY]
+
+
 def test_an_agent_that_does_not_let_itself_be_cancelled_is_not_waited_for():
     executor = agent("if label == 'bad': await asyncio.shield(asyncio.sleep(1000))")
     limit = seconds(0.2)

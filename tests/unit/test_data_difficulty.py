@@ -110,6 +110,15 @@ def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_
     assert f"{5 if add_bos else 1} of 5 prompts are longer than the 5 tokens that --max_len leaves" in out
 
 
+# rewards
+
+
+def test_limits_of_rewards_have_this_commands_flags(folder):
+    settings = DifficultySettings.from_args(arguments(folder, reward_timeout=2.5))
+    assert settings.rewards.timeout == 2.5 and settings.rewards.flags == ("--reward_timeout", "--reward_memory")
+    assert settings.engine.rewards == settings.rewards
+
+
 # progress file
 
 

@@ -38,7 +38,7 @@ def test_sources_are_split_and_servers_have_more_time(url, timeout, sources, sec
 )
 def test_a_limit_that_makes_no_sense_is_named_by_its_flag(wrong, message):
     with pytest.raises(UsageError, match=message):
-        RewardSettings(**wrong).check("reward_")
+        RewardSettings(**wrong, prefix="reward_").check()
     RewardSettings().check()
 
 
