@@ -253,7 +253,7 @@ def test_an_unknown_release_that_does_not_fit_is_refused_in_every_process(monkey
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.99.0")
     monkeypatch.setitem(releases.SOURCES, str(ROW), (UNKNOWN,))
     for admit in (lambda: check_release(SEAMS), install.__wrapped__):  # a driver; a worker
-        with pytest.raises(SeamError, match=rf"OpenRLHF 0\.99\.0 is installed, and 1 of [\s\S]*seam {ROW}: "):
+        with pytest.raises(SeamError, match=rf"0\.99\.0[\s\S]*seam {ROW}: "):
             admit()
 
 
@@ -271,7 +271,7 @@ def test_a_worker_on_a_node_with_another_version_of_this_package_is_refused(monk
     monkeypatch.setitem(os.environ, check.DRIVERS_VERSION, told[check.DRIVERS_VERSION])
     check.check_same_as_drivers()
     monkeypatch.setattr(check, "__version__", "0.0.1")
-    with pytest.raises(SeamError, match=r"has openrlhf_ebpo 0\.0\.1, and the driver's node \d"):
+    with pytest.raises(SeamError, match=r"0\.0\.1.*driver"):
         check.check_same_as_drivers()
 
 

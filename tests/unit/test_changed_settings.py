@@ -109,7 +109,7 @@ def test_what_the_checkpoint_keeps_becomes_the_setting(command):
 def test_another_seed_is_refused_where_it_draws_other_prompts(command):
     args = command()
     args.data.prompt_probs = "0.5,0.5"
-    with pytest.raises(CheckpointError, match=r"--train\.seed was 1 .* 2: .*--data\.prompt_probs"):
+    with pytest.raises(CheckpointError, match=r"--train\.seed .*--data\.prompt_probs"):
         resume(args, run_settings(args), newest(args))
     args.train.seed = 1
     resume(args, run_settings(args), newest(args))

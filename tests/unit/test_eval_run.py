@@ -125,8 +125,8 @@ def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
 
 def test_a_file_of_which_no_gold_answer_can_be_read_is_refused(folder):
     write_rows(folder / "q.jsonl", [{"question": "Why?", "answer": "}"}, {"question": "How?", "answer": "\\"}])
-    error = refused(run.main, *arguments(folder, protocol="default"))
-    assert "no gold answer can be read" in error and "row 1" in error
+    assert "row 1" in refused(run.main, *arguments(folder, protocol="default"))
+    assert not (folder / "out").exists()
 
 
 def test_two_tasks_of_one_name_are_refused(folder):

@@ -217,8 +217,8 @@ def test_olympiadbench_notes_what_a_copy_lacks_and_puts_context_first(tmp_path):
     rows = [{"question": "What is x?", "answer": "1", "context": "Let x be one."}]
     task = tasks.load(f"olympiadbench={write_rows(tmp_path / 'o.jsonl', rows)}")
     assert task.questions[0].question == "Let x be one.\n\nWhat is x?"
-    assert "no is_multiple_answer, unit, answer_type, error" in task.notes[0]
-    assert "1 rows, the public data set 674 or 675" in task.notes[1]
+    lacks, size = task.notes
+    assert "is_multiple_answer, unit, answer_type, error" in lacks and "674 or 675" in size
 
 
 @pytest.mark.parametrize(
@@ -299,26 +299,20 @@ def test_bad_specs(kind):
         tasks.load(spec)
 
 
-def test_bad_files(tmp_path):
-    empty = write_rows(tmp_path / "empty.jsonl", [])
-    with pytest.raises(UsageError, match=r"empty.jsonl: the file is empty"):
-        tasks.load(f"file:{empty}")
-    with pytest.raises(UsageError, match="the file is empty"):
-        tasks.load(f"aime24={empty}")
-    columns = write_rows(tmp_path / "columns.jsonl", [{"question": "q", "other": 1}])
-    with pytest.raises(
-        UsageError, match=r"columns.jsonl: no column for the gold answer .* only question, other; --answer"
-    ):
-        tasks.load(f"file:{columns}")
-    with pytest.raises(UsageError, match=r"--question_column q: .* has no such column, only question, other"):
-        tasks.load(f"file:{columns}", question_column="q")
-    with pytest.raises(
-        UsageError, match=r"columns.jsonl: no column for the gold answer \(answer or final_answer or solution\)"
-    ):
-        tasks.load(f"aime24={columns}")
-    useless = write_rows(tmp_path / "useless.jsonl", [{"question": "q", "answer": ""}])
-    with pytest.raises(UsageError, match=r"none of its 1 rows can be used: row 1 of .*useless.jsonl"):
-        tasks.load(f"file:{useless}")
+@pytest.mark.parametrize(
+    ("rows", "spec", "columns", "found"),
+    [
+        ([], "file:{}", {}, r"q\.jsonl"),
+        ([], "aime24={}", {}, r"q\.jsonl"),
+        ([{"question": "q", "other": 1}], "file:{}", {}, r"q\.jsonl.* question, other; --answer"),
+        ([{"question": "q", "other": 1}], "file:{}", {"question_column": "q"}, "--question_column q: "),
+        ([{"question": "q", "other": 1}], "aime24={}", {}, "answer or final_answer or solution"),
+        ([{"question": "q", "answer": ""}], "file:{}", {}, r"row 1 of .*q\.jsonl"),
+    ],
+)
+def test_a_file_that_holds_no_questions_is_refused(tmp_path, rows, spec, columns, found):
+    with pytest.raises(UsageError, match=found):
+        tasks.load(spec.format(write_rows(tmp_path / "q.jsonl", rows)), **columns)
 
 
 def test_split_specs():

@@ -58,7 +58,7 @@ def test_a_training_beside_cuda_is_told(absent, monkeypatch):
     monkeypatch.setattr(machine, "is_cpu_stack", lambda: False)
     args = arguments()
     (notice,) = machine.adapt_args(args)
-    assert notice.endswith("-> sdpa: flash-attn is not installed") and args.ds.attn_implementation == "sdpa"
+    assert notice.startswith("--ds.attn_implementation") and args.ds.attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize(("found", "before", "after"), [(None, None, "0"), (None, "1", "1"), ("there", None, None)])

@@ -339,11 +339,11 @@ def test_a_forged_record_deletes_nothing_outside_the_folder(tmp_path, files):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"[]", "is damaged"), (b"[" * 100_000, "is damaged"), (b'{"schema": 1, "files": {}}', "lists none of its files")],
+    "content", [b"[]", b"[" * 100_000, b'{"schema": 1, "files": {}}'], ids=["list", "deep", "empty"]
 )
-def test_a_manifest_that_is_damaged_or_empty_makes_no_complete_model(tmp_path, pushed, hub, client, content, words):
+def test_a_manifest_that_is_damaged_or_empty_makes_no_complete_model(tmp_path, pushed, hub, client, content):
     repo = hub.repo(REPO)
     repo.commit("main", {**repo.find("main").files, "sha256.json": File(content, False)}, "by hand")
-    with pytest.raises(HubError, match=rf"sha256\.json of owner/model {words}"):
+    with pytest.raises(HubError, match=r"sha256\.json of owner/model"):
         pull(client, REPO, tmp_path / "pulled")
+    assert not (tmp_path / "pulled" / "model.safetensors").exists()

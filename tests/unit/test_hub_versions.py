@@ -41,7 +41,7 @@ def test_push_status_and_pull(hub, use_hub, make_run, tmp_path, capsys):
 
 def test_a_failure_is_told_in_words(hub, use_hub, make_run, monkeypatch):
     hub.fail(r"POST .*/commit/", 503, times=9)
-    assert "the Hub has a problem (503)" in exit_status("push", make_run(), "--repo", REPO, "--attempts", "1")
+    assert "(503)" in exit_status("push", make_run(), "--repo", REPO, "--attempts", "1")
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.3)))
     hub.faults.clear()
     hub.fail(r"GET .*/whoami", hang=True, times=9)

@@ -218,12 +218,8 @@ def test_a_package_that_a_reward_needs_is_named(good, monkeypatch):
     monkeypatch.setattr(
         preflight, "BUILT_IN_NEEDS", {preflight.BUILT_IN["math"]: ("no_such_package", "'openrlhf_ebpo[math]'")}
     )
-    assert refused(args) == [
-        (
-            "--reward.remote_url: no_such_package is not installed, which this reward needs: pip install "
-            "'openrlhf_ebpo[math]'"
-        )
-    ]
+    (problem,) = refused(args)
+    assert problem.startswith("--reward.remote_url: no_such_package ") and "'openrlhf_ebpo[math]'" in problem
 
 
 def test_a_cluster_column_that_was_asked_for_must_be_there(good):

@@ -189,10 +189,10 @@ def test_what_openrlhf_computed_agrees_within_its_rounding(run, replay):
     assert status == 0 and said.startswith("as logged, within OpenRLHF's rounding in float32: 5 steps, 120 responses")
     rewrite(run, 3, lambda table: set_column("advantage", pc.add(table["advantage"], 1e-2))(table))
     status, said = replay(run)
-    assert status == 1 and "more than OpenRLHF's rounding" in said
+    assert status == 1 and "step 3" in said
     change_settings(run, lambda args: args["algo"]["kl"].update(init_coef=0.01))
     status, said = replay(run)
-    assert status == 0 and "OpenRLHF also applied --algo.kl.init_coef 0.01 (KL penalties)" in said
+    assert status == 0 and "--algo.kl.init_coef 0.01" in said
 
 
 # Another one

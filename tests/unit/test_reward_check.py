@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,11 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 
 BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
 ALL_PAID = "reward: 20 of 20 labels earn 1 as their own answer, 0 of 20 wrong ones do, an empty response earns 0"
+
+
+def shares(line: str) -> list[str]:
+    """Of the labels, and of the wrong answers, how many are paid."""
+    return re.findall(r"\d+ of \d+", line)
 
 
 def rows(*values, prompt="What is it? "):
@@ -56,15 +62,13 @@ def test_math_pays_its_labels_as_the_prompt_asks_for_them(grader):
     ]
     labels = [7, "\\frac{1}{2}", ["3"], "So 2 + 2 = 4.\n#### 4"]
     found = [lines(MATH, rows(*labels, prompt=prompt)) for prompt in asked]
-    line = "reward: 4 of 4 labels earn 1 as their own answer, 0 of 4 wrong ones do, an empty response earns 0"
-    assert found == [[line]] * len(asked)
+    assert found == [[ALL_PAID.replace("20", "4")]] * len(asked)
 
 
 def test_math_that_pays_none_of_its_labels_is_an_error(grader):
     asked = [Row(f"row {i}", "p", str(i), str(i + 1)) for i in range(4)]
-    with pytest.raises(UsageError, match=r"0 of 4 labels earn 1 .*first that does not: row 0") as error:
+    with pytest.raises(UsageError, match=r"0 of 4 .*row 0[\s\S]*--data\.label_key"):
         lines(MATH, asked)
-    assert "--data.label_key" in str(error.value)
 
 
 def test_a_file_pays_its_labels(reward):
@@ -72,37 +76,29 @@ def test_a_file_pays_its_labels(reward):
 
 
 def test_the_first_label_that_is_not_paid_is_named(reward):
-    found = lines(reward(f'return float(l != "7" and {BOX})'), rows(*map(str, range(20))))
-    assert found == [
-        ALL_PAID.replace("20 of 20 labels", "19 of 20 labels").replace(
-            "answer,", "answer (first that does not: row 8),", 1
-        )
-    ]
+    (found,) = lines(reward(f'return float(l != "7" and {BOX})'), rows(*map(str, range(20))))
+    assert shares(found) == ["19 of 20", "0 of 20"] and "row 8)" in found
 
 
 def test_a_reward_that_pays_everything_or_nothing_is_warned_of(reward):
-    found = lines(reward("return 1"), rows("1", "2"))
-    assert (
-        found[0] == "reward: 2 of 2 labels earn 1 as their own answer, 2 of 2 wrong ones do, an empty response earns 1"
-    )
-    assert [line.startswith("warning: --reward.remote_url R pays") for line in found[1:]] == [True, True]
-    found = lines(reward("return 0"), rows("1", "2"))
-    assert found[0].startswith(
-        "reward: 0 of 2 labels earn 1 as their own answer (first that does not: row 1), 0 of 2 wrong"
-    )
-    assert "Does column 'label' (--data.label_key) hold the final answers" in found[1]
+    said, *warnings = lines(reward("return 1"), rows("1", "2"))
+    assert shares(said) == ["2 of 2", "2 of 2"] and said.endswith(" earns 1")
+    assert [line.startswith("warning: --reward.remote_url R ") for line in warnings] == [True, True]
+    said, warning = lines(reward("return 0"), rows("1", "2"))
+    assert shares(said) == ["0 of 2", "0 of 2"] and "--data.label_key" in warning
 
 
 def test_a_reward_that_forgets_the_end_token_is_warned_of(reward):
-    found = lines(reward('return float(q[len(p):] == "\\\\boxed{%s}" % l)'), rows("1", "2"), end="<|im_end|>")
-    assert found[0].startswith("reward: 2 of 2 labels earn 1") and len(found) == 2
-    assert "pays 2 of these labels only without the end token '<|im_end|>'" in found[1]
+    body = 'return float(q[len(p):] == "\\\\boxed{%s}" % l)'
+    said, warning = lines(reward(body), rows("1", "2"), end="<|im_end|>")
+    assert shares(said) == ["2 of 2", "0 of 2"] and warning.startswith("warning: ") and "'<|im_end|>'" in warning
 
 
 def test_a_call_that_fails_is_counted_and_the_others_are_paid(reward):
-    found = lines(reward(f"assert len(q) > len(p), 'nothing to read'; return float({BOX})"), rows(*map(str, range(20))))
-    assert found[0] == ALL_PAID.removesuffix(", an empty response earns 0")
-    assert "gave no reward in 1 of 41 calls; the first, row 1: AssertionError: nothing to read (" in found[1]
+    body = f"assert len(q) > len(p), 'nothing to read'; return float({BOX})"
+    said, warning = lines(reward(body), rows(*map(str, range(20))))
+    assert shares(said) == ["20 of 20", "0 of 20"]
+    assert shares(warning) == ["1 of 41"] and "row 1: AssertionError: nothing to read (" in warning
 
 
 def test_a_reward_that_always_fails_is_an_error(reward):
@@ -144,7 +140,7 @@ def test_a_server_is_asked_few_times(word):
     with server(lambda body: body["query"][0].endswith(word % body["labels"][0])) as (address, asked):
         found = lines(address, rows(*map(str, range(exam.SERVER_ROWS))))
     paid = 0 if "nothing" in word else exam.SERVER_ROWS
-    assert found[0].startswith(f"reward: {paid} of {exam.SERVER_ROWS} labels earn 1 as their own answer")
+    assert shares(found[0])[0] == f"{paid} of {exam.SERVER_ROWS}"
     assert 3 < len(asked) <= SERVER_CALLS
 
 
@@ -170,13 +166,8 @@ def test_readable_labels_are_silent(grader):
 
 
 def test_some_unreadable_labels_are_a_warning_with_the_first_row(grader):
-    found = labels.label_notices("--data.prompt_dataset d.jsonl", "label", ["1"] * 96 + ["", True, "\\frac{1}{", ""])
-    assert len(found) == 1
-    assert found[0].startswith(
-        "warning: --data.prompt_dataset d.jsonl: 4 of 100 labels (column 'label', --data.label_key) cannot be "
-        "read as gold "
-        "answers; the first in row 97: it has no gold answer"
-    )
+    (found,) = labels.label_notices("--data.prompt_dataset d", "label", ["1"] * 96 + ["", True, "\\frac{1}{", ""])
+    assert found.startswith("warning: --data.prompt_dataset d: 4 of 100 ") and "row 97" in found
 
 
 @pytest.mark.parametrize(

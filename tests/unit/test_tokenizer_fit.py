@@ -1,5 +1,7 @@
 """Warnings about models that would train something else than was meant; none for a model that fits."""
 
+import re
+
 import pytest
 import tiny_tokenizers
 from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
@@ -69,7 +71,7 @@ def test_a_chat_template_that_does_not_write_the_begin_token(tmp_path):
 
 def test_a_begin_token_that_the_tokenizer_does_not_put(tmp_path):
     (found,) = asked(save(tmp_path, begins=False), add_bos=True)
-    assert "--data.add_bos puts '<bos>' (0) before the prompts" in found and "leave the flag out" in found
+    assert "--data.add_bos" in found and "'<bos>' (0)" in found
 
 
 def test_end_tokens_that_differ(tmp_path):
@@ -103,16 +105,13 @@ def test_tokens_without_an_embedding_are_refused_where_they_are_used(tmp_path):
     tokens = len(special) + 1 + len(tiny_tokenizers.CHARACTERS)
     model = save(tmp_path, begins=False, vocab_size=tokens - 1)
     assert asked(model) == [], "a token that stands for other media, at the end"
-    with pytest.raises(
-        UsageError, match=r"of the prompts has the id \d+, and the model 10 embeddings: take the tokenizer"
-    ):
+    with pytest.raises(UsageError, match="10 embeddings"):
         asked(save(tmp_path / "used", begins=False, vocab_size=10))
 
 
 def test_prompts_that_are_cut(tmp_path):
     (found,) = asked(save(tmp_path, begins=False), ["1", "1 + 1 = ", "12 + 12 ="], room=4)
-    assert "2 of 3 prompts are longer than the 4 tokens that --data.max_len leaves" in found
-    assert "the longest has 9. Raise --data.max_len by 5" in found
+    assert [int(number) for number in re.findall(r"\d+", found)] == [2, 3, 4, 9, 5] and "--data.max_len" in found
 
 
 def test_a_token_that_is_meant_for_the_terminal_is_shown_escaped(tmp_path):
