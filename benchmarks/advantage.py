@@ -39,6 +39,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, build, computed_here
@@ -74,18 +76,16 @@ COLUMNS = (
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, seconds instead of minutes: does it all work?"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=7, help="timed runs a row, of which the median counts (default 7)"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1, what Ray gives the trainer)")
-    options = parser.parse_args()
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--quick", action="store_true", help="small sizes, seconds instead of minutes: does it all work?")
+    add("--repeats", type=int, default=7, help="timed runs a row, of which the median counts (default 7)")
+    add("--threads", type=int, default=1, help="torch threads (default 1, what Ray gives the trainer)")
+
+
+def run(options: argparse.Namespace) -> None:
     if options.repeats < 1 or options.threads < 1:
-        parser.error("--repeats and --threads must be at least 1")
+        raise UsageError("--repeats and --threads must be at least 1")
     torch.set_num_threads(options.threads)
     logging.disable(logging.WARNING)
     gc.freeze()  # the imported libraries; else each gc.collect() walks them
@@ -115,7 +115,7 @@ def measure(size: tuple[int, int, int], micro_batch: int, kl: bool, repeats: int
     peaks, errors = [], []
     seconds = {name: [] for name in stages}
     for name, values in (("upstream", reference_group_norm(rewards)), ("ebpo", reference_ebpo(rewards))):
-        results, elapsed, peak = with_peak(stages[name], experiences)
+        results, elapsed, peak = costs(partial(stages[name], copy.deepcopy(experiences)))
         peaks.append(peak)
         errors.append(check(name, results, experiences, values, KL_COEF if kl else 0.0))
         del results
@@ -124,7 +124,7 @@ def measure(size: tuple[int, int, int], micro_batch: int, kl: bool, repeats: int
     for _ in range(repeats):
         for name, stage in stages.items():
             if name != "upstream" or sum(seconds[name]) < UPSTREAM_SECONDS:
-                seconds[name].append(timed(stage, copy.deepcopy(experiences))[1])
+                seconds[name].append(timed(stage, copy.deepcopy(experiences)))
 
     upstream, ebpo, write = (statistics.median(values) for values in seconds.values())
     cells = [" x ".join(map(str, size)), str(micro_batch), "on" if kl else "off"]
@@ -139,9 +139,7 @@ def print_ratios(size: tuple[int, int, int], repeats: int) -> None:
     others = [("ebpo", settings) for settings in SETTINGS]
     others += [(name, {}) for name in ESTIMATORS if computed_here(name) and name != "ebpo"]
     stages = [ready_stage("ebpo", {}, size[1]), *(ready_stage(*other, size[1]) for other in others)]
-    turns = [
-        [timed(stage, copy.deepcopy(experiences), time.process_time)[1] for stage in stages] for _ in range(repeats)
-    ]
+    turns = [[timed(stage, copy.deepcopy(experiences), time.process_time) for stage in stages] for _ in range(repeats)]
     print(f"\n{' x '.join(map(str, size))}: paper {statistics.median(turn[0] for turn in turns):.4f} s")
     for place, (name, settings) in enumerate(others, 1):
         ratio = statistics.median(turn[place] / turn[0] for turn in turns)
@@ -211,15 +209,7 @@ def make_rollout(length: int, limit: int, pass_rate: float) -> Experience:
 # What is measured
 
 
-def advantage_stage(
-    maker_class,
-    estimator: str,
-    samples: int,
-    kl: bool,
-    experiences: list[Experience],
-    settings: dict | None = None,
-    state=None,
-):
+def advantage_stage(maker_class, estimator: str, samples: int, kl: bool, experiences, settings=None, state=None):
     advantage = SimpleNamespace(estimator=estimator, gamma=1.0, ebpo=SimpleNamespace(**(settings or {})))
     args = SimpleNamespace(
         algo=SimpleNamespace(advantage=advantage, kl=SimpleNamespace(use_loss=False)),
@@ -252,21 +242,20 @@ def write_outputs(experiences: list[Experience]):
     return [[torch.empty(e.action_mask.shape).fill_(1.0) for _ in range(2)] for e in experiences]
 
 
-def timed(stage, experiences: list[Experience], clock=time.perf_counter):
-    gc.collect()
-    start = clock()
-    results = stage(experiences)
-    return results, clock() - start
-
-
-def with_peak(stage, experiences: list[Experience]):
-    """Results, seconds, and MiB of resident memory at the highest point of the stage above its beginning."""
-    experiences = copy.deepcopy(experiences)
+def costs(action, clock=time.perf_counter):
+    """Return the result, seconds, and MiB of resident memory at the highest point above the beginning."""
     gc.collect()
     trim()
-    before = resident_kib("VmHWM")
-    results, seconds = timed(stage, experiences)
-    return results, seconds, (resident_kib("VmHWM") - before) / 1024
+    before, started = resident_kib("VmHWM"), clock()
+    result = action()
+    return result, clock() - started, (resident_kib("VmHWM") - before) / 1024
+
+
+def timed(stage, experiences: list[Experience], clock=time.perf_counter) -> float:
+    gc.collect()
+    started = clock()
+    stage(experiences)
+    return clock() - started
 
 
 def trim() -> None:
@@ -334,6 +323,8 @@ def check(name: str, results, inputs, values: list[float], kl_coef: float) -> fl
         sys.exit(f"{name}: off the reference by {worst:.1e}, more than {TOLERANCE[name]}")
     return worst
 
+
+main = command("python benchmarks/advantage.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()

@@ -85,7 +85,7 @@ def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> N
 
     from lab.plots import draw
     from openrlhf_ebpo.files import write_text
-    from paper.page import caption, paragraph, write_csv, write_page
+    from paper.page import caption, paragraph, write_csv
 
     torch.set_num_threads(1)  # of so small a network more would wait for each other
     for name, figure in figures.items():
@@ -97,7 +97,6 @@ def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> N
         write_csv(output / f"{name}.csv", content)
         write_text(output / f"{name}.md", paragraph(name, figure, content, own) + "\n")
         print(f"{output / name}.png, .csv, .md", flush=True)
-    write_page(output, FIGURES)
 
 
 def write_docs(output: Path, docs: Path) -> None:

@@ -16,15 +16,13 @@ import argparse
 from dataclasses import dataclass
 
 from lab.markdown_tables import table
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data.passes import steps_a_pass
 from openrlhf_ebpo.eval.paper import REPORTED
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 
-QUESTIONS, PROMPTS, MINI_BATCH = (
-    16_900,
-    512,
-    128,
-)  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
+QUESTIONS = 16_900  # DAPO-Math-17K less those held out
+PROMPTS, MINI_BATCH = 512, 128  # of a step, of an optimizer step
 PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
 MAX_TOKENS, MAX_EVALUATION_TOKENS = 8192, 20480
 VALIDATION, SAMPLES = 500, 16  # prompts, and responses to each, of an evaluation
@@ -134,21 +132,20 @@ def once(assumed) -> list[list[str]]:
     return rows
 
 
-def parse(argv: list[str] | None = None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, (default, text) in ASSUMED.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (%(default)s)")
-    return parser.parse_args(argv)
 
 
-def main(argv: list[str] | None = None) -> None:
-    assumed = parse(argv)
+def run(assumed: argparse.Namespace) -> None:
     machines = tuple(machine.name for machine in MACHINES)
     print("assumed: " + ", ".join(f"{name} {value}" for name, value in vars(assumed).items()) + "\n")
     columns = ("model", "G", "method", "steps", f"a step, {machines[0]}", *machines, f"GPU hours, {machines[0]}")
     print(table(columns, trainings(assumed)) + "\n")
     print(table(("once", "model", *machines), once(assumed)))
 
+
+main = command("python research/gpu_hours.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()

@@ -29,6 +29,7 @@ from lab.markdown_tables import table
 from lab.statistics import interval
 from lab.summaries import title
 from lab.warm_starts import warm_start
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.files import write_text
 
 TRUE = "dr_grpo"
@@ -36,8 +37,7 @@ ESTIMATORS = ["group_norm", "ebpo", "james_stein", "score_weighted", "ebpo.robus
 AT_THE_START = ["g2-5", "g4-5", "g4-30", "g4-60", "mixed", "wrong", "sort"]
 
 
-def main(argv: list[str] | None = None) -> None:
-    args = parse(argv)
+def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     names = list(dict.fromkeys([TRUE, *args.estimators]))
     sizes, cosines, exported = [], [], {}
@@ -53,20 +53,15 @@ def main(argv: list[str] | None = None) -> None:
     print(f"Cosine of the mean gradient and the true one:\n\n{table(columns, cosines)}")
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", nargs="+", choices=[*CELLS], default=AT_THE_START, metavar="CELL")
-    parser.add_argument("--estimators", nargs="+", default=ESTIMATORS, metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--batches", type=int, default=50, help="of each seed (50)")
-    parser.add_argument("--threads", type=int, default=2, help="of torch (2)")
-    parser.add_argument(
-        "--output", type=Path, default=Path("runs/learning"), help="where learning.py keeps warm starts"
-    )
-    parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the logarithms of the effective sample sizes, one a seed"
-    )
-    return parser.parse_args(argv)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--cells", nargs="+", choices=[*CELLS], default=AT_THE_START, metavar="CELL")
+    add("--estimators", nargs="+", default=ESTIMATORS, metavar="NAME")
+    add("--seeds", type=int, default=10)
+    add("--batches", type=int, default=50, help="of each seed (50)")
+    add("--threads", type=int, default=2, help="of torch (2)")
+    add("--output", type=Path, default=Path("runs/learning"), help="where learning.py keeps warm starts")
+    add("--export", type=Path, metavar="FILE", help="write logarithms of effective sample sizes, one a seed")
 
 
 def measured(cell: Cell, names: list[str], seeds: list[int], batches: int, output: Path) -> dict[str, torch.Tensor]:
@@ -116,6 +111,8 @@ def with_interval(values: np.ndarray, back, digits: int) -> str:
     half = (back(found.mean + found.half) - back(found.mean - found.half)) / 2
     return f"{back(found.mean):.{digits}f} ± {half:.{digits}f}"
 
+
+main = command("python research/gradient_variance.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()

@@ -25,6 +25,7 @@ import numpy as np
 from scipy import special, stats
 
 from lab.markdown_tables import table
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.eval import intervals, metrics
 
 RUNS = (1, 2, 4, 8, 16, 32, 64)
@@ -156,17 +157,19 @@ def markdown(found: dict[tuple[str, str], dict[int, Cell]], repetitions: int) ->
     return table(["task", "interval", *(f"n = {n}" for n in RUNS)], rows, numbers=len(RUNS))
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--repetitions", type=int, default=4_000, metavar="N", help="simulated evaluations (%(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(argv)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--repetitions", type=int, default=4_000, metavar="N", help="simulated evaluations (%(default)s)")
+    add("--seed", type=int, default=0)
+
+
+def run(options: argparse.Namespace) -> None:
     found = simulate(options.repetitions, options.seed)
     print(markdown(found, options.repetitions))
     print(f"\nThe simulation's own standard error is {100 * (0.95 * 0.05 / options.repetitions) ** 0.5:.2f} points.")
 
+
+main = command("python research/interval_coverage.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()

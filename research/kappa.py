@@ -31,7 +31,7 @@ from lab.cells import CELLS, Cell
 from lab.learner import build, draws, examples
 from lab.markdown_tables import table
 from lab.measured import measure
-from lab.statistics import interval
+from lab.statistics import Ratio, interval, ratio
 from lab.summaries import title
 from lab.warm_starts import warm_start
 from openrlhf_ebpo.command import command
@@ -40,19 +40,8 @@ from openrlhf_ebpo.files import write_text
 
 PREDICTED = ["ebpo", "global_mean", "score_weighted", "raw_reward"]
 AT_THE_START = [
-    "g2-5",
-    "g4-5",
-    "g8-5",
-    "g16-5",
-    "g4-1",
-    "g4-10",
-    "g2-30",
-    "g4-30",
-    "g8-30",
-    "g4-60",
-    "mixed",
-    "wrong",
-    "sort",
+    *("g2-5", "g4-5", "g8-5", "g16-5", "g4-1", "g4-10", "g2-30", "g4-30", "g8-30", "g4-60"),
+    *("mixed", "wrong", "sort"),
 ]
 AT_ONCE = 256  # responses whose gradients are computed together
 MEASURED = Path("docs/results/gradient_variance.json")
@@ -247,39 +236,24 @@ def compare(predicted: list[dict], measured: dict[str, dict[str, list[float]]], 
     rows, series = [], {name: [] for name in PREDICTED}
     for each in predicted:
         for name in PREDICTED:
-            values = measured.get(each["cell"], {}).get(name)
-            if values:
-                guess, found = np.exp(np.mean(np.log(each[name]))), np.exp(np.mean(values))
-                series[name].append((guess, values))
-                half = interval(np.array(values)).half
-                low, high = found * np.exp(-half), found * np.exp(half)
-                rows.append(
-                    [
-                        f"`{each['cell']}`",
-                        title(name),
-                        f"{guess:.2f}",
-                        f"{found:.2f} ({low:.2f} to {high:.2f})",
-                        f"{found / guess:.2f}",
-                    ]
-                )
+            if values := measured.get(each["cell"], {}).get(name):
+                guess, found = np.exp(np.mean(np.log(each[name]))), ratio(np.exp(values))
+                series[name].append((guess, found))
+                shown = f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+                rows.append([f"`{each['cell']}`", title(name), f"{guess:.2f}", shown, f"{found.mean / guess:.2f}"])
     print(table(["cell", "estimator", "predicted", "measured", "measured over predicted"], rows))
     if plot:
         scatter(plot, series)
 
 
-def scatter(path: Path, series: dict[str, list[tuple[float, list[float]]]]) -> None:
+def scatter(path: Path, series: dict[str, list[tuple[float, Ratio]]]) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure((5.2, 4.6), dpi=110, layout="constrained")
     axes = figure.subplots()
     for (name, points), marker in zip(series.items(), "osD^", strict=True):
-        guesses = [guess for guess, _ in points]
-        logs = [interval(np.array(values)) for _, values in points]
-        means = np.exp([each.mean for each in logs])
-        errors = [
-            means - np.exp([each.mean - each.half for each in logs]),
-            np.exp([each.mean + each.half for each in logs]) - means,
-        ]
+        guesses, (means, lows, highs) = [guess for guess, _ in points], np.array([found for _, found in points]).T
+        errors = [means - lows, highs - means]
         axes.errorbar(guesses, means, errors, fmt=marker, ms=5, lw=1, alpha=0.85, label=title(name))
     ends = [0.7, 25]
     axes.plot(ends, ends, color="#6b7178", lw=1)

@@ -39,7 +39,6 @@ from lab.measured import Job, Record
 from lab.real import prompts_identity
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.progress import model_identity
 from openrlhf_ebpo.quickstart.tasks import EXAMPLE, example
 from openrlhf_ebpo.run.run_log import read_metrics
@@ -136,12 +135,9 @@ class SmolLM2(Job):
 
     def start(self, work: Path) -> dict:
         """Success of the model before training, by the same evaluation after a step at learning rate 0."""
-        kept = work / f"start-{self.task}.json"
-        if not kept.exists():
-            once = replace(self, estimator="group_norm", steps=1)
-            found = once.result(once.train(work, 0, "start", {"actor.adam.lr": 0}))
-            write_text(kept, json.dumps({"start": found["end"], "start_pass": found["pass"]}) + "\n")
-        return json.loads(kept.read_text())
+        once, changes = replace(self, estimator="group_norm", steps=1), {"actor.adam.lr": 0}
+        path = work / f"start-{self.task}.json"
+        return final_success.kept(path, lambda: once.result(once.train(work, 0, "start", changes)))
 
     def train(self, work: Path, seed: int, name: str, changes: dict | None = None) -> Path:
         """Train, and return the run directory."""

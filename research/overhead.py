@@ -6,8 +6,8 @@ other, in pairs; the order within a pair alternates. Compared are medians of the
 next.
 
   off   --advantage_estimator group_norm (OpenRLHF's own code), no rollouts kept, --logger.no_policy_metrics. What
-    cannot be off:
-        the seams, without which OpenRLHF does not run here, the guard around rewards, and the line in metrics.jsonl
+        cannot be off: the seams, without which OpenRLHF does not run here, the guard around rewards, and the line in
+        metrics.jsonl
   on    --advantage_estimator ebpo, all rollouts kept, policy metrics, prior.json, and all else that is on by default
 
 The model is a tiny one, or with --large a Qwen3 of 0.5 billion random weights, for a GPU. The table has what each arm's
@@ -47,14 +47,8 @@ WARM_UP = 5  # steps, in which kernels are compiled and caches filled
 STEP, FIRST, MEMORY, PHASE = "step", "first step", "peak_mib", "phase/"
 OWN = ("checking_samples", "advantages", "run_log")  # phases of our own code in the trainer's process
 OWN_GOAL = 0.01
-ARMS = {
-    "off": {
-        "advantage_estimator": "group_norm",
-        "logger.rollouts_every": 10**9,
-        "logger.no_policy_metrics": True,
-    },
-    "on": {"advantage_estimator": "ebpo"},
-}
+OFF = {"logger.rollouts_every": 10**9, "logger.no_policy_metrics": True}
+ARMS = {"off": {"advantage_estimator": "group_norm", **OFF}, "on": {"advantage_estimator": "ebpo"}}
 LARGE = {"steps": 10, "prompts": 64, "samples": 8, "tokens": 512}
 
 

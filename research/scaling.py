@@ -9,7 +9,6 @@ about 60 bytes of memory a token.
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from types import SimpleNamespace
 import torch
 
 from lab.markdown_tables import head, line
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
@@ -32,16 +32,18 @@ from openrlhf_ebpo.training.rollouts import Rollouts
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import advantage
+from advantage import costs
 
 SAMPLES, MICRO_BATCH = 8, 8
 PROMPT_TOKENS = 12
 COLUMNS = ("tensors MiB", "stage s", "stage MiB", "collect s", "collect MiB", "log s", "log MiB", "file MiB")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sizes", nargs="+", type=size, metavar="RESPONSESxTOKENS", help="such as 4096x8000")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)  # what Ray gives the trainer
     logging.disable(logging.WARNING)
     measure(64, 256)  # load what is loaded on first use
@@ -63,7 +65,7 @@ def measure(responses: int, tokens: int) -> list[float]:
     experiences = advantage.make_experiences(responses // SAMPLES, SAMPLES, tokens, MICRO_BATCH, kl=False)
     tensors = (advantage.resident_kib("VmRSS") - before) / 1024
     stage = advantage.ready_stage("ebpo", {}, SAMPLES)
-    _, seconds, peak = costs(partial(stage, experiences))
+    _, seconds, peak = costs(partial(stage, experiences), time.process_time)
     del experiences
     return [tensors, seconds, peak, *log_costs(responses, tokens)]
 
@@ -74,7 +76,9 @@ def log_costs(responses: int, tokens: int) -> list[float]:
     rewards = torch.rand(responses // SAMPLES, SAMPLES)
     result = estimate(ebpo, Batch.of(rewards, torch.ones_like(rewards).bool()), ebpo.initial())
     experiences = full_experiences(responses, tokens)
-    rollouts, *collecting = costs(partial(Rollouts.before_shaping, experiences, [""] * responses, [None] * responses))
+    rollouts, *collecting = costs(
+        partial(Rollouts.before_shaping, experiences, [""] * responses, [None] * responses), time.process_time
+    )
     del experiences
     with tempfile.TemporaryDirectory() as directory:
         log = RunLog(directory, build_tokenizer([printable]))
@@ -83,7 +87,7 @@ def log_costs(responses: int, tokens: int) -> list[float]:
             log.write_rollouts(1, rollouts.with_result(result))
             log.flush()
 
-        _, *writing = costs(write)
+        _, *writing = costs(write, time.process_time)
         size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet")) / 2**20
     return [*collecting, *writing, size]
 
@@ -110,14 +114,7 @@ def full_experiences(responses: int, tokens: int) -> list[SimpleNamespace]:
     ]
 
 
-def costs(action):
-    """The result, seconds of processor time, and MiB of resident memory at the highest point above the beginning."""
-    gc.collect()
-    advantage.trim()
-    before, started = advantage.resident_kib("VmHWM"), time.process_time()
-    result = action()
-    return result, time.process_time() - started, (advantage.resident_kib("VmHWM") - before) / 1024
-
+main = command("python research/scaling.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()

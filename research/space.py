@@ -28,6 +28,7 @@ from urllib.parse import urlencode
 import psutil
 
 from lab.markdown_tables import table
+from openrlhf_ebpo.command import command
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -50,12 +51,14 @@ DRAWN = """() => {
 }"""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rollout rows (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=20_000, help="steps of each of five runs (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many is printed (default %(default)s)")
-    options = parser.parse_args()
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--rows", type=int, default=1_000_000, help="rollout rows (default %(default)s)")
+    add("--steps", type=int, default=20_000, help="steps of each of five runs (default %(default)s)")
+    add("--rounds", type=int, default=3, help="the median of so many is printed (default %(default)s)")
+
+
+def run(options: argparse.Namespace) -> None:
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         large = space_runs.large_run(Path(folder) / "large", options.rows)
@@ -160,6 +163,8 @@ def draw(page, url: str) -> None:
     page.goto(url, wait_until="commit")
     page.wait_for_function(DRAWN, polling=20)
 
+
+main = command("python research/space.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()

@@ -24,7 +24,6 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
-import os
 import platform
 import random
 from dataclasses import asdict, dataclass
@@ -33,6 +32,7 @@ from typing import ClassVar
 
 from lab import final_success
 from lab.measured import Job, Record
+from lab.training import machine
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_text
@@ -100,21 +100,19 @@ class TrlLearning(Job):
             "tasks": self.heldout,
             "samples": training.SAMPLES,
             "warm_start": model_identity(self.model),
-            "device": device_name(),
+            "device": machine(),
         }
 
     def start(self, work: Path, heldout: list[dict], reward) -> dict:
         """Measure the model before training, once."""
         from lab import trl_training as training
 
-        key = f"{self.identity['model']}-{self.identity['tasks']}-{self.heldout}-{self.tokens}"
-        kept = work / f"start-{key}.json"
-        if not kept.exists():
+        def measure() -> dict:
             model, tokenizer = training.load_model(Path(self.model))
-            found = training.evaluate(model.to(training.device()), tokenizer, heldout, reward, self.sizes())
-            names = {"end": "start", "pass": "start_pass", "greedy": "start_greedy"}
-            write_text(kept, json.dumps({names[name]: value for name, value in found.items()}) + "\n")
-        return json.loads(kept.read_text())
+            return training.evaluate(model.to(training.device()), tokenizer, heldout, reward, self.sizes())
+
+        key = f"{self.identity['model']}-{self.identity['tasks']}-{self.heldout}-{self.tokens}"
+        return final_success.kept(work / f"start-{key}.json", measure)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -203,7 +201,7 @@ def check(options: argparse.Namespace) -> None:
     from lab import trl_check
     from lab.trl_training import Sizes, read_tasks
 
-    print(f"{device_name()}; Python {platform.python_version()}, {versions()}", flush=True)
+    print(f"{machine()}; Python {platform.python_version()}, {versions()}", flush=True)
     sizes = Sizes(trl_check.STEPS, 8, 2, min(options.tokens, 16), 16, options.lr)
     tasks = read_tasks(Path(options.tasks))
     for name in CHECKED:
@@ -214,12 +212,6 @@ def check(options: argparse.Namespace) -> None:
 
 def versions() -> str:
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in VERSIONS)
-
-
-def device_name() -> str:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"no GPU, {os.cpu_count()} cores"
 
 
 main = command("python research/trl_compare.py", __doc__, add_flags, run)

@@ -18,8 +18,7 @@ class Cell:
     """A regime. start: success rate of the warm start; rollouts: responses a step; examples: what the warm start showed
     (EXAMPLES in tasks.py); mini_batches: optimizer steps a rollout batch.
 
-    Off-policy (sampling.py): steps_old: age of the weights that draw the rollouts; rounding: of these, bf16, int8 or
-    int4;
+    Off-policy (sampling.py): steps_old: age of the weights that draw the rollouts; rounding: of these, "int4" or none;
     temperature: at which they draw, while the learner's is 1; old: whose log-probabilities the policy loss takes for
     the old ones, "trainer" or "sampler"; correction: by upstream's token ratio.
 

@@ -13,7 +13,7 @@ import argparse
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +66,18 @@ def check_steps(output: Path, kind: type[Job], steps: int) -> None:
         raise UsageError(
             f"--output {output} holds trainings of {others.pop()} steps, not {steps}: name another directory"
         )
+
+
+def kept(path: Path, measure: Callable[[], dict]) -> dict:
+    """The success before any training, as a record names it: measured once.
+
+    Args:
+        measure: the record of an evaluation.
+    """
+    if not path.exists():
+        found, names = measure(), {"end": "start", "pass": "start_pass", "greedy": "start_greedy"}
+        write_text(path, json.dumps({name: found[key] for key, name in names.items() if key in found}) + "\n")
+    return json.loads(path.read_text())
 
 
 def read_results(source: Path, kind: type[Job]) -> list[dict]:
@@ -129,13 +141,10 @@ def of_setting(results: Sequence[dict]) -> list[str]:
         if aged:
             cells.append(f"{np.mean([np.mean(run['age']) for run in mine]):.1f}")
         cells += [f"{np.mean([run['pass'][k] for run in mine]):.3f}" for k in powers]
-        if powers:
-            last = [{seed: run["pass"][powers[-1]] for seed, run in runs.get(one, {}).items()} for one in (name, BASE)]
-            cells.append("" if name == BASE else compared(paired(*last), None)[1])
+        cells += [against_base(runs, name, lambda run: run["pass"][powers[-1]])] if powers else []
         if greedy:
-            decoded = [{seed: run["greedy"] for seed, run in runs.get(one, {}).items()} for one in (name, BASE)]
-            cells += [f"{np.mean([*decoded[0].values()]):.3f}"]
-            cells.append("" if name == BASE else compared(paired(*decoded), None)[1])
+            cells += [f"{np.mean([run['greedy'] for run in mine]):.3f}"]
+            cells += [against_base(runs, name, lambda run: run["greedy"])]
         cells += [f"{np.mean([np.mean(run[metric][-LAST:]) for run in mine]):.3g}" for metric in by_step]
         cells += [f"{np.mean([run['own_share'] for run in mine]):.1%}"] if "own_share" in mine[0] else []
         rows.append(cells)
@@ -153,14 +162,20 @@ def described(result: dict) -> str:
     )
 
 
+def against_base(runs: dict[str, dict[int, dict]], name: str, value: Callable[[dict], float]) -> str:
+    if name == BASE:
+        return ""
+    own, base = ({seed: value(run) for seed, run in runs.get(each, {}).items()} for each in (name, BASE))
+    return compared(paired(own, base), None)[1]
+
+
 def paired(own: dict[int, float], base: dict[int, float]) -> np.ndarray:
     """(seeds, 2): both values of the seeds that both have."""
     return np.array([(own[seed], base[seed]) for seed in sorted(own) if seed in base]).reshape(-1, 2)
 
 
 def compared(pairs: np.ndarray, start: float | None) -> list[str]:
-    """Of (seeds, 2) ends, an estimator's and GRPO's: ratio of rises, difference with its interval, what could be
-    seen."""
+    """Of (seeds, 2) ends, an estimator's and GRPO's: ratio of rises, difference, smallest visible."""
     if not len(pairs):
         return ["", "", ""]
     rises = pairs.mean(0) - (start or 0)
@@ -177,8 +192,5 @@ def other_prompts(results: Sequence[dict]) -> list[str]:
     seen: dict[tuple[int, int], set[str]] = {}
     for result in results:
         seen.setdefault((result["n_samples_per_prompt"], result["seed"]), set()).add(result["prompts"])
-    return [
-        f"Seed {seed}, G = {group}: NOT the same prompts in all runs."
-        for (group, seed), orders in seen.items()
-        if len(orders) > 1
-    ]
+    mixed = [key for key, orders in seen.items() if len(orders) > 1]
+    return [f"Seed {seed}, G = {group}: NOT the same prompts in all runs." for group, seed in mixed]

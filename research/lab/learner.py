@@ -33,18 +33,11 @@ GREEDY = 1e-3  # a temperature at which the likeliest token is drawn
 PASS_AT = (1, 4, 16, 64)
 TOKEN_BASELINE = "otb"  # has one advantage a token, and so is a row of this bench alone
 
-Batches = Iterator[
-    tuple[list[list[str]], torch.Tensor]
-]  # of each step: words (S, M), and what its responses are drawn with
+Batches = Iterator[tuple[list[list[str]], torch.Tensor]]  # of a step: words (S, M), and what responses are drawn with
 
 
 def train(
-    cell: Cell,
-    spec: str,
-    weights: torch.Tensor,
-    batches: Batches,
-    shape: policy.Shape,
-    lr: float = LR,
+    cell: Cell, spec: str, weights: torch.Tensor, batches: Batches, shape: policy.Shape, lr: float = LR
 ) -> list[dict]:
     """Train, and return the metrics at the start and after each of EVALUATIONS parts: success now, the rest as means
     since the part before.
@@ -73,18 +66,9 @@ def train(
         for part in range(cell.mini_batches):
             chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
             mini_batch = policy.Rollouts(*(each[:, chosen] for each in rollouts))
+            given = prompts[:, chosen], mini_batch, advantages[:, chosen]
             correction = 1.0 if corrections is None else corrections[:, chosen]
-            since[-1] |= update(
-                shape,
-                weights,
-                adam,
-                prompts[:, chosen],
-                mini_batch,
-                advantages[:, chosen],
-                entropy,
-                correction,
-                cell.loss,
-            )
+            since[-1] |= update(shape, weights, adam, *given, entropy, correction, cell.loss)
         if step % every == 0:
             means = {name: torch.stack([each[name] for each in since]).mean(0) for name in since[0]}
             rows.append({"step": step, "rollouts": step * cell.rollouts, **success(weights), **means})
@@ -151,12 +135,9 @@ def estimated(estimator, states: list, words, rollouts: policy.Rollouts, rewards
     """Advantages (S, M, G), each seed's from its own state, and the states after them."""
     lengths = rollouts.mask.sum(-1).numpy()
     weights = ((1 - rollouts.log_probs.double().exp()) ** 2 * rollouts.mask).sum(-1).numpy()
-    steps = [
-        estimator.step(
-            Batch.of(rewards[s], np.ones(rewards[s].shape, bool), words[s], (), lengths[s], weights[s]), state
-        )
-        for s, state in enumerate(states)
-    ]
+    valid = np.ones(rewards[0].shape, bool)
+    batches = [Batch.of(rewards[s], valid, words[s], (), lengths[s], weights[s]) for s in range(len(states))]
+    steps = [estimator.step(batch, state) for batch, state in zip(batches, states, strict=True)]
     return torch.tensor(np.stack([step.advantages for step in steps]), dtype=torch.float32), [s.state for s in steps]
 
 
@@ -175,17 +156,7 @@ def token_advantages(shape, weights, prompts, rollouts: policy.Rollouts, rewards
     return advantages / (scale + 1e-6)[:, None, None, None]
 
 
-def update(
-    shape,
-    weights,
-    adam,
-    prompts,
-    rollouts: policy.Rollouts,
-    advantages,
-    entropy_weight: float,
-    correction=1.0,
-    mean="token",
-) -> dict:
+def update(shape, weights, adam, prompts, rollouts, advantages, entropy_weight, correction=1.0, mean="token") -> dict:
     """Take an optimizer step with the loss's mean over tokens, or over those of a response and then over responses
     ("sequence"); of each seed (S,) the gradient's norm before it is cut to MAX_NORM, the entropy, and the KL of
     the policy before to that after, exact over the vocabulary at the tokens that were drawn."""

@@ -17,7 +17,7 @@ from lab import policy
 from lab.cells import Cell
 
 CORRECTED = (0.5, 5.0)  # OpenRLHF's default threshold of the token ratio
-BITS = {"int8": 8, "int4": 4}
+LEVELS = {"int4": 7}  # of an integer
 
 
 class Sampler:
@@ -49,14 +49,11 @@ class Sampler:
 
 
 def rounded(shape: policy.Shape, weights: Tensor, rounding: str) -> Tensor:
-    """The weights as bf16, or as integers with one scale for each input of a matrix (the largest of them is exact)."""
-    if rounding == "bf16":
-        return weights.bfloat16().float()
+    """The weights as integers with one scale for each input of a matrix (the largest of them is exact)."""
     if not rounding:
         return weights
-    levels = 2 ** (BITS[rounding] - 1) - 1
-    matrices = policy.unpack(shape, weights).values()
-    scales = [matrix.abs().amax(-1, keepdim=True).clamp(min=1e-12) / levels for matrix in matrices]
-    return torch.cat(
-        [((matrix / scale).round() * scale).flatten(1) for matrix, scale in zip(matrices, scales, strict=True)], 1
-    )
+    found = []
+    for matrix in policy.unpack(shape, weights).values():
+        scale = matrix.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LEVELS[rounding]
+        found.append(((matrix / scale).round() * scale).flatten(1))
+    return torch.cat(found, 1)

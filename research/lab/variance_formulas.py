@@ -61,11 +61,6 @@ def threshold(p: float) -> float:
     return (2 - p) / (1 - p)
 
 
-def most_saved(p: float, kappa: float, group: int) -> float:
-    """Variance with the mean of the G − 1 others over that with the true success rate: no better mean saves more."""
-    return 1 + (p + (1 - p) * kappa) / ((group - 1) * ((1 - p) + kappa * p))
-
-
 def leave_one_out_shrinkage(shrinkage: float, group: int) -> float:
     """The λ towards the target that EBPO's S is, whose group mean contains the response itself."""
     return shrinkage * group / (group - 1 + shrinkage)

@@ -49,22 +49,19 @@ def all_fail(measured: Measured, size: Size) -> Content:
         Panel("what an all-fail group gets", "mean success rate of the prompts", "raw advantage", lines),
         Panel("what it is worth", "", "success after training, %", bars, bars=True),
     ]
+    deepest = measured.values(Penalty(4, MEANS), "penalty").mean(0)
+    penalty = (
+        f"At G = 4 an all-fail group gets {deepest[0]:.3f} where prompts succeed at {MEANS[0]:.0%} on average, "
+        f"{deepest.min():.3f} where they do at {MEANS[int(deepest.argmin())]:.0%}; GRPO gives 0"
+    )
     findings = [
+        Finding(penalty, Verdict.AGREES),
         in_points("Network: EBPO minus EBPO with all-fail groups silent", network[EBPO] - network[SILENT], 1),
         in_points("Network: EBPO with all-fail groups silent minus GRPO", network[SILENT] - network[GRPO], 0),
     ]
     for optimizer, title in (("adam", "Adam"), ("sgd", "SGD, each at its best learning rate")):
         difference = bandit[EBPO, optimizer] - bandit[SILENT, optimizer]
         findings.append(in_points(f"Bandit, {title}: EBPO minus EBPO with all-fail groups silent", difference, 1))
-    deepest = measured.values(Penalty(4, MEANS), "penalty").mean(0)
-    findings.insert(
-        0,
-        Finding(
-            f"At G = 4 an all-fail group gets {deepest[0]:.3f} where prompts succeed at {MEANS[0]:.0%} on average, "
-            f"{deepest.min():.3f} where they do at {MEANS[int(deepest.argmin())]:.0%}; GRPO gives 0",
-            Verdict.AGREES,
-        ),
-    )
     return Content(panels, findings)
 
 
@@ -101,15 +98,13 @@ def mse(measured: Measured, size: Size) -> Content:
             Series(label, colour, ERROR_GROUPS, errors(measured, shape, settings))
             for label, (colour, settings) in BASELINES.items()
         ]
-        panels.append(
-            Panel(title, "G, responses per prompt", "squared error / Bayes risk", series, powers=True, level=1)
-        )
+        x, y = "G, responses per prompt", "squared error / Bayes risk"
+        panels.append(Panel(title, x, y, series, powers=True, level=1))
         lead = series[1].values - series[0].values
         for i, group in enumerate(ERROR_GROUPS):
             if group in (4, 8, 16):
-                text = (
-                    f"{title.partition(':')[0]}, G = {group}: EBPO's error minus the group mean's, over the Bayes risk"
-                )
+                shape_name = title.partition(":")[0]
+                text = f"{shape_name}, G = {group}: EBPO's error minus the group mean's, over the Bayes risk"
                 findings.append(compared(text, interval(lead[:, i]), -1))
     return Content(panels, findings)
 
@@ -121,18 +116,15 @@ def errors(measured: Measured, shape: tuple[float, float], settings: tuple) -> n
 FIGURES = {
     "all_fail": Figure(
         "The all-fail penalty",
-        "Where all responses of a prompt fail GRPO's gradient vanishes; EBPO gives the penalty −S·μ_glob, which "
-        "grows with the success rate of the "
-        f"run, and this signal is what rescues sparse tasks (arXiv 2602.05165, theorem and corollary). {WORDS_ONLY}",
+        "Where all responses of a prompt fail GRPO's gradient vanishes; EBPO gives the penalty −S·μ_glob, which grows "
+        "with the success rate of the run, and this signal is what rescues sparse tasks (arXiv 2602.05165, theorem "
+        f"and corollary). {WORDS_ONLY}",
         "Left, simulated: 512 prompts with success rates from Beta(2m, 2(1 − m)); the raw advantage, before "
-        "standardising. Right: the small network "
-        "in one process, start 5 %, {steps} steps of 32 prompts × G = 4, and a bandit of 512 prompts × 64 "
-        "answers (success 0.6 % at the start, 400 "
-        "steps); EBPO, EBPO whose all-fail groups get advantage 0, and GRPO. Seeds are paired.",
-        (
-            "Raw advantage of all-fail groups by success rate and group size, and success after training with and "
-            "without it, on a network and a bandit."
-        ),
+        "standardising. Right: the small network in one process, start 5 %, {steps} steps of 32 prompts × G = 4, and "
+        "a bandit of 512 prompts × 64 answers (success 0.6 % at the start, 400 steps); EBPO, EBPO whose all-fail "
+        "groups get advantage 0, and GRPO. Seeds are paired.",
+        "Raw advantage of all-fail groups by success rate and group size, and success after training with and without "
+        "it, on a network and a bandit.",
         all_fail_jobs,
         all_fail,
     ),
@@ -141,8 +133,8 @@ FIGURES = {
         "EBPO's baseline has a strictly lower mean squared error than the group mean: (1 − S) σ²/G against σ²/G "
         "(arXiv 2602.05165, theorem, for the true σ² and τ²). The paper gives no measured numbers",
         "Simulated: success rates of prompts drawn from three distributions, 128 prompts × G a step, 90 steps, "
-        "through the estimator that trains: its σ² "
-        "and τ² are estimated as in a run. The error is over the Bayes risk, the least possible; 1 is the best.",
+        "through the estimator that trains: its σ² and τ² are estimated as in a run. The error is over the Bayes "
+        "risk, the least possible; 1 is the best.",
         "Squared error of three baselines over the Bayes risk, by group size, for three distributions of difficulty.",
         mse_jobs,
         mse,

@@ -10,7 +10,7 @@ from lab.cells import Cell
 from lab.jobs import Learning
 from lab.measured import Measured
 from lab.plots import Panel, Series
-from lab.statistics import interval
+from lab.statistics import interval, ratio
 from paper.catalogue import Content, Figure, Finding, Size, compared
 from paper.reported import REVISION, WORDS_ONLY
 
@@ -20,10 +20,8 @@ LABELS = {GRPO: "GRPO", EBPO: "EBPO"}
 STARTS = {0.05: "start 5 %, most groups fail", 0.3: "start 30 %"}
 SETTING = (
     "In one process: the small network (a transformer of 13,700 weights that spells words backward, "
-    "warm-started to the "
-    "success named), {steps} steps of 32 prompts × G = 4, PPO clip 0.2, Adam, no KL loss. The seeds of both "
-    "estimators have the "
-    "same warm starts, prompts and random numbers."
+    "warm-started to the success named), {steps} steps of 32 prompts × G = 4, PPO clip 0.2, Adam, no KL loss. The "
+    "seeds of both estimators have the same warm starts, prompts and random numbers."
 )
 
 
@@ -71,17 +69,14 @@ def gradient_norm(measured: Measured, size: Size) -> Content:
         for title, panel in zip(STARTS.values(), shown, strict=False)
     ]
     grpo, ebpo = (np.maximum(each.values.mean(1), TINY) for each in scaled)
-    share = interval(np.log(ebpo / grpo))
-    ratio, low, high = np.exp([share.mean, share.mean - share.half, share.mean + share.half])
-    findings.append(
-        Finding(
-            f"At a start of 5 %, divided by the root mean square of the advantages: {ratio:.2f} times GRPO's (95 % "
-            f"interval {low:.2f} to {high:.2f}). Standardising over the batch makes the advantages larger than "
-            "GRPO's, which are 0 for most groups; this is what is left of the norm when that scale, which Adam takes "
-            "out too, is gone"
-        )
+    share = ratio(ebpo / grpo)
+    text = (
+        f"At a start of 5 %, divided by the root mean square of the advantages: {share.mean:.2f} times GRPO's (95 % "
+        f"interval {share.low:.2f} to {share.high:.2f}). Standardising over the batch makes the advantages larger than "
+        "GRPO's, which are 0 for most groups; this is what is left of the norm when that scale, which Adam takes "
+        "out too, is gone"
     )
-    return Content(shown, findings)
+    return Content(shown, [*findings, Finding(text)])
 
 
 def kl(measured: Measured, size: Size) -> Content:
@@ -89,23 +84,14 @@ def kl(measured: Measured, size: Size) -> Content:
     findings = []
     for title, panel in zip(STARTS.values(), shown, strict=True):
         last = slice(-(len(panel.series[0].x) // 3), None)
-        findings.append(
-            compared(
-                f"EBPO minus GRPO, mean of the last third, {title}",
-                difference(panel.series, last),
-                -1,
-                "× 10⁻⁶ nats",
-                1,
-            )
-        )
+        found = difference(panel.series, last)
+        findings.append(compared(f"EBPO minus GRPO, mean of the last third, {title}", found, -1, "× 10⁻⁶ nats", 1))
     peaks = [interval(each.values.max(1) / np.median(each.values, axis=1)) for each in shown[0].series]
     ratios = " and ".join(
         f"{each.mean:.1f} ± {each.half:.1f} ({label})" for each, label in zip(peaks, LABELS.values(), strict=True)
     )
-    findings.append(
-        Finding(f"Highest over median KL of a training, start 5 %: {ratios}; a collapse would be far above")
-    )
-    return Content(shown, findings)
+    peak = Finding(f"Highest over median KL of a training, start 5 %: {ratios}; a collapse would be far above")
+    return Content(shown, [*findings, peak])
 
 
 def entropy(measured: Measured, size: Size) -> Content:
@@ -116,18 +102,15 @@ def entropy(measured: Measured, size: Size) -> Content:
     ]
     level, pairs = equal_success(measured, size)
     found = interval(pairs[1] - pairs[0])
-    findings.append(
-        compared(f"The same where both first solve {level:.0%} of the held-out words, start 5 %", found, +1)
-    )
+    what = f"The same where both first solve {level:.0%} of the held-out words, start 5 %"
+    findings.append(compared(what, found, +1))
     by_success = []
     for estimator, label in LABELS.items():
         job = learning(0.05, estimator, size)
         success, values = measured.values(job, "pass@1")[:, 1:], measured.values(job, "entropy")
         by_success.append(Series(label, label, success.mean(0).tolist(), values))
-    shown.append(
-        Panel("start 5 %, by success", "held-out success (mean of seeds)", "entropy, nats a token", by_success)
-    )
-    return Content(shown, findings)
+    x, y = "held-out success (mean of seeds)", "entropy, nats a token"
+    return Content([*shown, Panel("start 5 %, by success", x, y, by_success)], findings)
 
 
 def equal_success(measured: Measured, size: Size) -> tuple[float, list[np.ndarray]]:
@@ -168,18 +151,14 @@ FIGURES = {
     "gradient_norm": figure(
         "Gradient norm",
         "EBPO keeps healthy gradients, GRPO's are consistently smaller, as groups that fail entirely give it none",
-        (
-            "Gradient norm over training steps of GRPO and EBPO, at two starts, and divided by the advantages' root "
-            "mean square."
-        ),
+        "Gradient norm over training steps of GRPO and EBPO, at two starts, and divided by the advantages' root mean "
+        "square.",
         gradient_norm,
     ),
     "kl": figure(
         "KL per step",
-        (
-            "The KL of the policy before a step to that after it stays bounded with EBPO, while GRPO destabilises "
-            "late in training"
-        ),
+        "The KL of the policy before a step to that after it stays bounded with EBPO, while GRPO destabilises late in "
+        "training",
         "KL per step over training steps of GRPO and EBPO, at two starts.",
         kl,
     ),
@@ -191,10 +170,8 @@ FIGURES = {
     ),
     "validation": figure(
         "Validation",
-        (
-            "maj@16 and pass@16 go on rising with EBPO, where GRPO reaches a plateau or falls. (Here: pass@1 and "
-            "pass@16, which are exact)"
-        ),
+        "maj@16 and pass@16 go on rising with EBPO, where GRPO reaches a plateau or falls. (Here: pass@1 and "
+        "pass@16, which are exact)",
         "Held-out pass@1 and pass@16 over training steps of GRPO and EBPO, at two starts.",
         validation,
     ),

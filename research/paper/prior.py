@@ -105,12 +105,9 @@ FIGURES = {
         "EBPO leads GRPO by 5.67 points at G = 4, by 11.28 at G = 8 and by 1.48 at G = 16, and is behind by 0.50 at G "
         "= 32: averages of five benchmarks, Qwen3-8B (arXiv 2602.05165 for G = 4, its later revision for the others)",
         "In one process: the small network, start 5 %, {group_steps} steps of 32 prompts with G responses each, "
-        "so that a larger G is also more "
-        "responses, as in the paper. Adam, learning rate 8e-4. Seeds are paired.",
-        (
-            "Success after training of GRPO and EBPO for group sizes 4 to 32, EBPO's lead here, and the lead that "
-            "the authors report."
-        ),
+        "so that a larger G is also more responses, as in the paper. Adam, learning rate 8e-4. Seeds are paired.",
+        "Success after training of GRPO and EBPO for group sizes 4 to 32, EBPO's lead here, and the lead that the "
+        "authors report.",
         group_jobs,
         group_size,
     ),
@@ -120,11 +117,10 @@ FIGURES = {
         "with a Beta-Binomial prior 6.97 above: averages of five benchmarks, Qwen3-8B, G = 4 (arXiv 2602.05165 and "
         "its later revision). By its text EBPO has a prior of the run; the authors' released code makes a new one for "
         "each batch",
-        "In one process: the small network, start 5 %, {steps} steps of 32 prompts × G = 4. All standardise "
-        "over the batch but GRPO. Off: S = 0, "
-        "the group's mean. New each batch: preset `release`, as the authors' released code does. Of the run: "
-        "preset `paper`. Beta-Binomial: "
-        "preset `revision`. Alone: S = 1, the mean of the batch. Seeds are paired.",
+        "In one process: the small network, start 5 %, {steps} steps of 32 prompts × G = 4. All standardise over the "
+        "batch but GRPO. Off: S = 0, the group's mean. New each batch: preset `release`, as the authors' released "
+        "code does. Of the run: preset `paper`. Beta-Binomial: preset `revision`. Alone: S = 1, the mean of the "
+        "batch. Seeds are paired.",
         "Success after training minus GRPO's for five priors, and the differences that the authors report for three.",
         prior_jobs,
         prior,

@@ -37,9 +37,8 @@ def content(measured: Measured, size: Size) -> Content:
         ]
         panels.append(Panel(title, "training step", title, series))
         found = interval(series[1].values.mean(1) - series[0].values.mean(1))
-        findings.append(
-            compared(f"{title[0].upper()}{title[1:]}, EBPO minus GRPO, mean of all steps", found, expected, digits=4)
-        )
+        what = f"{title[0].upper()}{title[1:]}, EBPO minus GRPO, mean of all steps"
+        findings.append(compared(what, found, expected, digits=4))
     return Content(panels, findings)
 
 
@@ -53,10 +52,8 @@ def windows(values: np.ndarray) -> tuple[Sequence[float], np.ndarray]:
 FIGURES = {
     "real_stack": Figure(
         "The real stack",
-        (
-            f"Gradient norm and entropy are higher with EBPO than with GRPO, KL per step stays bounded ({REVISION}; "
-            f"Qwen3-8B). {WORDS_ONLY}"
-        ),
+        f"Gradient norm and entropy are higher with EBPO than with GRPO, KL per step stays bounded ({REVISION}; "
+        f"Qwen3-8B). {WORDS_ONLY}",
         "On the real stack (Ray, DeepSpeed, vLLM): the quickstart's Qwen3 of 125,000 weights and its task, 60 steps "
         "of 128 prompts × G = 2, start about 5 %, no KL loss. Seeds have their own order of prompts, the same for "
         "both estimators. A point is the mean of five steps.",

@@ -27,7 +27,6 @@ HELP = [
     "research/learning_smollm2.py",
     "research/overhead.py",
     "research/space.py",
-    "research/eval_vs_lm_eval.py",
     "scripts/smollm2.py",
 ]
 
