@@ -17,7 +17,7 @@ SPECIAL = re.compile(r"<[|｜][^<>\n]{1,60}[|｜]>|</?s>|<(?:bos|eos|pad|end_of_
 TOKEN = re.compile(
     r"(?P<open>\\{1,2}(?:boxed|fbox)\s*\{)|\\{1,2}boxed\s+(?P<bare>-?\d+)|\\.|(?P<brace>[{}])", re.DOTALL
 )
-_LABEL = r"(?:(?:the )?(?:final )?answer|(?:最终|最后)?答案?)"
+_LABEL = r"(?:(?:the )?(?:final )?answer|(?:故|所以|因此)?(?:最终|最后|正确)?答案?(?:应?为|是)?)"
 ANSWER_LINE = re.compile(
     rf"[ \t$*_#>`~•-]*(?:\d{{1,3}}[.)][ \t*_]+)?(?:\\text(?:bf)?\{{)?{_LABEL}[ \t*_]*[:：](?: *\}})?(.*)", re.IGNORECASE
 )

@@ -6,7 +6,7 @@ import json
 import re
 from decimal import Decimal
 
-from openrlhf_ebpo.rewards.extraction import extract_answer
+from openrlhf_ebpo.rewards.extraction import extract_answer, unwrap
 from openrlhf_ebpo.rewards.grading import GoldError
 
 ANSWER_MARK = "####"  # GSM8K writes its answers behind this mark, after the solution
@@ -17,8 +17,8 @@ class MissingGold(GoldError):
 
 
 def gold_text(value) -> str:
-    r"""Return a gold answer in one spelling: "25" for 25, 25.0, ["25"], "$25$", "\boxed{25}" and "… #### 25"; a number
-    in full, "0.00001" for 1e-05; a list of several with commas.
+    r"""Return a gold answer in one spelling: "25" for 25, 25.0, ["25"], "$25$", "\boxed{25}", "Answer: 25" and
+    "… #### 25"; a number in full, "0.00001" for 1e-05; a list of several with commas.
 
     Raises:
         MissingGold: there is none. GoldError: it is neither text nor number; in words.
@@ -45,5 +45,6 @@ def _one_gold(value) -> str:
         return str(int(value)) if value == int(value) else format(Decimal(str(value)), "f")
     if not isinstance(value, str):
         raise GoldError(f"its gold answer is neither text nor number but {type(value).__name__}: {str(value)[:60]}")
-    text = (extract_answer(value) or "") if r"\boxed" in value else value
+    found = extract_answer(value)
+    text = unwrap(value) if found is None else found
     return re.sub(r"\\?\$", "", text.rpartition(ANSWER_MARK)[2]).strip()

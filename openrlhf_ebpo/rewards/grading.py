@@ -29,6 +29,14 @@ from openrlhf_ebpo.rewards.reading import (
     value_of,
 )
 
+APPROXIMATE = re.compile(r"\\(?:approx|simeq|doteq|thickapprox)(?![a-zA-Z])")
+NAME = re.compile(r"[\s\\A-Za-z]*")
+# A choice and its value: (B) 27, \textbf{(B)}~27, B. 27.
+CHOICE = re.compile(
+    rf"(?:\\{STYLE} *\{{ *)?\(?([A-J])(?:\)|[.:](?= ))[ .:]*\}}?[ .:]*(?!and\b|or\b)"
+    r"((?:-?(?:\d|\\(?:frac|sqrt|pi)|\.\d)|[A-Za-z]{2}).*)"
+)
+LETTER = re.compile(rf"(?:\\{STYLE} *\{{ *)?\(?([A-J])\)?(?: *\}})?")
 MAX_PARTS = 100  # of a list that is compared in any order
 NOT_AN_ANSWER = re.compile(r"####|^\[\s*[\"']")  # a solution with its answer at the end, a list of texts
 CUT_OFF = re.compile(r"\n.*\n|(?:[-+*/^_=<>&\\]|\\(?:frac|sqrt|cdot|times|le|ge|cup|cap))\s*$")
@@ -65,12 +73,18 @@ def grade(gold: str, answer: str) -> bool:
     Raises:
         GoldError: the gold cannot be read.
     """
-    gold, answer = parse_gold(gold), clean(answer)
+    gold = parse_gold(gold)
+    if is_hopeless(answer, len(gold)):
+        return answer.strip() == gold
+    answer = clean(answer)
     if INTEGER.fullmatch(gold) and INTEGER.fullmatch(answer):  # most answers
         return int(gold) == int(answer)
     if answer == gold:
         return True
-    return not is_hopeless(answer, len(gold)) and is_same(normal(gold), normal(answer))
+    if APPROXIMATE.search(answer) and not APPROXIMATE.search(gold):
+        sides = [side for side in APPROXIMATE.split(answer) if not NAME.fullmatch(side)]
+        answer = sides[-1 if "." in gold else 0] if sides else answer
+    return is_same(normal(gold), normal(answer))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -97,6 +111,17 @@ def is_same(gold: str, answer: str) -> bool:
         return word[1].lower() == other[1].lower()
     decided = (compare(gold, answer) for compare in _COMPARISONS)
     return next((same for same in decided if same is not None), False)
+
+
+def _same_choice(gold: str, answer: str) -> bool | None:
+    """Compare `(B) 27` with B by its letter, with 27 by its value."""
+    found = CHOICE.fullmatch(gold), CHOICE.fullmatch(answer)
+    if found == (None, None):
+        return None
+    letters = [each or LETTER.fullmatch(text) for each, text in zip(found, (gold, answer), strict=True)]
+    if None not in letters:
+        return letters[0][1] == letters[1][1]
+    return is_same(*(each[2] if each else text for each, text in zip(found, (gold, answer), strict=True)))
 
 
 def _same_number(gold: str, answer: str) -> bool | None:
@@ -151,6 +176,8 @@ def _same_ratio(gold: str, answer: str) -> bool | None:
     ratios = [pieces.split(text, ":") for text in (gold, answer)]
     if max(map(len, ratios)) == 1:
         return None
+    if (time := pieces.CLOCK.fullmatch(gold)) and (other := pieces.CLOCK.fullmatch(answer)):
+        return time[1] == other[1]
     values = [[number(part) for part in ratio] for ratio in ratios]
     if any(None in each for each in values):
         return len(ratios[0]) == len(ratios[1]) and all(map(is_same, *ratios))
@@ -175,12 +202,12 @@ def _same_named(gold: str, answer: str) -> bool | None:
         value, bracket = pieces.entries(gold)
         if len(others) == 1:
             return None if "=" in gold else is_same(gold, next(iter(others.values())))
-        ordered = [others[name] for name in sorted(others)]
+        ordered = list(others.values())
         return _in_order(value, ordered) if bracket else _in_any_order(value, ordered)
     if len(named) == 1:
         return None if "=" in answer else is_same(next(iter(named.values())), answer)
     values = pieces.entries(answer)[0]
-    return "=" not in answer and _in_order([named[name] for name in sorted(named)], values)
+    return "=" not in answer and _in_order(list(named.values()), values)
 
 
 def _same_relation(gold: str, answer: str) -> bool | None:
@@ -204,14 +231,21 @@ def _same_solutions(gold: str, answer: str) -> bool | None:
     if kinds[0] == kinds[1] and not is_union and not any(map(pieces.BUILDER.match, (gold, answer))):
         return None
     found = [pieces.solutions(text, formula) for text in (gold, answer)]
-    return None if None in found else _verify(*found)
+    if None in found:
+        return None
+    is_finite = [each.is_FiniteSet for each in found]  # math-verify takes the ends of an open interval for it
+    return is_finite[0] == is_finite[1] and _verify(*found)
 
 
 def _same_list(gold: str, answer: str) -> bool | None:
     """Compare tuples and intervals entry by entry, lists and sets in any order."""
-    (golds, bracket), (answers, other_bracket) = pieces.entries(gold), pieces.entries(answer)
-    if len(golds) == 1 or len(answers) == 1:
+    (golds, bracket), (answers, other_bracket) = (pieces.entries(_only_pair(text)) for text in (gold, answer))
+    if len(golds) == len(answers) == 1:
         return None
+    if len(golds) == 1 or len(answers) == 1:  # an interval may have another name
+        return None if pieces.is_ordered(bracket if len(answers) == 1 else other_bracket) else False
+    if number(gold):  # 1,600 is not (1, 600)
+        return False
     if bracket and other_bracket and bracket != other_bracket and (len(golds) == 2 or "{" in bracket + other_bracket):
         return False
     if pieces.is_ordered(bracket) or pieces.is_ordered(other_bracket):
@@ -220,6 +254,12 @@ def _same_list(gold: str, answer: str) -> bool | None:
     if differs and all(_quantity(each, False)[1] is None for each in answers):
         return _in_order(golds, answers)
     return _in_any_order(golds, answers)
+
+
+def _only_pair(text: str) -> str:
+    """Return (1, 2) for the set {(1, 2)}."""
+    found, bracket = pieces.entries(text)
+    return found[0] if len(found) == 1 and bracket == r"\{" and found[0].startswith("(") else text
 
 
 def _in_order(golds: Sequence[str], answers: Sequence[str]) -> bool:
@@ -262,7 +302,7 @@ def _same_formula(gold: str, answer: str) -> bool | None:
 
 
 _COMPARISONS = (
-    *(_same_number, _same_quantity, _same_residue, _same_ratio, _same_named, _same_relation),
+    *(_same_choice, _same_number, _same_quantity, _same_residue, _same_ratio, _same_named, _same_relation),
     *(_same_solutions, _same_list, _same_formula),
 )
 LONG_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{4,}")

@@ -20,8 +20,10 @@ BOUNDARY = re.compile(
 )
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 PM, MP = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
+CLOCK = re.compile(r"0?(\d{1,2}:[0-5]\d)")
 NAMED = re.compile(
-    r"^\s*(?P<name>(?P<base>\\?[A-Za-z]+|\\text\{[^{}]*\}|\\mathrm\{[^{}]*\})(?:_(?:\w|\{[^{}]*\}))?'*(?:\([^()=]*\))?)\s*=(?P<value>[^=]+)$"
+    r"^\s*(?P<name>(?P<base>\\?[A-Za-z]+|[A-Z] *\\c[au]p *[A-Z]|\\text\{[^{}]*\}|\\mathrm\{[^{}]*\})"
+    r"(?:_(?:\w|\{[^{}]*\}))?'*(?:\([^()=]*\))?)\s*=(?P<value>[^=]+)$"
 )
 TOGETHER = re.compile(r"^\((?P<names>[^()\d]+)\) *= *\((?P<values>.+)\)$")  # (x, y) = (1, 2)
 SIGN = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>=]|\\equiv(?![a-zA-Z])")
@@ -30,7 +32,8 @@ INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
 RESIDUE = re.compile(
     r"^(.+?),?\s*\(?\s*(?:\\pmod|\\bmod|\\mod|(?:\\text\{\s*)?\bmod(?:\s*\})?)\s*\{?\s*([^{}()]+?)\s*\}?\s*\)?$"
 )
-BRACKETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
+BRACKETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", "{": "}"}
+SAME_BRACKETS = {r"\langle": "(", "{": r"\{"}
 
 
 def is_balanced(text: str) -> bool:
@@ -77,7 +80,7 @@ def _inside(text: str) -> tuple[str, str]:
         if text.startswith(opening) and end:
             inner = text[len(opening) : -len(end)]
             if _stays_inside(inner):
-                return inner.strip(), ("(" if opening == r"\langle" else opening) if end == closing else opening + end
+                return inner.strip(), SAME_BRACKETS.get(opening, opening) if end == closing else opening + end
     return text, ""
 
 
@@ -101,14 +104,15 @@ def signs(text: str) -> list[str]:
 
 
 def named(text: str) -> dict[str, str] | None:
-    """Return values by name where every piece is `name = value` and the names differ in more than an index."""
+    """Return values by name, in the order of the names, where every piece is `name = value` and the names differ in
+    more than an index; of (x, y) = (1, 2) in the order given."""
     if together := TOGETHER.match(text):
         names, values = split(together["names"]), split(together["values"])
         return dict(zip(names, values, strict=True)) if len(names) == len(values) else None
     found = [NAMED.match(piece) for piece in _parts(text)]
     if None in found or len({match["base"] for match in found}) < len(found):
         return None
-    return {match["name"].replace(" ", ""): match["value"].strip() for match in found}
+    return dict(sorted((match["name"].replace(" ", ""), match["value"].strip()) for match in found))
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:

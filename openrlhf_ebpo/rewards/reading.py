@@ -19,17 +19,32 @@ SYMBOLS = {
     **dict.fromkeys("·⋅∙∗", r"\cdot "),
     **{"×": r"\times ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm ", "°": r"^\circ ", "′": "'"},
     **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
-    **{"⟨": r"\langle ", "⟩": r"\rangle ", "Ø": r"\emptyset ", "∶": ":", "≡": r"\equiv ", "≈": "=", "。": "."},
-    "√": r"\sqrt",
+    **{"⟨": r"\langle ", "⟩": r"\rangle ", "Ø": r"\emptyset ", "∶": ":", "≡": r"\equiv ", "。": "."},
+    **{"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "△": r"\triangle ", "∠": r"\angle "},
+    **{"≈": r"\approx ", "⁄": "/", "∕": "/", "√": r"\sqrt", "∛": r"\sqrt[3]"},
+    **{letter: rf"\mathbb{{{plain}}}" for letter, plain in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
 }
-CURRENCY = dict.fromkeys(map(ord, "$€£¥₹"))
+UNSEEN = dict.fromkeys(map(ord, "$€£¥₹\u200b\u200c\u200d\u2060\ufeff\xad"))  # currencies, and what has no width
 INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
 STYLE = r"(?:text(?:bf|it|rm|sf|tt|up|normal)?|math(?:bf|it|rm|sf|tt|normal)|operatorname|mbox|boldsymbol|bm)"
 WORD = re.compile(rf"(?:\\{STYLE}\s*\{{\s*)?([A-Za-z]{{3,}})\s*\}}?")  # letters alone, perhaps in a text command
+POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "万": 4, "亿": 8}
+BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+
+
+def _power(command: str | None, word: str, end: str | None) -> str:
+    """Write the word behind a number as a power of ten; what follows it in a text command stays there."""
+    return rf"\times 10^{{{POWERS[word]}}} {command if command and not end else ''}"
+
+
 _NORMAL = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\\(?:displaystyle|limits|left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\.?", ""),
+        (r"\\(?:displaystyle|limits|left|right|[bB]igg?[lrm]?|large|Large|bf|underline)(?![a-zA-Z])\.?", ""),
+        (r"\\(?:text)?color *\{[a-zA-Z]+\}|\^ *\{ *\}", ""),
+        (r"\{([-+])\}", r"\1"),
+        (rf"\\{STYLE} *\{{ *([-+]?[\d.,/]*\d) *\}}", r"\1"),
+        (r"\\(vec|hat|bar|mathbf|mathrm) +([A-Za-z])(?![A-Za-z])", r"\\\1{\2}"),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-zA-Z]))|~|\s+", " "),
         (r"\\varnothing(?![a-zA-Z])|\\\{ *\\\}", r"\\emptyset"),
@@ -44,11 +59,38 @@ _NORMAL = [
         (r"\\(?:geqslant|geq)(?![a-zA-Z])|>=", r"\\ge"),
         (r"\\neq(?![a-zA-Z])|!=", r"\\ne"),
         (r"\\(?:approx|simeq|doteq|thickapprox)(?![a-zA-Z])", "="),
+        (r"(?<=[\w)}]) *\*\* *(?=[\w({-])", "^"),
+        (r"\^ *(-\d+|\d\d+)", r"^{\1}"),
+        (r"(?<![a-zA-Z\\{])(sin|cos|tan|cot|ln|log|pi)(?![a-zA-Z])", r"\\\1"),
+        (r"(?<![a-zA-Z\\])infinity(?![a-zA-Z])", r"\\infty"),
+        (r"\\mathbf *\{ *([RZNQ]) *\}|(?<=\\in) *([RZNQ])(?![a-zA-Z])", r"\\mathbb{\1\2}"),
+        (r"\\text *\{ *(?:all )?real numbers *\}|^(?:all )?real numbers$", r"\\mathbb{R}"),
+        (r"[ ,]*\(([a-z] *\\in *\\mathbb *\{[A-Z]\})\)$", r", \1"),  # (k \in Z) behind a formula
+        (r",?(?: *\\text *\{)? *for all *\}? *[a-z](?: *\\in *\\mathbb *\{R\})?$", ""),
+        (r"\\text *\{ *或者? *\}|或者?", r" \\text{or} "),
+        (r"\\text *\{ *[和与且] *\}|[和与且]", r" \\text{and} "),
+        (r"(?<![\w)}\]])\]([^][()]+,[^][()]+)(?=[][])", r"(\1"),  # ]a, b] and ]a, b[
+        (r"([(\[][^][()]+,[^][()]+)\[(?!\w)", r"\1)"),
+        (rf"^(?:\\{STYLE} *\{{ *)?(?:[Oo]ption|[Cc]hoice) *\(?([A-J])\)?(?: *\}})?", r"(\1) "),
+        (rf"(?<=\d) *(?:\\{STYLE} *\{{)? *([aApP])\.? ?[mM]\.?(?: *\}})?$", lambda found: f" {found[1].lower()}m"),
+        (r"^\(([0-9A-F]+)\) *(?=_)", r"\1"),
+        (r"(?<=_)\{? *(?:\\text *\{|\() *(\w+) *[})] *\}?", lambda found: f"{{{BASES.get(found[1], found[1])}}}"),
+        (r"^([+-]?\d+) *_ *\{ *10 *\}$", r"\1"),
+        (
+            rf"(?<=\d) *(\\{STYLE} *\{{)? *({'|'.join(POWERS)})s?(?![a-z])( *\}})?",
+            lambda found: _power(*found.groups()),
+        ),
         (r"\\(?:lor|vee)(?![a-zA-Z])", r" \\text{or} "),
         (r"\\(?:land|wedge)(?![a-zA-Z])", r" \\text{and} "),
         (r" +", " "),
     )
 ]
+ROW = re.compile(r"\\\\(?: *\[[^][]*\])?(?: *\\hline)?")
+MATRIX = re.compile(
+    r"(?:^|(?<==)) *(?:[(\[]|(?P<brace>\\\{))? *"
+    r"\\begin\{(?P<kind>[pb]?matrix|smallmatrix|array|cases)\}(?:\{[lcr| ]*\})?"
+    r"(?P<rows>(?:(?!\\(?:begin|end)).)*)\\end\{(?P=kind)\} *[)\]]?$"
+)
 _DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)"
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _SIGNED = rf" *[+-]? *{_DECIMAL} *"
@@ -65,6 +107,7 @@ NUMBER = re.compile(
     rf"| *(?:\\times|\\cdot|\*) *10{_EXPONENT % (3, 3)})?"
     r")"
 )
+CHOICES = re.compile(r"\(?[A-J①-⑩]\)?(?: *(?:,|、|;|&|\band\b) *\(?[A-J①-⑩]\)?)+")  # A, C and D: ACD
 PERCENT = re.compile(r" *(?:\\?%|percent|\\text *\{ *percent *\})")
 MAX_NUMBER = 1000  # characters
 FUNCTIONS = (
@@ -82,16 +125,21 @@ ARGUMENT = re.compile(r"\\(?:begin|end|mathbb|mathcal) *\{[^{}]*\}|\\[A-Za-z]+")
 def clean(text: str) -> str:
     """Give one spelling to what differs in typing only: a box around it all, dollars, mathematics brackets, thousands
     spaces, final full stop, and Unicode digits, minus, fractions, powers, roots and operators."""
-    text = SPECIAL.sub("", text).replace("\\$", "").translate(CURRENCY)
-    text = re.sub(r"(?<=\d)(?:,\\!|\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
-    text = re.sub(r"(?<!\\)\\[()\[\]]", "", text).strip().removesuffix(".").strip()
+    text = SPECIAL.sub("", text).replace("\\$", "").translate(UNSEEN)
+    text = re.sub(r"(?<=\d)(?:,\\! *|\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
+    text = re.sub(r"(?<!\\)\\[()\[\]]", "", text)
+    text = re.sub(r"(?:(?<![.\\])[.,;:\s]|\\+)+$", "", text).strip()
+    if re.fullmatch(r"[+-]?\d{1,3}(?: \d{3})+", text):
+        return text.replace(" ", "")
     if text.startswith(("\\boxed", "\\fbox")) and (inner := last_box(text)) is not None:
         return clean(inner)
     return text
 
 
 def _ascii(text: str) -> str:
-    text = re.sub(r"√\s*(\d+|[^\W\d_])", r"\\sqrt{\1}", text)
+    text = re.sub(r"([√∛])\s*(\d+|[^\W\d_]|\([^()]*\))", r"\1{\2}", text)
+    for characters, mark in (("⁰¹²³⁴-⁾ⁿⁱ", "^"), ("₀-₎ₐ-ₜ", "_")):
+        text = re.sub(f"[{characters}]+", lambda run, mark=mark: f"{mark}{{{_plain(run[0])}}}", text)
     return "".join(map(_ascii_character, text))
 
 
@@ -101,32 +149,50 @@ def _ascii_character(character: str) -> str:
     if character in SYMBOLS:
         return SYMBOLS[character]
     kind = unicodedata.decomposition(character).partition(" ")[0]
-    if kind in ("<fraction>", "<super>", "<sub>"):
-        plain = unicodedata.normalize("NFKC", character).replace("−", "-")
-        over, _, under = plain.partition("⁄")
-        return {"<fraction>": f"\\frac{{{over}}}{{{under}}}", "<super>": f"^{{{plain}}}", "<sub>": f"_{{{plain}}}"}[
-            kind
-        ]
+    if kind == "<circle>":  # ①③ is not 13
+        return character
+    if kind == "<fraction>":
+        over, _, under = _plain(character).partition("⁄")
+        return f"\\frac{{{over}}}{{{under}}}"
     digit = unicodedata.decimal(character, None)
-    return unicodedata.normalize("NFKC", character) if digit is None else str(digit)
+    return _plain(character) if digit is None else str(digit)
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).replace("−", "-")
 
 
 def normal(text: str) -> str:
     """Give one spelling to LaTeX commands that mean the same."""
     for pattern, replacement in _NORMAL:
         text = pattern.sub(replacement, text)
+    if "\\\\" in text or "matrix}" in text:
+        text = MATRIX.sub(_rows, text)
+        text = text if r"\begin" in text else ROW.sub(", ", text)
     return text.strip().removeprefix("=").strip()
+
+
+def _rows(matrix: re.Match) -> str:
+    """Write a matrix as a tuple of its rows, a row or column as a tuple, and a system of equations as a list."""
+    rows = [row.strip() for row in ROW.split(matrix["rows"]) if row.strip()]
+    if matrix["brace"] or matrix["kind"] == "cases":
+        return matrix[0] if "&" in matrix["rows"] else ", ".join(rows)
+    rows = [", ".join(entry.strip() for entry in row.split("&")) for row in rows]
+    is_vector = len(rows) == 1 or "&" not in matrix["rows"]
+    return f"({', '.join(rows if is_vector else (f'({row})' for row in rows))})"
 
 
 def spelled(text: str) -> str:
     """Return the text that is compared where nothing else can be: without styles, needless spaces and braces; words in
     lower case."""
-    text = re.sub(rf"\\{STYLE} *\{{([^{{}}]*)\}}", r"\1", text)
+    text = re.sub(rf"\\{STYLE} *\{{([^{{}}]*)\}}", r"\1", text).strip()
+    if CHOICES.fullmatch(text):
+        text = "".join(re.findall("[A-J①-⑩]", text))
     text = re.sub(r"([_^])\{([^{}\\])\}", r"\1\2", text)
     text = re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", text).strip()
     text = re.sub(r"(?<![A-Za-z\\])[A-Za-z]{3,}", lambda word: word[0].lower(), text)
     if re.fullmatch(r"[A-Za-z]+(?: [A-Za-z]+)+", text) and re.search("[a-z]{3}", text):  # a text of several words
-        return text.lower()
+        return re.sub(r"^(?:an?|the) |(?<=[a-z]{3})s\b", "", text.lower())
     return re.sub(r"\(([A-Za-z])\)", r"\1", text, count=1) if len(text) == 3 else text
 
 

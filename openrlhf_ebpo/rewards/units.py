@@ -25,7 +25,7 @@ UNITS = {
     "ml": ("milliliter", "millilitre", "mL"),
     "degree": ("deg", r"\circ", r"^\circ", r"\degree", "度"),
     "rad": ("radian",),
-    "mph": (),
+    "unit": (),
     "N": ("newton",),
     "J": ("joule",),
     "W": ("watt",),
@@ -62,6 +62,7 @@ _PIECE = (
 )
 UNIT = re.compile(rf"{SPACE}*({_PIECE}{_POWER}(?:(?:{SPACE}|/|\\cdot|\*|-)*{_PIECE}{_POWER})*){SPACE}*")
 # Not units: number words, words that join or compare, Chinese numerals.
+WORDLESS = re.compile(r"(?:[^A-Za-z]|\\[A-Za-z]+)*[\d}] [A-Za-z]{2}")  # a formula without letters, then a word
 NOT_UNITS = re.compile(
     r"\b(?:and|or|to|if|not|than|where|for|with|by|from|when|plus|minus|mod|pi|one|two|three|four|five|six|seven|eight|nine|ten"
     r"|eleven|twelve|dozen|hundred|thousand|[mbtr]+illions?|hal(?:f|ves)|thirds?|quarters?|squared|cubed|factorial|percent"
@@ -87,11 +88,16 @@ def unit_behind_number(text: str, is_gold: bool) -> str | None:
 
 
 def unit_behind_formula(text: str) -> tuple[str, str | None]:
-    """Return a formula without the unit behind it, and the unit; only units that are known, in a text command."""
+    """Return a formula without the unit behind it, and the unit; only units that are known, in a text command
+    or behind a formula without letters."""
     text = FRACTION.sub(r"\\text{\1/\2}", text)
     tail = TAIL.search(text[-120:])
     value = text[: -len(tail[0])] if tail else ""
-    if not value or "\\" not in tail[1] or re.search(rf"{COMMAND}|,", value):
+    if (
+        not value
+        or re.search(rf"{COMMAND}|,", value)
+        or not ("\\" in tail[1] or WORDLESS.fullmatch(value + tail[0][:3]))
+    ):
         return text, None
     name = name_of(tail[1])
     is_unit = is_known(name) and not (len(name) == 1 and name.isalpha() and name not in tail[1])
@@ -111,7 +117,7 @@ def name_of(unit: str) -> str:
     """Return one spelling: "cm^2" for "\\mathrm{~cm}^{2}" and "square centimeters"."""
     text = re.sub(rf"{COMMAND}(?![a-z])|[{{}}~]|\\[,;:!]|\\(?= )", " ", unit)
     parts = [_one_name(part) for part in re.sub(r"\bper\b|每", "/", text).split("/")]
-    return "/".join(parts)
+    return "/".join("mi/h" if part == "mph" else part for part in parts)
 
 
 def is_known(name: str) -> bool:
