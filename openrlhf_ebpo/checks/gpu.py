@@ -107,9 +107,8 @@ def gpu() -> Iterator[Finding]:
         yield Finding("flash-attn is not installed", remedy)
     elif cause := native.failing_import("import flash_attn"):
         remedy = (
-            "it was built for another torch. Without it PyTorch's attention is used: pip uninstall -y "
-            "flash-attn. Or build it "
-            f"for this one, after that: {FLASH_ATTN_INSTALL} --no-cache-dir"
+            "it was built for another torch. Without it PyTorch's attention is used: pip uninstall -y flash-attn. Or "
+            f"build it for this one, after that: {FLASH_ATTN_INSTALL} --no-cache-dir"
         )
         yield Finding(f"flash-attn is installed, and cannot be imported: {cause}", remedy, fatal=True)
 

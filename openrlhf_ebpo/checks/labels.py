@@ -93,9 +93,8 @@ def label_notices(source: str, column: str, labels: Iterable) -> list[str]:
         return notices
     row, reason = found.first
     text = (
-        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, --data.label_key) cannot "
-        f"be read as "
-        f"gold answers; the first in row {row:,}: {reason}"
+        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, --data.label_key) cannot be "
+        f"read as gold answers; the first in row {row:,}: {reason}"
     )
     if 2 * found.unreadable > found.total:
         raise UsageError(

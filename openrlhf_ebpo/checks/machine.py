@@ -186,9 +186,8 @@ def leftovers() -> Iterator[Finding]:
         )
     elif rays := [pid for pid, name in names.items() if name == "gcs_server"]:
         yield Finding(
-            f"Ray runs on this machine (gcs_server: {', '.join(map(str, rays))}); a training does not join it, "
-            f"as neither "
-            "RAY_ADDRESS names it nor `ray start` of this user has begun it here"
+            f"Ray runs on this machine (gcs_server: {', '.join(map(str, rays))}); a training does not join it, as "
+            "neither RAY_ADDRESS names it nor `ray start` of this user has begun it here"
         )
     elif not orphans:
         yield Finding("nothing is left of earlier runs")

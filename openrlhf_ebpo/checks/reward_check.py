@@ -117,8 +117,7 @@ def findings(exam: Exam, named: str, column: str | None) -> Iterator[str]:
     if exam.without_end:
         yield (
             f"{named} pays {exam.without_end} of these labels only without the end token {exam.end!r}, which "
-            f"responses have "
-            "in training: take it off in reward_func"
+            "responses have in training: take it off in reward_func"
         )
     if 2 * sum(exam.wrong.values()) > len(exam.wrong):
         yield f"{named} pays wrong answers: a policy learns nothing from it"

@@ -126,10 +126,9 @@ class LoggedRun:
             raise UsageError(f"{self.folder}/rollouts holds no step" + (" yet" if self.running else ""))
         if keeps_state(estimator) and (unknown := unknown_starts([*self.files], found)):
             raise UsageError(
-                f"{estimator.name} keeps a state from step to step, and its state before step {unknown[0]} is "
-                f"not known: "
-                f"{self._missing_before(unknown[0])}. An estimator without a state can be replayed (--estimator "
-                f"group_norm)"
+                f"{estimator.name} keeps a state from step to step, and its state before step {unknown[0]} is not "
+                f"known: {self._missing_before(unknown[0])}. An estimator without a state can be replayed "
+                "(--estimator group_norm)"
             )
         return found
 

@@ -46,8 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=registry.known,
         metavar="NAME",
         help=f"default: the one that ran. Others: {', '.join([*registry.ESTIMATORS, *registry.VARIANTS])} "
-        f"(`openrlhf-ebpo train --help` describes "
-        "them), or your own as MODULE:NAME",
+        "(`openrlhf-ebpo train --help` describes them), or your own as MODULE:NAME",
     )
     add_estimator_flags(parser)
     for action in parser._actions:

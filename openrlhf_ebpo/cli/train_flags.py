@@ -161,9 +161,8 @@ def build_parser(upstream: UpstreamMain) -> argparse.ArgumentParser:
     parser = upstream.parser("openrlhf-ebpo train")
     parser.description = (
         "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
-        "towards what the policy has achieved so far. All flags of OpenRLHF "
-        f"{installed_release()} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
-        "project are in the last groups."
+        f"towards what the policy has achieved so far. All flags of OpenRLHF {installed_release()} work unchanged, "
+        "and so do the flat ones of releases up to 0.10.1; those of this project are in the last groups."
     )
     parser.epilog = EXAMPLE
     estimator = parser._option_string_actions[ESTIMATOR]

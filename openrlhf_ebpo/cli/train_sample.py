@@ -27,9 +27,8 @@ def add_flag(group) -> None:
         nargs="?",
         const=DEFAULT_PROMPTS,
         metavar="N",
-        help=f"with --dry_run: generate answers to the first N prompts ({DEFAULT_PROMPTS}) with vLLM, grade them "
-        f"with the run's "
-        "reward and show them",
+        help=f"with --dry_run: generate answers to the first N prompts ({DEFAULT_PROMPTS}) with vLLM, grade them with "
+        "the run's reward and show them",
     )
 
 

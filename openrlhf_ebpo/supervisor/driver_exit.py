@@ -68,9 +68,8 @@ def describe_death(status: int, killed_for_memory: int) -> str:
     """
     if status >= 0:
         return (
-            f"the driver ended with status {status} and gave no reason (Ray ends a driver whose cluster is "
-            f"gone); see the "
-            "output above"
+            f"the driver ended with status {status} and gave no reason (Ray ends a driver whose cluster is gone); see "
+            "the output above"
         )
     try:
         cause = f"the driver was killed by {signal.Signals(-status).name}"

@@ -143,7 +143,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="after a failure, resume from the newest complete checkpoint, with growing pauses, at most N times in a "
-        "row without "
-        "a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that is not finite, or "
-        "a signal",
+        "row without a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that is not "
+        "finite, or a signal",
     )

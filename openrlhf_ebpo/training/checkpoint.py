@@ -199,11 +199,9 @@ def load_newest_complete(original):
                 return original(self, model, load_dir, tag, *args, **kwargs)
         except Exception as error:
             raise resume.CheckpointError(
-                f"the checkpoint {load_dir}/{tag} cannot be loaded ({type(error).__name__}: {error}). Either it "
-                f"was saved "
-                "with other settings (number of GPUs, ZeRO stage, model): repeat the command with those. Or it "
-                "is damaged: "
-                "move it away, and the same command resumes from the one before, if there is one."
+                f"the checkpoint {load_dir}/{tag} cannot be loaded ({type(error).__name__}: {error}). Either it was "
+                "saved with other settings (number of GPUs, ZeRO stage, model): repeat the command with those. Or it "
+                "is damaged: move it away, and the same command resumes from the one before, if there is one."
             ) from error
 
     return load_ckpt

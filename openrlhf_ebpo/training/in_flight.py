@@ -101,9 +101,8 @@ class PromptsInFlight:
         rows = [int(row) for row in saved.get(IN_FLIGHT, ())]
         if rows and not 0 <= min(rows) <= max(rows) < len(self.dataset):
             raise CheckpointError(
-                f"row {max(rows)} of --data.prompt_dataset was in flight where this run was saved, and the data "
-                f"set has "
-                f"{len(self.dataset)} rows now: resume with the data set that the run began with"
+                f"row {max(rows)} of --data.prompt_dataset was in flight where this run was saved, and the data set "
+                f"has {len(self.dataset)} rows now: resume with the data set that the run began with"
             )
         self._drawn, self._again, self._ended = [], rows, bool(saved.get(FINISHED))
         self.loader.load_state_dict({key: value for key, value in saved.items() if key != IN_FLIGHT})
@@ -118,9 +117,8 @@ class SamplesInFlight:
             waiting = prompts_of(self._sample_buffer, self.args.rollout.n_samples_per_prompt)
             if unknown := self.prompts_dataloader.keep(waiting):
                 logger.warning(
-                    "%d prompts came back that were not drawn (first id: %s): should the run be resumed from "
-                    "here, they are "
-                    "left out. An agent must give back prompt and label as it got them",
+                    "%d prompts came back that were not drawn (first id: %s): should the run be resumed from here, "
+                    "they are left out. An agent must give back prompt and label as it got them",
                     unknown.total(),
                     min(unknown),
                 )

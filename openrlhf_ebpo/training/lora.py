@@ -54,9 +54,8 @@ def synced_weights(model) -> list[SyncedWeight]:
     layers = {id(m.get_base_layer().weight): m for m in base.modules() if isinstance(m, LoraLayer)}
     if base.config.tie_word_embeddings and id(base.get_input_embeddings().weight) in layers:
         raise ValueError(
-            "--ds.lora.target_modules names the embedding or the head of a model that ties them: vLLM has one "
-            "weight for "
-            "both and cannot adapt one alone. Leave them out"
+            "--ds.lora.target_modules names the embedding or the head of a model that ties them: vLLM has one weight "
+            "for both and cannot adapt one alone. Leave them out"
         )
     return [
         SyncedWeight(name.replace(".base_layer.", "."), parameter, layers.get(id(parameter)))

@@ -80,9 +80,8 @@ class TrainableBatches:
         count = BatchSettings.from_args(self.args).trainable(len(samples))
         if count < len(samples):
             logger.warning(
-                "%d of the %d responses of a rollout batch that is not full are left out: they fill no "
-                "optimizer step of "
-                "--train.batch_size %d",
+                "%d of the %d responses of a rollout batch that is not full are left out: they fill no optimizer step "
+                "of --train.batch_size %d",
                 len(samples) - count,
                 len(samples),
                 self.args.train.batch_size,

@@ -23,8 +23,7 @@ def add_flag(group) -> None:
         default=0.0,
         metavar="MINUTES",
         help="also save a checkpoint after the first step that ends MINUTES after the last save (or the start); "
-        "models are "
-        "exported only every --ckpt.save_steps. 0: off",
+        "models are exported only every --ckpt.save_steps. 0: off",
     )
 
 
