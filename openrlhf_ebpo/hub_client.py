@@ -342,8 +342,11 @@ def in_time(action: Callable[[], T], doing: str, size: float = 0) -> T:
     process.start()
     sender.close()
     try:
-        if not receiver.poll(limit):
-            raise HubError(f"{doing}: it did not end within {limit:.0f} s, and was ended")
+        deadline = time.monotonic() + limit
+        # one second at a time: a signal that comes just before the wait does not interrupt it
+        while not receiver.poll(min(1.0, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise HubError(f"{doing}: it did not end within {limit:.0f} s, and was ended")
         result, error = receiver.recv()
     except EOFError:
         process.join()

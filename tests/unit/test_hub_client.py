@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 
@@ -307,3 +308,27 @@ def test_an_interrupt_before_an_attempt_is_waited_for_does_not_wait_for_its_end(
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds(30))
     assert "KeyboardInterrupt" in done.stderr
+
+
+def test_an_interrupt_that_does_not_wake_the_wait_ends_the_attempt(tmp_path):
+    """One that comes just before the wait does not: made here by a signal that another thread receives."""
+
+    def interrupt():
+        wait_until((tmp_path / "begun").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def attempt():
+        (tmp_path / "begun").touch()
+        time.sleep(seconds(5))
+        (tmp_path / "ended").touch()
+
+    receiver = threading.Thread(target=interrupt)
+    receiver.start()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            in_time(attempt, "asking")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        receiver.join()
+    assert not (tmp_path / "ended").exists()
