@@ -14,7 +14,7 @@ tasks, separated by commas
 BENCHMARKS
                   these from the Hub, or from a file: NAME=FILE
   my_module:TASK  a custom benchmark, in my_module.py of this folder or of PYTHONPATH; it may bring its scorer
-  file:PATH       .jsonl or .parquet with a question and an answer
+  file:PATH       questions and answers in any form of --data.prompt_dataset: .jsonl, .parquet, .csv, a folder
 
 protocols: all settings that decide what a score means, printed at the start
   default    32 responses per question at T = 1, top-p 1, 20,480 tokens, requested as the model was trained

@@ -1,4 +1,4 @@
-"""`file:PATH`: any .parquet or .jsonl file with a question and an answer."""
+"""`file:PATH`: a data set on this machine with questions and answers."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ METRIC = "ebpo/zero_advantage"
 SUMMARY = "steps had only zero advantages: all responses, or all of each group, earned the same (docs/errors.md)"
 SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
-    "dapo_no_answer": "without an answer",
     "rollout/truncated_rate": "cut",
 }
 NO_ADVANTAGE = 1e-6  # what rounding leaves of none
