@@ -59,13 +59,17 @@ def draw(axes, found: list[tuple[int, float]], name: str, colour: str) -> None:
     if found:
         steps, values = map(np.asarray, zip(*found, strict=True))
         axes.plot(steps, values, color=colour, alpha=0.35, linewidth=0.8)
-        axes.plot(steps, smooth(values), color=colour, linewidth=2, label=name)
+        axes.plot(steps, smooth(values, 0.1, least=1), color=colour, linewidth=2, label=name)
 
 
-def smooth(values: np.ndarray) -> np.ndarray:
-    """Compute the centred moving mean over a tenth of the run; shorter windows at the ends."""
-    half = max(len(values) // 20, 1)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
+def smooth(values: np.ndarray, share: float, least: int = 0) -> np.ndarray:
+    """Compute the centred moving mean over `share` of the run, not less than `least` steps on either side; shorter
+    windows at the ends."""
+    half = max(int(len(values) * share / 2), least)
+    if half < 1:
+        return values
+    # in extended precision: one value of 1e15 (a gradient norm can) leaves the others as they are
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.longdouble)])
     low = np.maximum(np.arange(len(values)) - half, 0)
     high = np.minimum(np.arange(len(values)) + half + 1, len(values))
-    return (sums[high] - sums[low]) / (high - low)
+    return ((sums[high] - sums[low]) / (high - low)).astype(float)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from openrlhf_ebpo.run.catalogue import Metric
+from openrlhf_ebpo.run.plot import smooth
 from openrlhf_ebpo.run.score_text import percent
 
 from .figures import COLOURS, HEIGHT, colour, number, pack, plotly_text
-from .metrics import decimate, outside, smooth
+from .metrics import decimate, outside
 from .text import distinct_names, middle_cut, plain
 
 # of names above a panel: of many lines, two side by side (boards.js); of few, each in a row; above a wide panel

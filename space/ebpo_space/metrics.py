@@ -188,18 +188,6 @@ def outside(values: np.ndarray) -> np.ndarray:
     return far if far.sum() <= max(FEW, FEW_SHARE * len(values)) else np.zeros(len(values), bool)
 
 
-def smooth(values: np.ndarray, share: float) -> np.ndarray:
-    """Return the centred moving mean over `share` of the run; shorter windows at the ends."""
-    half = int(len(values) * share / 2)
-    if half < 1:
-        return values
-    # in extended precision: one value of 1e15 (a gradient norm can) leaves the others as they are
-    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.longdouble)])
-    low = np.maximum(np.arange(len(values)) - half, 0)
-    high = np.minimum(np.arange(len(values)) + half + 1, len(values))
-    return ((sums[high] - sums[low]) / (high - low)).astype(float)
-
-
 def decimate(
     x: np.ndarray, y: np.ndarray, points: int, zoom: tuple[float, float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

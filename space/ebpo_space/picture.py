@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openrlhf_ebpo.run.plot import smooth
+
 from .figures import colour, number
-from .metrics import decimate, smooth
+from .metrics import decimate
 from .text import HTML, attribute, html
 
 WIDTH, HEIGHT, MARGIN, GROUND = 300, 142, 10, 118

@@ -81,7 +81,7 @@ def test_the_evaluation_is_a_result_of_the_harness(tmp_path):
 def test_smoothing_is_a_mean_over_the_values_around():
     values = np.arange(60.0)
     values[30] = 330.0
-    smoothed = smooth(values)
+    smoothed = smooth(values, 0.1)
     assert smoothed[30] == pytest.approx(np.mean(values[27:34]))
     assert smoothed[0] == pytest.approx(np.mean(values[:4]))
 

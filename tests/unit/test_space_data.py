@@ -8,13 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 from space_runs import RunLog, hostile_run, large_run, learning_run
 
+from openrlhf_ebpo.run.plot import smooth
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.space import results
 from openrlhf_ebpo.space.cards import history_bar
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index
-from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
+from openrlhf_ebpo.space.metrics import Follower, decimate, outside
 from openrlhf_ebpo.space.parquet import rows_of
 from openrlhf_ebpo.space.runs import Run
 from openrlhf_ebpo.space.search import Filter, answers, choose, history, position_of, prompts_of
