@@ -142,16 +142,14 @@ def _by_step(one: Opened, base: Opened) -> tuple[Change, str] | None:
         return None
     (x, mine), (y, theirs) = one.metrics.rewards(), base.metrics.rewards()
     steps, i, j = np.intersect1d(x, y, assume_unique=True, return_indices=True)
-    (mine, a), (theirs, b) = shares(mine[i], one.rewards), shares(theirs[j], base.rewards)
-    if a != b:
-        mine, theirs = one.metrics.rewards()[1][i], base.metrics.rewards()[1][j]
+    (mine, theirs), is_share = shares(np.stack([mine[i], theirs[j]]), one.rewards)
     size, apart = window(len(steps)), mine - theirs
     half = half_width(apart, size, means=1)
     if half is None:
         return None
     value, over = float(apart[-size:].mean()), f"steps {int(steps[-size]):,} to {int(steps[-1]):,}"
-    low, high = (min(max(end, -1), 1) if a and b else end for end in (value - half, value + half))
-    return Change(value, low, high, over, a and b), "training reward"
+    low, high = (min(max(end, -1), 1) if is_share else end for end in (value - half, value + half))
+    return Change(value, low, high, over, is_share), "training reward"
 
 
 def seed_table(measured: Sequence[Measured]) -> HTML:

@@ -66,11 +66,9 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
     Raises:
         RunError: it does not exist, cannot be reached, or holds no run.
     """
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-        from huggingface_hub.errors import RepositoryNotFoundError
-    except ImportError:
-        raise RunError("huggingface_hub is not installed: pip install huggingface_hub") from None
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
+
     token = os.environ.get(TOKEN) or False
     try:
         info = HfApi(token=token).repo_info(repo, repo_type="dataset", files_metadata=True, timeout=20)

@@ -61,12 +61,8 @@ class Outcome:
 
 def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[Outcome | None, list[str]]:
     """Measure a run by the best means known, None without steps and evaluations; and list what could not be read."""
-    try:
-        evaluations, problems = results.find(run)
-        evaluated = _evaluated(run, evaluations)
-    except RunError as error:
-        evaluated, problems = None, [str(error)]
-    return evaluated or _logged(metrics) or _trained(metrics, rewards), problems
+    evaluations, problems = results.find(run)
+    return _evaluated(run, evaluations) or _logged(metrics) or _trained(metrics, rewards), problems
 
 
 def held_out(evaluations: Sequence[Result]) -> tuple[list[str], dict[int, float]]:
@@ -81,10 +77,7 @@ def held_out(evaluations: Sequence[Result]) -> tuple[list[str], dict[int, float]
 
 def read_held_out(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Return steps and `held_out` of a run's evaluations."""
-    try:
-        means = held_out(results.find(run)[0])[1]
-    except RunError:
-        means = {}
+    _, means = held_out(results.find(run)[0])
     return np.array(list(means), int), np.array(list(means.values()), float)
 
 
@@ -139,7 +132,7 @@ def _logged(metrics: Metrics) -> Outcome | None:
 def shares(values: np.ndarray, rewards: tuple[float, float]) -> tuple[np.ndarray, bool]:
     """Return rewards as shares of the way from fail to pass, if all are on it; else as they are."""
     fail, passing = rewards
-    on_it = passing > fail and len(values) > 0 and values.min() >= fail and values.max() <= passing
+    on_it = passing > fail and values.size > 0 and values.min() >= fail and values.max() <= passing
     return ((values - fail) / (passing - fail), True) if on_it else (values, False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import gradio as gr
 import numpy as np
@@ -12,7 +12,6 @@ from openrlhf_ebpo.eval import paper
 
 from .. import results
 from ..components import empty, no_runs, notices
-from ..errors import RunError
 from ..figures import board
 from ..lines import Line, checkpoint_panel, pass_panel
 from ..page import Page, Parts, menu
@@ -54,21 +53,17 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """table, questions, notes: HTML; board: plots."""
-    nothing = {"table": "", "board": board([]), "questions": "", "notes": "", **_menus([], [], False)}
     if not workspace.chosen(view):
-        return {**nothing, "notes": no_runs(workspace.runs.awaited())}
+        return {"notes": no_runs(workspace.runs.awaited()), **_menus([], [], False)}
     opened, problems = workspace.open_all(view)
     found: list[tuple[int, Result]] = []
     for run in opened:
-        try:
-            each, wrong = results.find(run.run)
-        except RunError as error:
-            each, wrong = [], [str(error)]
+        each, wrong = results.find(run.run)
         problems += [f"{run.run.key}: {problem}" for problem in wrong]
         found += [(run.run.number, result) for result in each]
     protocols = sorted({result.protocol for _, result in found})
     if not found:
-        return {**nothing, "notes": notices(problems) + NO_RESULTS}
+        return {"notes": notices(problems) + NO_RESULTS, **_menus([], [], False)}
     largest = results.largest_protocol([result for _, result in found])
     protocol = view["protocol"] if view["protocol"] in protocols else largest
     found = [(number, result) for number, result in found if result.protocol == protocol]
@@ -145,28 +140,30 @@ def panels(found: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[di
 def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
     """Draw pass@1 by step, a line for each run."""
     lines = []
-    for number, run in sorted({(number, result.run) for number, result in mine}):
-        own = sorted((r for _, r in mine if r.run == run and "pass@1" in r.metrics), key=lambda r: r.step)
-        if own:
-            value, low, high = _percents([r.metrics["pass@1"] for r in own])
-            lines.append(Line(run, number, np.array([r.step for r in own]), value, low, high))
+    for number, own in _by_run(mine, lambda result: "pass@1" in result.metrics):
+        value, low, high = _percents([r.metrics["pass@1"] for r in own])
+        lines.append(Line(own[0].run, number, np.array([r.step for r in own]), value, low, high))
     return lines
 
 
 def _curves(mine: Sequence[tuple[int, Result]]) -> list[Line]:
     """Draw the first (dotted) and the last checkpoint of each run, in its colour."""
     curves = []
-    for number, run in sorted({(number, result.run) for number, result in mine}):
-        own = sorted((r for _, r in mine if r.run == run and len(r.pass_curve()) > 1), key=lambda r: r.step)
-        ends = dict.fromkeys((own[0].step, own[-1].step)) if own else {}
-        for each in (r for r in own if r.step in ends):
+    for number, own in _by_run(mine, lambda result: len(result.pass_curve()) > 1):
+        for each in own if len(own) == 1 else (own[0], own[-1]):
             ks, metrics = zip(*each.pass_curve(), strict=True)
             value, *band = _percents(metrics)
-            first = each.step < own[-1].step
-            more = {"dash": "dot"} if first else {"band": tuple(band)}
-            name = f"{run} · {f'step {each.step}' if each.step else 'base'}"
+            more = {"band": tuple(band)} if each is own[-1] else {"dash": "dot"}
+            name = f"{each.run} · {f'step {each.step}' if each.step else 'base'}"
             curves.append(Line(name, number, np.array(ks), value, **more))
     return curves
+
+
+def _by_run(mine: Sequence[tuple[int, Result]], fits: Callable[[Result], bool]) -> Iterator[tuple[int, list[Result]]]:
+    """Yield the number of each run's colour and those of its results that fit, by step."""
+    for number, run in sorted({(number, result.run) for number, result in mine}):
+        if own := sorted((r for _, r in mine if r.run == run and fits(r)), key=lambda r: r.step):
+            yield number, own
 
 
 def _percents(metrics: Sequence[dict]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
