@@ -19,7 +19,7 @@ from openrlhf_ebpo.run.run_log import LOCK
 from .components import notices
 from .errors import attempt
 from .links import PARAMETERS, Session, Turn, address, clean, parse_address
-from .page import Control, Parts
+from .page import NO_PANELS, Control, Parts
 from .pages import PAGES
 from .run_state import PATIENCE, SILENCE
 from .run_table import bar
@@ -153,9 +153,8 @@ def _page_updates(layout: Layout, workspace: Workspace, view: dict, found: dict)
     put into the view."""
     parts = layout.pages[view["tab"]]
     update = {
-        component: found[name] if name in parts.boards else HTML.escape(found[name])
+        component: found.get(name, NO_PANELS) if name in parts.boards else HTML.escape(found.get(name, ""))
         for name, component in parts.outputs.items()
-        if name in found
     }
     chips, table = bar(workspace, view) if PAGES[view["tab"]].reads else (HTML(), HTML())
     update |= {layout.frame.outputs["bar"]: chips, layout.frame.outputs["table"]: table}

@@ -10,16 +10,10 @@ from openrlhf_ebpo.redact import without_homes
 from .figures import colour
 from .text import HTML, attribute, harmless, html, join
 
-STATE = {  # of a run, in words
-    "training": "training",
-    "stalled": "stalled",
-    "silent": "no sign of life",
-    "failed": "failed",
-    "interrupted": "interrupted",
-    "paused": "paused",
-    "complete": "complete",
-    "unknown": "state unknown",
-}
+
+def state(kind: str) -> str:
+    """Write the kind of a run's condition."""
+    return {"silent": "no sign of life", "unknown": "state unknown"}.get(kind, kind)
 
 
 def setting(**values) -> HTML:

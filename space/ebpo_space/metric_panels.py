@@ -50,8 +50,8 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
 
 def _seed_sentence(runs: Sequence[Opened], view: dict) -> str:
     sizes = {len(group) for group in seeds.group_by_configuration(runs)} - {1} if view["seeds"] == "mean" else set()
-    bands = ", ".join(seeds.describe_spread(size) for size in sorted(sizes))
-    return f" Seeds of one configuration: their mean; {bands}." if sizes else ""
+    bands = ("from the lower to the higher" if size == 2 else "95 % t-interval of the mean" for size in sorted(sizes))
+    return f" Seeds of one configuration: their mean; band: {', '.join(dict.fromkeys(bands))}." if sizes else ""
 
 
 def in_order() -> list:
@@ -77,15 +77,10 @@ def zoom_range(view: dict) -> tuple[float, float] | None:
     return (float(low), float(high)) if high else None
 
 
-def axes_of(view: dict) -> Axes:
-    return Axes(AXES[view["x"]], view["smooth"], view["log"], zoom_range(view), view["whole"])
-
-
 def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
-    axes = axes_of(view)
-    if metric.name == HELD_OUT:  # evaluations are few
-        axes = replace(axes, share=0)
-    lines = _lines(runs, metric, view, axes.share)
+    share = 0.0 if metric.name == HELD_OUT else view["smooth"]  # evaluations are few
+    axes = Axes(AXES[view["x"]], share, view["log"], zoom_range(view), view["whole"])
+    lines = _lines(runs, metric, view, share)
     return line_panel(metric, lines, axes) if lines else None
 
 

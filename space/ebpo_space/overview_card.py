@@ -12,8 +12,9 @@ from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from .change import format_value
-from .components import STATE, dot, setting
-from .figures import colour, number
+from .components import dot, setting
+from .components import state as state_text
+from .figures import colour, number, signed
 from .groups import Groups
 from .headline import GRPO
 from .improvement import Outcome, outcome, read_held_out, shares
@@ -83,7 +84,7 @@ def _head(of: Examined) -> HTML:
     estimator, model = title(of.run.estimator), model_of(of.run.about) or "unknown model"
     return html(
         '<header><h2>{}{}</h2><p><em class="{}">{}</em></p><p>{}</p><p>{} · {}</p>{}</header>',
-        *(dot(of.run.run.number), run_name(of.run.run.key, 40), badge, STATE[state.kind]),
+        *(dot(of.run.run.number), run_name(of.run.run.key, 40), badge, state_text(state.kind)),
         *(HTML(" · ").join(part for part in parts if part), harmless(estimator, 40), harmless(model, 40)),
         html('<p class="said {}">{}</p>', badge, harmless(state.detail, 400)) if state.detail else "",
     )
@@ -162,7 +163,7 @@ def _pushes(of: Examined, responses: int) -> str:
         if count := int(groups.rescued[these].sum()):
             push = float(groups.push[these].sum()) / count
             share, way = whole_percent(count / responses), "down" if push < 0 else "up"
-            parts.append(f"{share} {kind}, pushed {way} ({f'{push:+.2f}'.replace('-', '−')} each)")
+            parts.append(f"{share} {kind}, pushed {way} ({signed(push)} each)")
     return "; ".join(parts)
 
 

@@ -15,6 +15,9 @@ _ACTIONS = "window.space.actions(element, props, trigger, server, watch);"
 _BOARD = "window.space.board(element, props, trigger, watch); "
 
 
+NO_PANELS = '{"sections": []}'
+
+
 @dataclass(frozen=True)
 class Control:
     """A component in which the visitor sets a parameter, and what else a change of it sets."""
@@ -44,7 +47,7 @@ class Parts:
         """Plotly figures. They are data: the template does not show them, boards.js draws them."""
         self.boards.add(name)
         self.outputs[name] = gr.HTML(
-            '{"sections": []}',
+            NO_PANELS,
             html_template='<div class="board"></div>',
             js_on_load=_BOARD,
             apply_default_css=False,
@@ -69,8 +72,9 @@ class Page:
     """name: in links, and on its tab.
     parameters: values of a view that are the page's own, by their names in links.
     lay_out: creates its components, within gr.Blocks().
-    render: what the components show for a view, by their names; besides, where it has them, "controls": properties of
-        controls (their choices), by the parameter's name, and "view": what of the view is decided only here.
+    render: what the components show for a view, by their names, nothing where it is absent; besides, where it has
+        them, "controls": properties of controls (their choices), by the parameter's name, and "view": what of the view
+        is decided only here.
     settle: changes values of a view that do not go together.
     reads: files and folders of a run whose change changes the page; none where it shows no runs."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.redact import without_homes
 
 from . import seeds
-from .change import format_value
-from .components import STATE, dot, notices, setting
+from .change import format_value, window
+from .components import dot, notices, setting
+from .components import state as state_text
 from .figures import colour
 from .improvement import read_held_out, shares
 from .run_state import Condition, clock, condition, seconds, signs
@@ -24,49 +25,18 @@ MAX_CHIPS = 6  # of more configurations the table alone shows which is which
 MAX_ROWS = 500
 
 
-@dataclass(frozen=True)
-class Row:
-    """One run. state: "" where it is not among the chosen ones, whose files alone are read."""
-
-    key: str
-    number: int
-    about: dict
-    estimator: str
-    state: str = ""
-    step: int | None = None
-    steps: int = 0
-    reward: float | None = None
-    held_out: float | None = None
-    is_share: bool = False  # the reward
-
-
-def _started(row: Row) -> float | None:
-    return seconds(row.about.get("started"))
-
-
-# name of the column -> what it is sorted by, and how that is written
-COLUMNS: Mapping[str, tuple[Callable, Callable]] = {
-    "run": (lambda row: row.key.lower(), lambda row: run_name(row.key, 48)),
-    "estimator": (lambda row: title(row.estimator), lambda row: harmless(title(row.estimator), 40)),
-    "model": (lambda row: model_of(row.about), lambda row: run_name(model_of(row.about), 32)),
-    "seed": (lambda row: seeds.seed_of(row.about), lambda row: _or_dash(seeds.seed_of(row.about), str)),
-    "state": (lambda row: row.state, lambda row: STATE.get(row.state, "not read")),
-    "step": (
-        lambda row: row.step,
-        lambda row: _or_dash(row.step, lambda step: f"{step:,}{f' of {row.steps:,}' if row.steps else ''}"),
-    ),
-    "reward": (
-        lambda row: row.reward,
-        lambda row: _or_dash(row.reward, lambda value: format_value(value, row.is_share)),
-    ),
-    "held-out": (lambda row: row.held_out, lambda row: _or_dash(row.held_out, lambda value: format_value(value, True))),
-    "started": (_started, lambda row: _or_dash(_started(row), clock)),
-}
+COLUMNS = ("run", "estimator", "model", "seed", "state", "step", "reward", "held-out", "started")
 SORTS = ("", *COLUMNS, *(f"-{name}" for name in COLUMNS))
 
 
-def _or_dash(value, write: Callable) -> str:
-    return "–" if value is None else write(value)
+class Row(NamedTuple):
+    """One run. state: "" where it is not among the chosen ones, whose files alone are read. cells: by column, the value
+    that it is sorted by, None if unknown, and how it is written."""
+
+    key: str
+    number: int
+    state: str
+    cells: Mapping[str, tuple[object, HTML | str]]
 
 
 def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
@@ -85,16 +55,14 @@ def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
     groups = [[run] for run in opened] if len(opened) <= MAX_CHIPS else groups
     chips = join(_chip(group, states, view) for group in groups) if len(groups) <= MAX_CHIPS else HTML()
     table = _table(_rows(workspace, opened, conditions), view) if view["table"] else HTML()
-    button = _button(listed, opened, view)
+    button = _button(len(listed), len(opened), view)
     return html('<div class="runs" role="group" aria-label="Runs">{}{}</div>', chips, button) + notices(waiting), table
 
 
-def _button(listed: Sequence[str], opened: Sequence[Opened], view: dict) -> HTML:
-    keys = {run.run.key for run in opened}
-    total = len(keys.union(listed))
+def _button(total: int, opened: int, view: dict) -> HTML:
     if total < 2:
         return HTML()
-    count = f"{len(keys)} of {total} runs" if total > len(keys) else f"{total} runs"
+    count = f"{opened} of {total} runs" if total > opened else f"{total} runs"
     open_ = "true" if view["table"] else "false"
     return html(
         '<button type="button" class="all" {} aria-expanded="{}">{}</button>',
@@ -129,44 +97,47 @@ def _switch(keys: Sequence[str], name: str, shade: int, view: dict, live: bool =
 def _states(kinds: Sequence[str]) -> str:
     """Write the state of a run; the count of a configuration's runs, and of those that are not complete."""
     if len(kinds) == 1:
-        return STATE[kinds[0]] if kinds[0] != "unknown" else ""
-    left = [f"{kinds.count(kind)} {STATE[kind]}" for kind in dict.fromkeys(kinds) if kind != "complete"]
+        return state_text(kinds[0]) if kinds[0] != "unknown" else ""
+    left = [f"{kinds.count(kind)} {state_text(kind)}" for kind in dict.fromkeys(kinds) if kind != "complete"]
     return ", ".join([f"{len(kinds)} seeds", *left])
 
 
 def _rows(workspace: Workspace, opened: Sequence[Opened], conditions: Mapping[str, Condition]) -> list[Row]:
     there = {run.run.key: run for run in opened}
-    return [
-        _read(there[run.run.key], conditions[run.run.key])
-        if run.run.key in there
-        else Row(run.run.key, run.run.number, run.about, run.estimator)
-        for run in [
-            *workspace.describe_runs(),
-            *(run for key, run in there.items() if key not in workspace.runs.listed()),
-        ]
-    ]
+    return [_row(there.get(run.run.key, run), conditions.get(run.run.key)) for run in workspace.describe_runs()]
 
 
-def _read(run: Opened, state: Condition) -> Row:
+def _row(run: Opened, state: Condition | None) -> Row:
+    key, estimator, model, about = run.run.key, title(run.estimator), model_of(run.about), run.about
     rewards, is_share = shares(run.metrics.rewards()[1], run.rewards)
-    held = next((values for _, values in (read_held_out(run.run), run.metrics.held_out()) if len(values)), ())
-    last = rewards[-max(len(rewards) // 10, 1) :]
-    return Row(
-        *(run.run.key, run.run.number, run.about, run.estimator, state.kind),
-        step=state.step,
-        steps=state.steps,
-        reward=float(last.mean()) if len(last) else None,
-        held_out=float(held[-1]) if len(held) else None,
-        is_share=is_share,
+    last = float(rewards[-window(len(rewards)) :].mean()) if len(rewards) else None
+    evaluated = (read_held_out(run.run), run.metrics.held_out()) if state else ()
+    held_out = next((values for _, values in evaluated if len(values)), ())
+    of = f" of {state.steps:,}" if state and state.steps else ""
+    cells = (
+        (key.lower(), run_name(key, 48)),
+        (estimator, harmless(estimator, 40)),
+        (model, run_name(model, 32)),
+        _cell(seeds.seed_of(about), str),
+        (state.kind, state_text(state.kind)) if state else ("", "not read"),
+        _cell(state and state.step, lambda step: f"{step:,}{of}"),
+        _cell(last, lambda value: format_value(value, is_share)),
+        _cell(float(held_out[-1]) if len(held_out) else None, lambda value: format_value(value, True)),
+        _cell(seconds(about.get("started")), clock),
     )
+    return Row(key, run.run.number, state.kind if state else "", dict(zip(COLUMNS, cells, strict=True)))
+
+
+def _cell(value, write: Callable) -> tuple[object, HTML | str]:
+    return value, "–" if value is None else write(value)
 
 
 def _table(rows: Sequence[Row], view: dict) -> HTML:
     name, reverse = view["sort"].removeprefix("-"), view["sort"].startswith("-")
     if name:
-        value = COLUMNS[name][0]
-        known = sorted((row for row in rows if value(row) is not None), key=value, reverse=reverse)
-        rows = [*known, *(row for row in rows if value(row) is None)]
+        known = [row for row in rows if row.cells[name][0] is not None]
+        unknown = [row for row in rows if row.cells[name][0] is None]
+        rows = [*sorted(known, key=lambda row: row.cells[name][0], reverse=reverse), *unknown]
     more = f" {len(rows) - MAX_ROWS} more are not listed." if len(rows) > MAX_ROWS else ""
     unread = sum(not row.state for row in rows)
     note = f"{AT_ONCE} runs are read at a time; one that is added takes the place of a hidden or of the first one."
@@ -196,7 +167,7 @@ def _line(row: Row, view: dict) -> HTML:
     else:
         template = '<button type="button" class="see" {} title="not read; add it" aria-label="add {}">+</button>'
         button = html(template, setting(add=row.key), attribute(row.key, 60))
-    cells = [write(row) for _, write in COLUMNS.values()]
+    cells = [text for _, text in row.cells.values()]
     kind = "hidden" if row.key in view["hidden"] or not row.state else ""
     return html(
         '<tr class="{}"><th scope="row">{}{}</th>{}</tr>',

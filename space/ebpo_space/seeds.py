@@ -32,10 +32,6 @@ class Band:
     high: np.ndarray
 
 
-def describe_spread(n: int) -> str:
-    return "band: from the lower to the higher" if n == 2 else "band: 95 % t-interval of the mean"
-
-
 def group_by_configuration(runs: Sequence) -> list[list]:
     """Put runs (each with its `run` and `about`) of one configuration together, in their order: the arguments are the
     same but seed, names and paths of what is written. A run without arguments stands alone, and so does the copy of one

@@ -142,10 +142,8 @@ class Workspace:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
 
     def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):
-        """Keep what is made of a run, as long as its files are here."""
+        """Keep what is made of a run."""
         with self._lock:
-            for key in [key for key in store if self.runs.known(key) is None]:
-                del store[key]
             if run.key not in store and (made := attempt(make, None, problems)) is not None:
                 store[run.key] = made
             return store.get(run.key)

@@ -27,7 +27,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 def render(view: dict, workspace: Workspace) -> dict:
     """settings: tables; notes: problems."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": no_runs(workspace.runs.awaited()), "settings": ""}
+        return {"notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)
     groups = seeds.group_by_configuration(opened)
     found = compare_settings([[settings_of(run.about) for run in group] for group in groups])

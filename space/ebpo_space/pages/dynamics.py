@@ -43,8 +43,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 def render(view: dict, workspace: Workspace) -> dict:
     """board: the panels; notes: problems, or what to do when nothing is there; quick: how the panels are drawn."""
     if not workspace.runs.listed() and not view["runs"]:
-        notes = no_runs(workspace.runs.awaited())
-        return {"board": board([]), "notes": notes, "quick": "", "controls": controls([])}
+        return {"notes": no_runs(workspace.runs.awaited()), "controls": controls([])}
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
     shown = sections(opened, view)

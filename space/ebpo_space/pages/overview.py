@@ -10,7 +10,7 @@ from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
 from .. import seeds
-from ..components import STATE, dot, no_runs, notices
+from ..components import dot, no_runs, notices, state
 from ..headline import headline, seed_table
 from ..improvement import shares
 from ..overview_card import Examined, card, examine
@@ -35,7 +35,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     """notes: problems; sum: states of all runs; headline: who won; seeds: runs of one configuration; cards: each
     run."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": no_runs(workspace.runs.awaited()), "sum": "", "headline": "", "seeds": "", "cards": ""}
+        return {"notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)
     now = time.time()
     examined = [examine(run, workspace.index(run).read()[0], now) for run in opened]
@@ -77,7 +77,7 @@ def counts(examined: Sequence[Examined]) -> HTML:
     """3 runs: 1 failed, 2 complete · 3 warnings. The worst state comes first, and no bold "no warnings" hides it."""
     states = Counter(each.condition.kind for each in examined)
     kinds = sorted(states, key=SEVERITY.index)
-    listed = ", ".join(f"{states[kind]} {STATE[kind]}" for kind in kinds) if len(examined) > 1 else STATE[kinds[0]]
+    listed = ", ".join(f"{states[kind]} {state(kind)}" for kind in kinds) if len(examined) > 1 else state(kinds[0])
     warned = sum(len(each.warnings) for each in examined)
     count = f"{warned} warning{'' if warned == 1 else 's'}" if warned else f"No warnings ({len(RULES)} checks)"
     return html(

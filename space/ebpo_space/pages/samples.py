@@ -83,21 +83,20 @@ def _filters(parts: Parts) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """groups, decision, answers, quick, notes: HTML; in the view, the place that is shown."""
-    nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu(view, [])}
     keys = workspace.visible(view)
     if not keys:
         notes = notices([ALL_HIDDEN]) if workspace.chosen(view) else no_runs(workspace.runs.awaited())
-        return {**nothing, "notes": notes}
+        return {"notes": notes, **_menu(view, [])}
     key = view["run"] if view["run"] in keys else keys[0]
     try:
         opened = workspace.open(key)
         groups, problems = workspace.index(opened).read()
     except RunError as error:
-        return {**nothing, "notes": notices([str(error)])}
+        return {"notes": notices([str(error)]), **_menu(view, [])}
     if not len(groups):
         why = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
         notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", why, kind="nothing")
-        return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
+        return {"notes": notes, "quick": quick(view, keys, key, groups), **_menu(view, [])}
     return _page(view, keys, workspace, opened, groups, problems)
 
 
@@ -164,7 +163,7 @@ def _group(view: dict, opened: Opened, groups: Groups, p: int, kind: HTML, elsew
     try:
         rows = answers(opened.run, groups, p)
     except RunError as error:
-        return {"decision": notices([str(error)]), "answers": ""}
+        return {"decision": notices([str(error)])}
     find = view["text"].strip()
     place = {"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p])}
     options = Options(source=place, raw=view["raw"], find=find)
