@@ -32,8 +32,7 @@ def read(
         row_groups, first = _row_groups(file.metadata, start, stop)
         table = file.read_row_groups(row_groups, [name for name in columns_of(file) if name in columns])
         # a copy: a slice would keep all of the row groups
-        rows = table if stop is None else table.take(pa.array(range(start - first, min(stop - first, len(table)))))
-        return pa.table([plain_column(column) for column in rows.columns], names=rows.column_names)
+        return table if stop is None else table.take(pa.array(range(start - first, min(stop - first, len(table)))))
 
 
 def _row_groups(metadata: pq.FileMetaData, start: int, stop: int | None) -> tuple[list[int], int]:
@@ -46,16 +45,6 @@ def _row_groups(metadata: pq.FileMetaData, start: int, stop: int | None) -> tupl
             chosen.append(i)
         at += rows
     return chosen, first
-
-
-def plain_column(column):
-    """Convert dictionaries, views and extension types to the column that they stand for."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = column.cast(column.type.storage_type)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large_string(): pa.string()}
-    return column.cast(views[column.type]) if column.type in views else column
 
 
 def rows_of(table: pa.Table) -> list[dict]:

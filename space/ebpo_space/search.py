@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from .errors import RunError, reading
 from .figures import finite
 from .groups import Groups, file_of, open_file, read_columns
-from .parquet import columns_of, flags, numbers, plain_column, rows_of, to_python
+from .parquet import columns_of, flags, numbers, rows_of, to_python
 from .runs import Run, inside, stamp
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
@@ -125,7 +125,7 @@ def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray
         for batch in file.iter_batches(_BATCH, columns=columns):
             hits = np.zeros(batch.num_rows, bool)
             for column in batch.columns:
-                match = pc.match_substring(plain_column(column).cast(pa.string()), text, ignore_case=True)
+                match = pc.match_substring(column.cast(pa.string()), text, ignore_case=True)
                 hits |= pc.fill_null(match, False).to_numpy(zero_copy_only=False)
             found.append(np.flatnonzero(hits) + row)
             row += batch.num_rows
