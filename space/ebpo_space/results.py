@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, TRAINING, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .errors import RunError, attempt, reading
 from .parquet import read, rows_of, to_python
 from .runs import Run, inside, stamp, summaries
-from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
 RUNS = 4  # with their first and last checkpoints side by side
@@ -44,11 +44,6 @@ class Result:
     place: str  # of samples.parquet, below the run
 
     @property
-    def label(self) -> str:
-        run = middle_cut(self.run, 32)
-        return f"{run} · step {self.step}" if self.step else f"{run} · base"
-
-    @property
     def vote(self) -> str | None:
         """maj@k of the most responses, where several vote."""
         return next((name for name in reversed(majorities(self.metrics)) if k_of(name) > 1), None)
@@ -66,7 +61,11 @@ class Column(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.run} · {f'step {self.step}' if self.step else 'base model'}"
+        return f"{self.run} · {self.step_name}"
+
+    @property
+    def step_name(self) -> str:
+        return f"step {self.step}" if self.step else "base model"
 
 
 def checkpoints(found: Iterable[tuple[int, Result]]) -> list[Column]:
@@ -141,8 +140,8 @@ def _read(run: Run, place: str, stamp: tuple[int, ...]) -> Result:
 
 
 def _name(value) -> str:
-    """Short enough for a link, and without lone surrogates, which JSON may hold and UTF-8 cannot encode."""
-    return str(value)[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
+    """Short enough for a link."""
+    return whole_characters(str(value)[:MAX_NAME_CHARS])
 
 
 def _table(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> pa.Table:

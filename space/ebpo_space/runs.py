@@ -7,7 +7,6 @@ through `inside`, so a symbolic link in a run cannot lead out of it.
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.run.results import SUMMARY, result_directories
 from openrlhf_ebpo.run.run_log import SCHEMA, RunDirectoryError, read_run
 
@@ -160,10 +160,8 @@ def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] =
     fresh: dict[Path, str] = {}
     for path in found:
         if path not in named:
-            own = (name for name in _candidates(path) if shared[name] == 1)
-            whole = _linkable(str(path))
-            numbered = (f"{whole} {n}" for n in itertools.count(2))
-            fresh[path] = next(name for name in itertools.chain(own, [whole], numbered) if name not in used)
+            own = (name for name in _candidates(path) if shared[name] == 1 and name not in used)
+            fresh[path] = next(own, _linkable(str(path)))
             used.add(fresh[path])
     return fresh
 
@@ -179,8 +177,8 @@ def _candidates(path: Path) -> Iterator[str]:
 
 
 def _linkable(name: str) -> str:
-    """In links names stand between commas, and are cut at the length of any value there."""
-    return name.replace(",", "_").encode("utf-8", "replace").decode()[-MAX_KEY_CHARS:].strip()
+    """Cut a name at the length of any value of a link."""
+    return whole_characters(name)[-MAX_KEY_CHARS:].strip()
 
 
 def inside(run: Run, *parts: str) -> Path:

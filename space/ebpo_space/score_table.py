@@ -126,8 +126,7 @@ def _task(scores: Scores, task: str) -> HTML:
 
 def _checkpoint(scores: Scores, column: Column) -> tuple[HTML, Cell]:
     ticks = html('<small class="ticks" aria-hidden="true"><span>0</span><span>{}</span></small>', f"{scores.scale} %")
-    name = f"step {column.step}" if column.step else "base model"
-    head = html("{}{}<small>{}</small>{}", dot(column.number), run_name(column.run, 28), name, ticks)
+    head = html("{}{}<small>{}</small>{}", dot(column.number), run_name(column.run, 28), column.step_name, ticks)
 
     def cell(task: str) -> HTML | str:
         value = scores.value(column, task)
@@ -178,8 +177,7 @@ def _changes(scores: Scores) -> tuple[HTML, Cell]:
 def _against(scores: Scores) -> tuple[HTML, Cell]:
     """Compare the last columns of all runs with the first of them."""
     base, *others = scores.lasts
-    step = f"step {base.step}" if base.step else "base model"
-    head = html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), step)
+    head = html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), base.step_name)
     return head, lambda task: _differences(others, scores.against, task)
 
 

@@ -10,7 +10,7 @@ from space_runs import learning_run
 from openrlhf_ebpo.space import hub
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index
-from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.links import address, clean, parse_address
 from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -238,14 +238,14 @@ def test_a_folder_without_a_run_is_awaited_and_shown_once_it_has_one(tmp_path, m
         (["/a/seed/run", "/b/seed/run"], ["a/seed", "b/seed"]),
         (["/q/run", "/q/model/run"], ["q/run", "model/run"]),
         (["/a/b", "/c/a/b"], ["/a/b", "c/a/b"]),
-        (["/o/lr,1e-6", "/o/lr_1e-6"], ["/o/lr_1e-6", "/o/lr_1e-6 2"]),
+        (["/o/lr,1e-6", "/o/lr_1e-6"], ["lr,1e-6", "lr_1e-6"]),
         (["/model", "/run"], ["model", "run"]),
     ],
 )
 def test_names_of_runs_tell_them_apart_and_can_be_linked(paths, names):
     found = list(keys([Path(path) for path in paths], {}).values())
-    assert all("," not in name for name in found)
     assert found == names and len(set(found)) == len(paths)
+    assert clean(parse_address(address(clean({"runs": found}))))["runs"] == found
 
 
 def test_a_name_stays_when_another_run_comes(tmp_path):

@@ -154,8 +154,7 @@ def _curves(mine: Sequence[tuple[int, Result]]) -> list[Line]:
             ks, metrics = zip(*each.pass_curve(), strict=True)
             value, *band = _percents(metrics)
             more = {"band": tuple(band)} if each is own[-1] else {"dash": "dot"}
-            name = f"{each.run} · {f'step {each.step}' if each.step else 'base'}"
-            curves.append(Line(name, number, np.array(ks), value, **more))
+            curves.append(Line(Column(number, each.run, each.step).name, number, np.array(ks), value, **more))
     return curves
 
 

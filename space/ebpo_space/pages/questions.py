@@ -14,7 +14,7 @@ from ..components import choice, dot, setting
 from ..errors import RunError
 from ..figures import colour
 from ..results import Column, Result, ends_of
-from ..text import HTML, attribute, harmless, html, join, middle_cut
+from ..text import HTML, attribute, harmless, html, join, middle_cut, run_name
 from ..workspace import Workspace
 
 PER_PAGE = 25
@@ -190,7 +190,7 @@ def _column_samples(column: Column, result: Result, rows: Sequence[dict], room: 
     return html(
         "<details {}><summary>{}{}<small>{} of {} right</small></summary>"
         '<div class="answers"><ol class="cards">{}</ol></div></details>',
-        *("open" if is_open else "", dot(column.number), harmless(result.label, 60), right, len(rows)),
+        *("open" if is_open else "", dot(column.number), run_name(column.name, 60), right, len(rows)),
         join(_sample(i, row, place, room) for i, row in enumerate(rows)),
     )
 
