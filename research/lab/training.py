@@ -6,7 +6,6 @@ import json
 import os
 import random
 import string
-import subprocess
 import sys
 from pathlib import Path
 
@@ -100,14 +99,6 @@ def command(flags: dict) -> list[str]:
         if value is not None:
             words += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
     return words
-
-
-def start(words: list[str], log: Path) -> subprocess.Popen:
-    """On its own Ray."""
-    log.parent.mkdir(parents=True, exist_ok=True)  # not in the run directory, which must be empty
-    environment = {**os.environ, "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
-    with open(log, "w") as output:
-        return subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
 
 def machine() -> str:
