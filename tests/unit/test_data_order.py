@@ -70,6 +70,12 @@ def test_blocks_alternate_between_topics():
     assert len(runs) > 8
 
 
+def test_a_cluster_of_exactly_one_block_comes_before_the_rests():
+    clusters = ["a"] * 8 + ["b"]
+    for seed in range(8):  # b is the first cluster in some
+        assert order.by_topic(ids(9), clusters, seed, block=8)[-1] == 8
+
+
 @pytest.fixture
 def prepared(tmp_path):
     path = tmp_path / "train.parquet"
@@ -133,7 +139,9 @@ def test_pass_rates_out_of_range_or_missing_are_dropped_and_counted(prepared, ca
     assert ordered.num_rows == 34 and "pass rates along the file" in printed
 
 
-def test_pass_rates_filter_any_order(prepared):
+def test_pass_rates_filter_any_order_and_the_limits_are_kept(prepared):
+    assert read_table(run(prepared, "--by", "difficulty")).num_rows == 38  # all that have one, 0 and 1 among them
+    prepared.with_name("ordered.parquet").unlink()
     assert read_table(run(prepared, "--by", "topic", "--min_pass_rate", 0.5)).num_rows == 19
 
 

@@ -470,3 +470,11 @@ def test_an_unreachable_hub_says_what_to_do(hub_environment, tmp_path):
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "--input owner/set: Couldn't reach" in done.stderr and "--input FILE" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_set_of_many_batches_is_split_as_one_of_a_single_batch(tmp_path, monkeypatch):
+    path = write_rows(tmp_path / "in.jsonl", [row(f"What is {n}?", str(n)) for n in range(20)])
+    whole = sets(prepare(path, "--validation", 5))
+    monkeypatch.setattr("openrlhf_ebpo.data.clean.ROW_BATCH_SIZE", 3)
+    assert sets(prepare(path, "--validation", 5, output=tmp_path / "again")) == whole
+    assert [len(each) for each in whole] == [15, 5]

@@ -79,15 +79,20 @@ def test_powers():
     assert [metrics.powers(n) for n in (1, 2, 6, 32)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16, 32]]
 
 
-def test_counts_name_the_question():
-    ids = ["a", "a", "b", "b"]
-    check_counts(ids, [0, 1, 1, 0], 2)
-    with pytest.raises(UsageError, match="'b' has 1 samples, 2 are needed for each of 2"):
-        check_counts(ids[:3], [0, 1, 0], 2)
-    with pytest.raises(UsageError, match="'a' has 2 samples, 1"):
-        check_counts(ids, [0, 1, 0, 1], 1)
-    with pytest.raises(UsageError, match="'b' has sample 1 twice"):
-        check_counts(ids, [0, 1, 1, 1], 2)
+@pytest.mark.parametrize(
+    ("ids", "samples", "n", "named"),
+    [
+        ("aab", [0, 1, 0], 2, "'b' has 1 samples"),
+        ("aabb", [0, 1, 0, 1], 1, "'a' has 2 samples"),
+        ("aabb", [0, 1, 1, 1], 2, "'b' has sample 1"),
+        ("aabb", [0, 1, 0, 2], 2, "'b' has sample 2"),
+        ("aabb", [0, 1, -1, 0], 2, "'b' has sample -1"),
+    ],
+)
+def test_counts_name_the_question(ids, samples, n, named):
+    check_counts("aabb", [0, 1, 1, 0], 2)
+    with pytest.raises(UsageError, match=named):
+        check_counts(ids, samples, n)
 
 
 def test_summary_of_a_task():
