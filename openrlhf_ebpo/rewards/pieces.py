@@ -10,7 +10,7 @@ from openrlhf_ebpo.rewards.units import COMMAND
 JOINING = rf"{COMMAND}\s*\{{[\s,]*%s[\s,]*\}}|,?(?<![a-zA-Z\\])%s(?![a-zA-Z])"
 AND = re.compile("|".join(JOINING % (word, word) for word in ("(?:and|or|by)",)) + "|;|，|、|；")
 OR, ALSO = (re.compile(JOINING % (word, word)) for word in ("or", "and"))
-ELEMENT = re.compile(r"^[A-Za-z](?:_\{?\w+\}?)?\s*\\in\s*(?!\\(?:mathbb|math|Z|R|N|Q))")
+ELEMENT = re.compile(r"^(?:[A-Za-z](?:_\{?\w+\}?)?|\([a-z, ]+\))\s*\\in\s*(?!\\(?:mathbb|math|Z|R|N|Q))")
 BUILDER = re.compile(
     r"^\\\{\s*([A-Za-z])\s*(?:\\in\s*\\(?:mathbb\s*\{?\s*R\s*\}?|R)\s*)?(?:\\mid|\\vert|\||:)\s*(.+)\\\}$"
 )
@@ -22,7 +22,7 @@ THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 PM, MP = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
 CLOCK = re.compile(r"0?(\d{1,2}:[0-5]\d)")
 NAMED = re.compile(
-    r"^\s*(?P<name>(?P<base>\\?[A-Za-z]+|[A-Z] *\\c[au]p *[A-Z]|\\text\{[^{}]*\}|\\mathrm\{[^{}]*\})"
+    r"^\s*(?P<name>(?P<base>\\?[A-Za-z]+|[A-Z] *\\c[au]p *[A-Z]|m? *\\angle *[A-Z]+|\\(?:text|mathrm)\{[^{}]*\})"
     r"(?:_(?:\w|\{[^{}]*\}))?'*(?:\([^()=]*\))?)\s*=(?P<value>[^=]+)$"
 )
 TOGETHER = re.compile(r"^\((?P<names>[^()\d]+)\) *= *\((?P<values>.+)\)$")  # (x, y) = (1, 2)

@@ -18,7 +18,17 @@ SYMBOLS = {
     **dict.fromkeys("−–—‐‑‒﹣", "-"),
     **dict.fromkeys("·⋅∙∗", r"\cdot "),
     **{"×": r"\times ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm ", "°": r"^\circ ", "′": "'"},
-    **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
+    **{
+        "≤": r"\le ",
+        "⩽": r"\le ",
+        "⩾": r"\ge ",
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "∪": r"\cup ",
+        "∩": r"\cap ",
+        "∈": r"\in ",
+        "∅": r"\emptyset ",
+    },
     **{"⟨": r"\langle ", "⟩": r"\rangle ", "Ø": r"\emptyset ", "∶": ":", "≡": r"\equiv ", "。": "."},
     **{"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "△": r"\triangle ", "∠": r"\angle "},
     **{"≈": r"\approx ", "⁄": "/", "∕": "/", "√": r"\sqrt", "∛": r"\sqrt[3]"},
@@ -42,9 +52,12 @@ _NORMAL = [
     for pattern, replacement in (
         (r"\\(?:displaystyle|limits|left|right|[bB]igg?[lrm]?|large|Large|bf|underline)(?![a-zA-Z])\.?", ""),
         (r"\\(?:text)?color *\{[a-zA-Z]+\}|\^ *\{ *\}", ""),
+        (rf"\\(?:blacksquare|checkmark|qed)(?![a-z])|^\\{STYLE} *\{{ *(?:[Tt]he )?[Aa]nswer(?: is)? *:? *\}}", ""),
+        (rf"^\\{STYLE} *\{{ *\(?([A-J])\)? *\}}$", r"\1"),
+        (r"\\backslash(?![a-z])", r"\\setminus"),
         (r"\{([-+])\}", r"\1"),
         (rf"\\{STYLE} *\{{ *([-+]?[\d.,/]*\d) *\}}", r"\1"),
-        (r"\\(vec|hat|bar|mathbf|mathrm) +([A-Za-z])(?![A-Za-z])", r"\\\1{\2}"),
+        (r"\\(vec|hat|bar|math(?:bf|rm|bb)) +([A-Za-z])(?![A-Za-z])", r"\\\1{\2}"),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-zA-Z]))|~|\s+", " "),
         (r"\\varnothing(?![a-zA-Z])|\\\{ *\\\}", r"\\emptyset"),
@@ -87,7 +100,7 @@ _NORMAL = [
 ]
 ROW = re.compile(r"\\\\(?: *\[[^][]*\])?(?: *\\hline)?")
 MATRIX = re.compile(
-    r"(?:^|(?<==)) *(?:[(\[]|(?P<brace>\\\{))? *"
+    r"(?:^|(?<==)) *(?P<scale>-?(?:\d+|[a-z]|\\frac *\{[^{}]*\} *\{[^{}]*\})?) *(?:[(\[]|(?P<brace>\\\{))? *"
     r"\\begin\{(?P<kind>[pb]?matrix|smallmatrix|array|cases)\}(?:\{[lcr| ]*\})?"
     r"(?P<rows>(?:(?!\\(?:begin|end)).)*)\\end\{(?P=kind)\} *[)\]]?$"
 )
@@ -115,11 +128,12 @@ FUNCTIONS = (
 )
 # What the parser leaves out, or reads as something else.
 MISREAD = re.compile(
-    r":|'|\\[cl]?dots|\.\.|…|\d \d|\d *_|\.\d+\.|\\(?:pmod|bmod|mod)(?![a-z])|\\mid|\\to(?![a-z])"
+    r":|'|\\[cl]?dots|\.\.|…|\d \d|\d *_|\.\d+\.|\\(?:pmod|bmod|mod)(?![a-z])|\\mid|\\(?:to|angle)(?![a-z])"
     rf"|\\{STYLE} *\{{[^{{}}]*\}} *\d|(?<![A-Za-z\\])(?!(?:{FUNCTIONS})(?![A-Za-z]))[A-Za-z]{{3,}} *\d|[eE][+-]?\d{{5}}"
 )
-LETTER_GAMMA = re.compile(r"\\Gamma(?! *[(a-zA-Z])")  # else it is read as \gamma
 ARGUMENT = re.compile(r"\\(?:begin|end|mathbb|mathcal) *\{[^{}]*\}|\\[A-Za-z]+")  # letters that are not variables
+# Else they are read as \gamma and e.
+LETTER = re.compile(rf"\\(Gamma)(?! *[(a-zA-Z])|\\{STYLE} *\{{[^{{}}]*\}}|{ARGUMENT.pattern}|(?<!\d)(E)(?![a-z])")
 
 
 def clean(text: str) -> str:
@@ -129,6 +143,7 @@ def clean(text: str) -> str:
     text = re.sub(r"(?<=\d)(?:,\\! *|\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
     text = re.sub(r"(?<!\\)\\[()\[\]]", "", text)
     text = re.sub(r"(?:(?<![.\\])[.,;:\s]|\\+)+$", "", text).strip()
+    text = re.sub(r"^[\"'“‘](.*)[\"'”’]$", r"\1", text)
     if re.fullmatch(r"[+-]?\d{1,3}(?: \d{3})+", text):
         return text.replace(" ", "")
     if text.startswith(("\\boxed", "\\fbox")) and (inner := last_box(text)) is not None:
@@ -177,7 +192,8 @@ def _rows(matrix: re.Match) -> str:
     rows = [row.strip() for row in ROW.split(matrix["rows"]) if row.strip()]
     if matrix["brace"] or matrix["kind"] == "cases":
         return matrix[0] if "&" in matrix["rows"] else ", ".join(rows)
-    rows = [", ".join(entry.strip() for entry in row.split("&")) for row in rows]
+    scaled = f"{matrix['scale']}(%s)" if matrix["scale"] else "%s"
+    rows = [", ".join(scaled % entry.strip() for entry in row.split("&")) for row in rows]
     is_vector = len(rows) == 1 or "&" not in matrix["rows"]
     return f"({', '.join(rows if is_vector else (f'({row})' for row in rows))})"
 
@@ -185,7 +201,7 @@ def _rows(matrix: re.Match) -> str:
 def spelled(text: str) -> str:
     """Return the text that is compared where nothing else can be: without styles, needless spaces and braces; words in
     lower case."""
-    text = re.sub(rf"\\{STYLE} *\{{([^{{}}]*)\}}", r"\1", text).strip()
+    text = re.sub(" +", " ", re.sub(rf"\\{STYLE} *\{{([^{{}}]*)\}}", r"\1", text)).strip(" .")
     if CHOICES.fullmatch(text):
         text = "".join(re.findall("[A-J①-⑩]", text))
     text = re.sub(r"([_^])\{([^{}\\])\}", r"\1\2", text)
@@ -238,7 +254,7 @@ def _parsed(text: str):
     keep_case = ConversionConfig(lowercase_symbols=False)
     try:
         found = latex2sympy(
-            normalize_latex(LETTER_GAMMA.sub(r"\\text{LetterGamma}", _without_cycles(text)), spelling),
+            normalize_latex(LETTER.sub(_letter, _without_cycles(text)), spelling),
             is_real=True,
             normalization_config=None,
             conversion_config=keep_case,
@@ -246,6 +262,10 @@ def _parsed(text: str):
     except Exception:  # the parser raises Exception itself
         return None
     return found if _holds_letters(found, text) else None
+
+
+def _letter(found: re.Match) -> str:
+    return rf"\text{{Letter{found[1] or found[2]}}}" if found[1] or found[2] else found[0]
 
 
 def _without_cycles(text: str) -> str:

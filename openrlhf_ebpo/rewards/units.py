@@ -116,6 +116,7 @@ def _is_unit_word(word: str, is_apart: bool, is_lone_gold: bool) -> bool:
 def name_of(unit: str) -> str:
     """Return one spelling: "cm^2" for "\\mathrm{~cm}^{2}" and "square centimeters"."""
     text = re.sub(rf"{COMMAND}(?![a-z])|[{{}}~]|\\[,;:!]|\\(?= )", " ", unit)
+    text = re.sub(r"(?:\\cdot|\s)*\b([A-Za-z]+)\s*\^\s*-1", r"/\1", text)
     parts = [_one_name(part) for part in re.sub(r"\bper\b|每", "/", text).split("/")]
     return "/".join("mi/h" if part == "mph" else part for part in parts)
 
