@@ -4,7 +4,6 @@ is refused."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Container
@@ -19,7 +18,6 @@ READ = re.compile(
 CALL = re.compile(r"/gradio_api/run/predict")
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 MAX_BODY_BYTES = 2**18  # of what a page sends: values of controls, names of runs
-SECONDS = 30.0  # to send it
 LOCAL = "This app answers on this machine alone: open it as 127.0.0.1, or start it with --host."
 
 
@@ -78,10 +76,7 @@ async def admit(scope, receive):
     kind = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise Refused(415, "This app takes JSON only.")
-    try:
-        body = await asyncio.wait_for(_whole(receive), SECONDS)
-    except asyncio.TimeoutError:
-        raise Refused(408, f"The request was not complete after {SECONDS:.0f} seconds.") from None
+    body = await _whole(receive)
     check(body)
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
