@@ -29,6 +29,7 @@ from .workspace import Opened
 UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
 OVER_TIME = (("shrinkage", "shrinkage S"), ("prior_mean", "prior mean"))
 WARNINGS = 6  # of one run that are shown
+NO_WARNINGS = f"No warnings ({len(RULES)} checks)"
 
 BADGE = {"training": "good", "complete": "good", "stalled": "bad", "silent": "bad", "failed": "bad"}
 VERDICT = {
@@ -168,11 +169,10 @@ def _pushes(of: Examined, responses: int) -> str:
 
 
 def _warning_list(of: Examined) -> HTML:
-    shown = of.warnings[:WARNINGS]
-    if not shown:
-        none = f"No warnings ({len(RULES)} checks)." if len(of.run.metrics.steps) else "No metrics yet."
+    if not of.warnings:
+        none = f"{NO_WARNINGS}." if len(of.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', none)
-    items = join(_warning(each, of) for each in shown)
+    items = join(_warning(each, of) for each in of.warnings[:WARNINGS])
     more = html("<li>and {} more</li>", len(of.warnings) - WARNINGS) if len(of.warnings) > WARNINGS else ""
     return html('<section class="warned some"><h3>Warnings</h3><ul>{}{}</ul></section>', items, more)
 

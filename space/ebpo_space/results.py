@@ -126,17 +126,16 @@ def _read(run: Run, place: str, stamp: tuple[int, ...]) -> Result:
         found = read_result(run.path / place)
     except UsageError as error:
         raise RunError(str(error).replace(f"{run.path}/", "")) from None
-    with reading(f"{place}/summary.json"):
-        return Result(
-            run=run.key,
-            protocol=_name(found.protocol["name"]),
-            task=_name(found.task),
-            step=found.step,
-            metrics={name: value for name, value in found.metrics.items() if isinstance(value, dict)},
-            questions=int(found.metrics["questions"]),
-            samples=int(found.metrics["samples_per_question"]),
-            place=place,
-        )
+    return Result(
+        run=run.key,
+        protocol=_name(found.protocol["name"]),
+        task=_name(found.task),
+        step=found.step,
+        metrics={name: value for name, value in found.metrics.items() if isinstance(value, dict)},
+        questions=int(found.metrics["questions"]),
+        samples=int(found.metrics["samples_per_question"]),
+        place=place,
+    )
 
 
 def _name(value) -> str:

@@ -13,11 +13,10 @@ from .. import seeds
 from ..components import dot, no_runs, notices, state
 from ..headline import headline, seed_table
 from ..improvement import shares
-from ..overview_card import Examined, card, examine
+from ..overview_card import NO_WARNINGS, Examined, card, examine
 from ..page import Page, Parts
 from ..picture import scale_of
 from ..text import HTML, html, join, run_name
-from ..warnings import RULES
 from ..workspace import Workspace
 
 READS = ("metrics.jsonl", "run.json", "rollouts", "eval", HEARTBEAT, LOCK)
@@ -79,7 +78,7 @@ def counts(examined: Sequence[Examined]) -> HTML:
     kinds = sorted(states, key=SEVERITY.index)
     listed = ", ".join(f"{states[kind]} {state(kind)}" for kind in kinds) if len(examined) > 1 else state(kinds[0])
     warned = sum(len(each.warnings) for each in examined)
-    count = f"{warned} warning{'' if warned == 1 else 's'}" if warned else f"No warnings ({len(RULES)} checks)"
+    count = f"{warned} warning{'' if warned == 1 else 's'}" if warned else NO_WARNINGS
     return html(
         '{} run{}: <b class="{}">{}</b> · <span class="{}">{}</span>',
         *(len(examined), "" if len(examined) == 1 else "s", "bad" if kinds[0] in BAD else "", listed),

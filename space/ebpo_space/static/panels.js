@@ -1,7 +1,7 @@
 // A panel of a board: head with named values, Plotly's figure, and the reading of it under the pointer.
 (() => {
   "use strict";
-  const { css, touch, element, merged } = window.space;
+  const { css, touch, element, load, merged } = window.space;
   const LEFT = 52, RIGHT = 10, HEIGHT = 232; // of the plot: its margins, and how high it is where the figure does not say
 
   // "@name" in a figure is the CSS variable of that name, so that one figure serves light and dark
@@ -14,16 +14,9 @@
   };
 
   // 1.5 MB of script: loaded with the page where plots come first, else when the first plot comes
-  let plotly = null;
-  const loadPlotly = () => (plotly ||= new Promise((resolve, reject) => {
-    const script = element("script");
-    script.src = document.querySelector("meta[name=plotly]").content;
-    script.onload = () => resolve(window.Plotly);
-    script.onerror = () => { plotly = null; reject(new Error("The plots could not be loaded: reload the page.")); };
-    document.head.appendChild(script);
-  }));
+  const loadPlotly = () => load(document.querySelector("meta[name=plotly]").content);
   const first = new URLSearchParams(location.search).get("tab");
-  if (["dynamics", "evaluation", "understand"].includes(first)) loadPlotly().catch(() => {}); // a panel says it
+  if (["dynamics", "evaluation"].includes(first)) loadPlotly().catch(() => {}); // a panel says it
 
   const axis = () => ({
     gridcolor: css("grid"), linecolor: css("line"), zerolinecolor: css("line"), tickcolor: css("line"),
@@ -103,8 +96,8 @@
     async draw() {
       if (!this.spec || !this.root.isConnected) return;
       this.dirty = false;
-      const Plotly = await loadPlotly().catch((error) => this.note.replaceChildren(element("em", "bad", error.message)));
-      if (!Plotly) { this.dirty = true; this.note.hidden = false; return; }
+      const failed = await loadPlotly().then(() => null, (error) => element("em", "bad", error.message));
+      if (failed) { this.note.replaceChildren(failed); this.dirty = true; this.note.hidden = false; return; }
       const linked = !!this.spec.linked;
       const { data, layout } = this.figure();
       const zoom = this.board.zoom;

@@ -10,7 +10,7 @@ window.space.reader = (() => {
   const KEPT = 800; // rendered pieces, the latest
   const CHUNK = 32000; // characters asked for at a time
 
-  const { element } = window.space;
+  const { element, button, load } = window.space;
 
   document.head.appendChild(Object.assign(element("link"), { rel: "stylesheet", href: beside("vendor/temml/Temml-STIX2.css") }));
 
@@ -28,13 +28,6 @@ window.space.reader = (() => {
     if (worker) worker.terminate();
     worker = null;
   };
-  const purify = () => (purify.loading ||= new Promise((resolve, reject) => {
-    const script = element("script");
-    script.src = beside("vendor/dompurify/purify.min.js");
-    script.onload = resolve;
-    script.onerror = () => { purify.loading = null; reject(new Error("the sanitiser was not loaded")); }; // asked for again
-    document.head.appendChild(script);
-  }));
   const within = (milliseconds, promise) =>
     Promise.race([promise, new Promise((_, reject) => setTimeout(reject, milliseconds, new Error("too slow")))]);
   const message = (from) => new Promise((resolve, reject) => {
@@ -44,7 +37,7 @@ window.space.reader = (() => {
   const started = async () => {
     if (worker || failures > 2) return worker;
     try {
-      await within(START, purify());
+      await within(START, load(beside("vendor/dompurify/purify.min.js")));
       worker = new Worker(beside("reader/worker.js"));
       await within(START, message(worker));
     } catch {
@@ -129,7 +122,6 @@ window.space.reader = (() => {
       return this.raw ? null : Promise.all(made.map((one) => set(one.node, one.fence + one.text)));
     }
     offer(left) {
-      const button = (text, press) => Object.assign(element("button", "", text), { type: "button", onclick: press });
       const more = this.reading.dataset.from
         ? [button(`Show ${Math.min(CHUNK, left).toLocaleString("en")} more`, () => this.more(1)), button("Show all", () => this.more(40))]
         : [];

@@ -10,7 +10,7 @@ window.space.marks = (() => {
   const states = new Map(); // reading -> {hits, now: which of them, gold, given}
   let last = null; // the reading whose hits were walked through
 
-  const { element } = window.space;
+  const { element, button, isCommand } = window.space;
 
   // [{text, nodes}] of the blocks of a reading: what stands on one line for a reader
   const blocks = (reading) => {
@@ -110,8 +110,7 @@ window.space.marks = (() => {
     for (const reading of states.keys()) if (!reading.isConnected) states.delete(reading);
     if (!window.Highlight) return;
     const all = [...states.values()];
-    const lists = [...document.querySelectorAll(".hit")].map(around);
-    CSS.highlights.set("hit", new Highlight(...lists, ...all.flatMap((state) => state.hits)));
+    CSS.highlights.set("hit", new Highlight(...all.flatMap((state) => state.hits)));
     CSS.highlights.set("hit-now", new Highlight(...all.flatMap((state) => (state.now >= 0 ? [state.hits[state.now]] : []))));
     CSS.highlights.set("gold", new Highlight(...all.flatMap((state) => state.gold)));
     CSS.highlights.set("given", new Highlight(...all.flatMap((state) => (state.given && state.given.place ? [state.given.place] : []))));
@@ -144,12 +143,6 @@ window.space.marks = (() => {
       requestAnimationFrame(look);
     };
     requestAnimationFrame(look);
-  };
-
-  const button = (text, label, press) => {
-    const made = Object.assign(element("button", "", text), { type: "button", onclick: press });
-    made.setAttribute("aria-label", label);
-    return made;
   };
 
   // next and previous; what is left out of the text is asked for when the hits that are shown have been seen
@@ -186,7 +179,7 @@ window.space.marks = (() => {
   const entry = (kind, label, text, press) => {
     const made = element("span", kind);
     made.append(element("small", "", label), element("code", "", text.slice(0, 120)));
-    if (press) made.append(button("show", kind === "given" ? "Show where the answer is given" : "Show the expected answer in the text", press));
+    if (press) made.append(button("show", press, kind === "given" ? "Show where the answer is given" : "Show the expected answer in the text"));
     return made;
   };
   const count = (reading, state, total) => {
@@ -194,7 +187,7 @@ window.space.marks = (() => {
     const place = state.now < 0 ? `${total} hit${total > 1 ? "s" : ""}` : `hit ${state.now + 1} of ${total}`;
     made.append(element("span", "", total ? place : "no hit in this answer"));
     made.firstChild.setAttribute("role", "status");
-    if (total) made.append(button("‹", "Previous hit", () => step(reading, -1)), button("›", "Next hit", () => step(reading, 1)));
+    if (total) made.append(button("‹", () => step(reading, -1), "Previous hit"), button("›", () => step(reading, 1), "Next hit"));
     return made;
   };
   const bar = (reading, state) => {
@@ -232,8 +225,7 @@ window.space.marks = (() => {
   };
 
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !"np".includes(event.key)) return;
-    if (event.target.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]")) return;
+    if (!"np".includes(event.key) || !isCommand(event)) return;
     const found = [...states.keys()].filter((each) => each.isConnected && each.offsetParent && Number(each.dataset.hits));
     const reading = found.includes(last) ? last : found.find((each) => each.dataset.given) || found[0];
     if (reading) { event.preventDefault(); step(reading, event.key === "n" ? 1 : -1); }

@@ -1,7 +1,7 @@
 // Samples: keys, its prompt's other groups, what stays in sight.
 (() => {
   "use strict";
-  const { renewed } = window.space;
+  const { isCommand, renewed } = window.space;
 
   // the group that is shown stands in sight among its prompt's others
   renewed.add((root) => requestAnimationFrame(() => {
@@ -27,9 +27,8 @@
 
   // j and k (or the arrows, inside the list) walk through groups, a and d through answers
   let walked = 0;
-  const typing = (node) => node.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]");
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (!isCommand(event)) return;
     const list = document.querySelector(".groups ol");
     if (!list || !document.querySelector(".reader")?.offsetParent) return;
     const buttons = [...list.querySelectorAll("button")];

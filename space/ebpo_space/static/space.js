@@ -12,6 +12,27 @@ window.space = (() => {
     return made;
   };
 
+  const button = (text, press, label) => {
+    const made = Object.assign(element("button", "", text), { type: "button", onclick: press });
+    if (label) made.setAttribute("aria-label", label);
+    return made;
+  };
+
+  // src -> its script's loading, begun by the first who asks; one that failed is asked for again
+  const loading = new Map();
+  const load = (src) => {
+    if (!loading.has(src)) loading.set(src, new Promise((resolve, reject) => {
+      const script = Object.assign(element("script"), { src, onload: resolve });
+      script.onerror = () => { loading.delete(src); reject(new Error("A script could not be loaded: reload the page.")); };
+      document.head.appendChild(script);
+    }));
+    return loading.get(src);
+  };
+
+  // a key that is a page's: without others, and not typed into a control
+  const isCommand = (event) => !event.ctrlKey && !event.metaKey && !event.altKey &&
+    !event.target.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]");
+
   const merged = (base, over) => {
     const out = { ...base };
     for (const [k, v] of Object.entries(over || {}))
@@ -52,5 +73,5 @@ window.space = (() => {
     });
   };
 
-  return { css, touch, element, merged, tell, clicks, renewed, actions };
+  return { css, touch, element, button, load, isCommand, merged, tell, clicks, renewed, actions };
 })();

@@ -97,6 +97,6 @@ self.onmessage = ({ data }) => {
   try {
     html = rendered(data.text, data.inline);
   } catch {}
-  self.postMessage({ id: data.id, html: html !== null && html.length <= LARGEST ? html : null });
+  self.postMessage({ html: html !== null && html.length <= LARGEST ? html : null });
 };
 self.postMessage({ ready: true });
