@@ -10,7 +10,7 @@ from hub_runs import export_model, make_run
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.models.model_folder import problems
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.checkpoints import LIST, add_rows, find_unlisted, rows, saved
+from openrlhf_ebpo.run.checkpoints import LIST, add_rows, final_model, find_unlisted, rows, saved
 from openrlhf_ebpo.run.run_log import RunDirectoryError
 
 
@@ -79,6 +79,13 @@ def test_lines_that_make_no_sense_are_left_out(run_dir, line):
     with open(run_dir / LIST, "a") as file:
         file.write(line + "\n")
     assert rows(run_dir) == before and len(saved(run_dir)) == 3
+
+
+@pytest.mark.parametrize(("status", "step"), [("complete", 6), ("running", None), ("interrupted", None)])
+def test_the_final_model_is_that_of_a_complete_run(tmp_path, status, step):
+    run_dir = make_run(tmp_path, steps=(2, 6), status=status)
+    export_model(tmp_path / "model", 4)  # may be of an earlier run
+    assert final_model(run_dir) == (step and (step, tmp_path / "model"))
 
 
 def test_a_damaged_file_is_named(run_dir):

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -109,6 +110,16 @@ def test_too_little_is_a_note_with_what_to_do(monkeypatch):
     monkeypatch.setattr(machine, "free_memory", lambda: 2 << 30)
     (finding,) = machine.memory()
     assert doctor.line(finding).startswith("note 2.0 GiB")
+
+
+@pytest.mark.parametrize(("limit", "free"), [("max", 8), (str(4 << 30), 3), (str(64 << 30), 8), (str(1 << 20), 0)])
+def test_inside_a_container_its_limit_counts_less_what_is_used_without_the_cache(tmp_path, monkeypatch, limit, free):
+    contents = {"max": limit, "current": str(2 << 30), "stat": f"anon 5\ninactive_file {1 << 30}\n"}
+    for name, content in contents.items():
+        (tmp_path / f"memory.{name}").write_text(content)
+    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / path.rpartition("/")[2])
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8 << 30))
+    assert machine.free_memory() == free << 30
 
 
 def test_a_mistyped_topic_is_answered():
