@@ -101,6 +101,7 @@ def command(tmp_path, monkeypatch, model) -> list[str]:
     """A minimal good command line, its files in place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    monkeypatch.setattr(train_ppo_ray, "under_supervision", lambda again: None)  # pytest would become the supervisor
     (tmp_path / "data.jsonl").write_text(json.dumps({"input": "1+1", "label": "2"}) + "\n")
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     shutil.copytree(model, tmp_path / "model")

@@ -182,16 +182,18 @@ def test_the_limit_of_bytes_is_that_of_the_larger_of_policy_and_critic(strategy,
     assert [folders(folder) for folder in folders_of_both] == [{"global_step2"}] * 2
 
 
-def test_the_newest_whole_checkpoint_is_loaded_whatever_latest_names(strategy, tmp_path):
+@pytest.mark.parametrize("damaged", ["who", "whale"])  # cut, or of other bytes
+def test_the_newest_whole_checkpoint_is_loaded_whatever_latest_names(strategy, tmp_path, damaged):
     said = []
     strategy.print = said.append
     for step in (9, 10, 11):
         strategy.save_ckpt(Engine(), str(tmp_path), f"global_step{step}")
     (tmp_path / "latest").unlink()
     assert strategy.load_ckpt(Engine(), str(tmp_path)) == (f"{tmp_path}/global_step11", {"step": "global_step11"})
-    (tmp_path / "global_step11" / "weights").write_text("who")
+    (tmp_path / "global_step11" / "weights").write_text(damaged)
+    os.utime(tmp_path / "global_step11" / "weights", ns=(1, 1))
     assert strategy.load_ckpt(Engine(), str(tmp_path))[1] == {"step": "global_step10"}
-    assert any("global_step11 is skipped: weights has 3 bytes, and 5 were saved" in line for line in said)
+    assert any("global_step11 is skipped: weights" in line for line in said)
     assert strategy.load_ckpt(Engine(), str(tmp_path), "global_step9")[1] == {"step": "global_step9"}
 
 
@@ -204,14 +206,6 @@ def test_no_whole_checkpoint_is_an_error_and_none_at_all_is_not(strategy, tmp_pa
     with pytest.raises(CheckpointError, match="weights is missing"):
         strategy.load_ckpt(Engine(), str(tmp_path))
     assert folders(tmp_path) == {"global_step1"}
-
-
-def test_a_flipped_byte_makes_the_one_before_the_newest(strategy, tmp_path):
-    for step in (9, 10):
-        strategy.save_ckpt(Engine(), str(tmp_path), f"global_step{step}")
-    (tmp_path / "global_step10" / "weights").write_text("whale")
-    os.utime(tmp_path / "global_step10" / "weights", ns=(1, 1))
-    assert strategy.load_ckpt(Engine(), str(tmp_path))[1] == {"step": "global_step9"}
 
 
 def test_a_damaged_checkpoint_goes_before_a_complete_one(strategy, tmp_path):

@@ -1,6 +1,7 @@
 """Bookkeeping of `data difficulty`: what is kept, what is measured again, what people see. No engine starts here."""
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 from pathlib import Path
@@ -108,6 +109,18 @@ def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_
     assert asked == {"room": 13}
     assert ("5 of 5 prompts lack it" in out and "Give --add_bos" in out) == (not add_bos)
     assert f"{5 if add_bos else 1} of 5 prompts are longer than the 5 tokens that --max_len leaves" in out
+
+
+def test_the_progress_bar_begins_with_what_is_not_measured_again(folder, monkeypatch):
+    model = tiny_tokenizers.save(folder / "tokenizer")
+    settings = DifficultySettings.from_args(arguments(folder, model=model, max_new_tokens=8, max_len=99))
+    records = {row["id"]: record(row, [reward] * 4) for row, reward in zip(ROWS, (1.0, None), strict=False)}
+    bars: list[tuple] = []
+    monkeypatch.setattr(engines, "started", lambda settings: contextlib.nullcontext([]))
+    monkeypatch.setattr(engines, "generate", lambda *_: [])
+    monkeypatch.setattr(difficulty_report, "ProgressBar", lambda *bar: bars.append(bar) or contextlib.nullcontext())
+    difficulty.measure(settings, ROWS[1:], records, print)
+    assert bars == [(4, 1)]
 
 
 # rewards

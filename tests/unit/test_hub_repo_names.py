@@ -5,7 +5,7 @@ from commands import refused
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.settings import Place, place, target
+from openrlhf_ebpo.hub.settings import Place, place
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,6 @@ def test_a_token_in_the_place_of_a_repo_is_not_echoed(text):
     with pytest.raises(UsageError, match="--repo: this looks like a token") as caught:
         place(text)
     assert "a1a1" not in str(caught.value) and "abcdef" not in str(caught.value)
-
-
-def test_a_push_goes_to_no_revision():
-    assert target("https://huggingface.co/owner/name") == "owner/name"
-    with pytest.raises(
-        UsageError, match=r"--repo owner/name@v1: a push goes to the branch main .*, not to v1: give owner"
-    ):
-        target("owner/name@v1")
 
 
 @pytest.mark.parametrize(

@@ -103,17 +103,6 @@ def test_a_save_that_was_interrupted_between_two_ranks_is_skipped(actor):
     assert newest_complete([actor]).tag == "global_step10"
 
 
-def test_a_tag_that_is_saved_again_does_not_replace_the_one_that_is_there(actor):
-    """A resumed run has moved it aside, except from a disk that its trainer does not see; train_sft may begin again."""
-    aside = begin_checkpoint(actor / "global_step10")
-    assert aside.is_relative_to(actor.parent / "superseded") and damage(aside / "_actor" / "global_step10") is None
-    assert newest_complete([actor]).tag == "global_step2"
-    assert begin_checkpoint(actor / "global_step10") is None  # once more, after a crash
-    shard(actor / "global_step10" / MODEL)
-    complete(actor / "global_step10")
-    assert newest_complete([actor]).tag == "global_step10"
-
-
 def test_what_a_damaged_folder_holds_is_not_written_over(actor, tmp_path):
     """A snapshot may share its files by hard links."""
     path = actor / "global_step10" / MODEL

@@ -308,16 +308,21 @@ class Waiting(Batch):
         return super().table(step, tokenizer)
 
 
-def test_training_does_not_wait_for_one_batch_and_files_come_in_order(tmp_path):
+def test_training_waits_while_two_batches_are_written_and_files_come_in_order(tmp_path):
     may_go = threading.Event()
     log = RunLog(tmp_path, None)
     log.write_rollouts(1, Waiting(may_go))
     log.write_rollouts(2, Batch())
     assert not rollouts_path(tmp_path, 1).exists()
     assert not rollouts_path(tmp_path, 2).exists()
+    third = threading.Thread(target=log.write_rollouts, args=(3, Batch()))
+    third.start()
+    third.join(0.2)
+    assert third.is_alive(), "a third batch in memory"
     may_go.set()
+    third.join()
     log.flush()
-    assert [read_rollouts(tmp_path, step)["step"].to_pylist() for step in (1, 2)] == [[1], [2]]
+    assert [read_rollouts(tmp_path, step)["step"].to_pylist() for step in (1, 2, 3)] == [[1], [2], [3]]
 
 
 @pytest.mark.parametrize("another_is_there", [False, True])
