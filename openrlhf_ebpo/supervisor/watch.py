@@ -101,7 +101,7 @@ class Watch:
                 self.stop = self.lost_ray[0]
             left = end_session(self.driver.pid)
             if not self.run_dir:
-                if status < 0 and not self.requested:
+                if status < 0 and not (self.requested or self.end):  # else the cause is on screen
                     print_line(f"error: {self.describe_death(status)}")
                 return status if status >= 0 else self.exit_status("failed", status)
             if left:

@@ -3,6 +3,7 @@ LIMIT]`."""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +47,10 @@ def main() -> None:
         (folder / "busy").touch()
         supervisor.end("failed", "ClusterError: Ray did not start", False)
         raise ReportedError("Ray did not start")
+    if mode == "hangs_after_its_error":
+        supervisor.end("failed", "ClusterError: Ray did not start", False)
+        print("error: Ray did not start", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)  # as the supervisor does after END_SECONDS
     settings = RunSettings(folder / "run", folder / "ckpt", name="r", resume=True)
     if orphan:
         leave()

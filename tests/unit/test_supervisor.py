@@ -121,6 +121,12 @@ def test_a_driver_that_is_refused_makes_nothing(start, tmp_path):
     assert not command.run_dir.exists()
 
 
+def test_a_driver_that_hangs_after_its_error_is_not_called_killed(start):
+    command = start("hangs_after_its_error")
+    _, err = command.process.communicate(timeout=SECONDS)
+    assert (command.process.returncode, err) == (1, "error: Ray did not start\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_driver_is_an_ending_with_its_cause(start, number):
     command = start("waits+orphan").ready()
