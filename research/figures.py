@@ -37,19 +37,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--only", nargs="+", choices=[*FIGURES], metavar="NAME", help=f"these figures alone: {', '.join(FIGURES)}")
     add("--seeds", type=int, metavar="N", help=f"default: {QUICK.seeds}, with --full {FULL.seeds}")
     size = parser.add_mutually_exclusive_group()
-    for each, text in (
-        (QUICK, "minutes, in one process (the default)"),
-        (FULL, "hours: more seeds, longer, and the real stack"),
-    ):
+    lengths = {QUICK: "minutes, in one process (the default)", FULL: "hours: more seeds, longer, and the real stack"}
+    for each, text in lengths.items():
         size.add_argument(f"--{each.name}", dest="size", action="store_const", const=each, default=QUICK, help=text)
     add("--output", type=Path, default=Path("runs/figures"), metavar="DIR", help="default: runs/figures")
     add("--force", action="store_true", help="measure all again; the old measured.jsonl is kept under another name")
-    add(
-        "--docs",
-        type=Path,
-        metavar="DIR",
-        help="also write what is in --output into DIR/results/figures.md and DIR/images/figures/",
-    )
+    add("--docs", type=Path, metavar="DIR", help="also write into DIR/results/figures.md and DIR/images/figures/")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -108,11 +101,8 @@ def write_docs(output: Path, docs: Path) -> None:
     from openrlhf_ebpo.files import write_text
     from paper.page import copy_to_docs
 
-    page = docs / "results" / "figures.md"
-    paragraphs = copy_to_docs(output, FIGURES, docs)
-    write_text(
-        page, with_table(page.read_text(), "figures", page, paragraphs, "python research/figures.py --docs docs")
-    )
+    page, by = docs / "results" / "figures.md", "python research/figures.py --docs docs"
+    write_text(page, with_table(page.read_text(), "figures", page, copy_to_docs(output, FIGURES, docs), by))
 
 
 main = command("python research/figures.py", ABOUT, add_flags, run, extra="dev")

@@ -28,13 +28,12 @@ MACHINE = "machine"
 CPU_PATIENCE = 4  # a rehearsal takes so many times as long, on a few cores
 PAIRS = 3
 OWN_PACKAGES = ("psutil", "pyarrow", "pytest", "pytest_timeout", "reasoning_gym", "scipy", "wrapt")  # besides the stack
-ABOUT = """Check that everything runs on this machine's GPU: versions, the tests marked gpu, training, kill, resume
-and verify in every
-mode, trainer against vLLM, EBPO's time and memory against group_norm's. Writes REPORT_DIR/report.md and report.json.
+ABOUT = """Check that everything runs on this machine's GPU: versions, the tests marked gpu, training, kill, resume and
+verify in every mode, trainer against vLLM, EBPO's time and memory against group_norm's. Writes REPORT_DIR/report.md and
+report.json.
 
-Under 15 minutes on one H100-class GPU (an estimate). A repeated command keeps the parts that have passed and runs
-the others; after
-a change of code, versions or machine name another REPORT_DIR. docs/gpus.md describes each part.
+Under 15 minutes on one H100-class GPU (an estimate). A repeated command keeps the parts that have passed and runs the
+others; after a change of code, versions or machine name another REPORT_DIR. docs/gpus.md describes each part.
 
 exit status: 0 all parts passed, 1 a part failed, 2 a wrong flag"""
 
@@ -93,9 +92,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("report_dir", nargs="?", type=Path, default=Path("runs/gpu_check"), metavar="REPORT_DIR")
     add("--only", nargs="+", metavar="PART", choices=[*PARTS], help=f"these alone, again: {', '.join(PARTS)}")
-    add(
-        "--cpu", action="store_true", help="a rehearsal without a GPU: the same commands, with what CUDA needs left out"
-    )
+    add("--cpu", action="store_true", help="a rehearsal without a GPU: the same commands without what CUDA needs")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -148,11 +145,8 @@ def outcome(name: str, folder: Path, state: dict) -> dict:
         "commands": work.commands,
         "log": tail(work.log) if reason else [],
     }
-    lines = [
-        f"{name}: {found['outcome']} after {found['seconds']} s" + (f": {reason}" if reason else ""),
-        *found["log"],
-    ]
-    print("\n  ".join(lines), flush=True)
+    line = f"{name}: {found['outcome']} after {found['seconds']} s" + (f": {reason}" if reason else "")
+    print("\n  ".join([line, *found["log"]]), flush=True)
     return found
 
 

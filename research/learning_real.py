@@ -50,7 +50,7 @@ def jobs_of(options: argparse.Namespace) -> list[RealLearning]:
     names = list(dict.fromkeys(options.estimators))
     for name in names:
         build(name, 2)
-        if name == TOKEN_BASELINE or parsed(name)[2]:
+        if name == TOKEN_BASELINE or parsed(name)[1]:
             raise UsageError(
                 f"--estimators {name}: give a name, MODULE:NAME, or ebpo.PRESET; the rest is for learning.py alone"
             )

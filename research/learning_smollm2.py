@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from lab import final_success, training
-from lab.cells import parsed
 from lab.learner import build
 from lab.measured import Job, Record
 from lab.real import prompts_identity
@@ -173,12 +172,11 @@ class SmolLM2(Job):
             fetch(work)
 
     def flags(self, work: Path, arm: Path, seed: int) -> dict:
-        name, preset, _ = parsed(self.estimator)
         micro_batch, tokens = min(16, self.responses), 8 if self.tiny else TASKS[self.task].tokens
         return {
             "actor.model_name_or_path": work / "model",
             "actor.adam.lr": 3e-5,
-            "advantage_estimator": f"{name}.{preset}" if preset else name,
+            "advantage_estimator": self.estimator,
             "algo.kl.init_coef": 0,
             "data.prompt_dataset": work / "data" / "tasks.jsonl",
             "data.input_key": "prompt",

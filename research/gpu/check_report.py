@@ -21,15 +21,8 @@ PASSED, FAILED = "passed", "failed"
 GPU, REHEARSAL = "gpu", "rehearsal"
 REHEARSED = "A rehearsal on a CPU, with the same commands: nothing here was measured on a GPU."
 TRAINING_COLUMNS = (
-    "training",
-    "placement",
-    "steps",
-    "s a step",
-    "reward",
-    "KL a step",
-    "largest vllm_kl",
-    "mismatch",
-    "peak MiB",
+    *("training", "placement", "steps", "s a step", "reward"),
+    *("KL a step", "largest vllm_kl", "mismatch", "peak MiB"),
 )
 
 

@@ -105,8 +105,7 @@ CELLS = {
 }
 
 
-def parsed(spec: str) -> tuple[str, str, dict[str, str]]:
-    """Name, preset and options of NAME[.PRESET][+PART=CHOICE …]; an import path MODULE:NAME has no preset."""
-    named, *parts = spec.split("+")
-    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
-    return name, preset, dict(part.partition("=")[::2] for part in parts)
+def parsed(spec: str) -> tuple[str, dict[str, str]]:
+    """Name and options of NAME[+PART=CHOICE …]."""
+    name, *parts = spec.split("+")
+    return name, dict(part.partition("=")[::2] for part in parts)

@@ -17,12 +17,8 @@ def used_mib() -> int | None:
         done = subprocess.run(QUERY, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return total(done.stdout) if done.returncode == 0 else None
-
-
-def total(text: str) -> int | None:
-    numbers = [int(line) for line in text.split() if line.isdigit()]
-    return sum(numbers) if numbers else None
+    numbers = [int(line) for line in done.stdout.split() if line.isdigit()]
+    return sum(numbers) if numbers and done.returncode == 0 else None
 
 
 @contextmanager

@@ -88,18 +88,18 @@ def of_batch(rewards: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
 
 
 def build(spec: str, group: int) -> tuple[Estimator | str, float]:
-    """The estimator, and the weight of the entropy in the loss, of NAME[.PRESET][+PART=CHOICE …][+entropy=WEIGHT]; or
+    """The estimator, and the weight of the entropy in the loss, of NAME[+PART=CHOICE …][+entropy=WEIGHT]; or
     TOKEN_BASELINE.
 
     Raises:
         UsageError: there is no such estimator or part, or nothing but training itself computes it.
     """
-    name, preset, options = parsed(spec)
+    name, options = parsed(spec)
     if name == TOKEN_BASELINE:
         return TOKEN_BASELINE, 0.0
     try:
         entropy = float(options.pop("entropy", 0))
-        config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)
+        config = EstimatorConfig(n_samples_per_prompt=group, **options)
         estimator = registry.offline(registry.known(name), config)
     except (argparse.ArgumentTypeError, TypeError, UsageError, ValueError) as error:
         raise UsageError(f"--estimators {spec}: {error}") from None

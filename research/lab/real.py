@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from lab.cells import parsed
 from lab.jobs import rounded
 from lab.measured import Job, Record
 from openrlhf_ebpo.errors import ReportedError
@@ -46,8 +45,8 @@ METRICS = Path({metrics!r})
 def reward_func(queries, prompts, labels, **_kwargs):
     trained = METRICS.read_bytes().count(b"rollout/reward_mean") if METRICS.exists() else 0
     rewards = torch.tensor(example("reward").reward_func(queries, prompts, labels))
-    return {{"rewards": rewards, "scores": rewards, "extra_logs": {{"trained_steps": torch.full(rewards.shape,
-    float(trained))}}}}
+    steps = torch.full(rewards.shape, float(trained))
+    return {{"rewards": rewards, "scores": rewards, "extra_logs": {{"trained_steps": steps}}}}
 """
 
 
@@ -63,14 +62,11 @@ def train(directory: Path, job: RealLearning, seed: int) -> Path:
 
     directory = directory.absolute()
     run_stages(preparation(directory))
-    estimator, preset, _ = parsed(job.estimator)
     arm = directory / "arms" / job.sampling / f"seed-{seed}" / job.estimator.replace(":", ".")
-    training = Training(directory, arm, estimator, job.steps, seed, shuffled(directory, seed))
+    training = Training(directory, arm, job.estimator, job.steps, seed, shuffled(directory, seed))
     if training.stage[1]():
         return arm
     flags = training_flags(training) | SAMPLINGS[job.sampling]
-    if preset:
-        flags["advantage_estimator"] = f"{estimator}.{preset}"
     if "train.async_enable" in flags:
         arm.mkdir(parents=True, exist_ok=True)
         flags["reward.remote_url"] = arm / "reward.py"

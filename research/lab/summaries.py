@@ -114,9 +114,8 @@ def summary(run: Run, wanted: float) -> dict:
         found |= {"greedy_start": run.values("greedy")[0], "greedy": run.values("greedy")[-1]}
     if "length" in run.records[0]:
         found["length"] = run.values("length")[-1]
-    return {**run.job, "seeds": len(run.records), "level": round(wanted, 4)} | {
-        k: shortened(v) for k, v in found.items()
-    }
+    numbers = {name: shortened(values) for name, values in found.items()}
+    return {**run.job, "seeds": len(run.records), "level": round(wanted, 4), **numbers}
 
 
 def where_reached(success: np.ndarray, wanted: float, curve: np.ndarray) -> np.ndarray:
@@ -265,8 +264,8 @@ def mean(numbers: list[float | None], digits: int) -> str:
 
 
 def title(spec: str) -> str:
-    name, preset, options = parsed(spec)
-    return ", ".join([" ".join([registry.title(name), preset]).strip(), *(f"{k} {v}" for k, v in options.items())])
+    name, options = parsed(spec)
+    return ", ".join([registry.title(name), *(f"{k} {v}" for k, v in options.items())])
 
 
 def learning_rates(here: list[dict]) -> list[str]:

@@ -134,9 +134,8 @@ def build_trainer(estimator: str, model, tokenizer, rows: list[dict], reward: Re
     if estimator == PLAIN:
         trainer = GRPOTrainer(*arguments)
     else:
-        name, preset, parts = parsed(estimator)
-        word = f"{name}.{preset}" if preset else name
-        trainer = EBPOTrainer(*arguments, estimator=word, estimator_settings=parts)
+        name, parts = parsed(estimator)
+        trainer = EBPOTrainer(*arguments, estimator=name, estimator_settings=parts)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(Bar())
     return trainer, seen
