@@ -228,6 +228,9 @@ def test_answers_of_evaluations_during_training_are_shown(visit):
     page.wait_for_selector("table.scores")
     assert "held-out" in page.locator("table.scores tbody").inner_text()
     assert "step 20" in page.locator("table.scores thead").inner_text()
+    page.wait_for_selector(".grid.two > .panel")
+    shares = "[...document.querySelectorAll('.grid.two')].map((each) => each.firstChild.offsetWidth / each.offsetWidth)"
+    assert max(page.evaluate(shares)) < 0.6, "a lone panel keeps its width"
     page.locator(".questions > ol > li > button").first.click()
     page.wait_for_selector("article.group .answer")
     shown = page.locator("article.group").first.inner_text()
