@@ -77,16 +77,18 @@ def card(of: Examined, scale: tuple[float, float]) -> HTML:
 def _head(of: Examined) -> HTML:
     state, badge = of.condition, BADGE.get(of.condition.kind, "")
     total = f" of {state.steps:,}" if state.steps else ""
+    none = f"no step{total} yet" if of.run.about else ""  # without run.json: a folder of evaluations
     parts = [
-        f"step {state.step:,}{total}" if state.step is not None else f"no step{total} yet",
+        f"step {state.step:,}{total}" if state.step is not None else none,
         f"about {lasting(state.left)} left" if state.left is not None else "",
         html('<span title="{}">{}</span>', clock(state.at), ago(state.at, of.now)) if state.at else "",
     ]
     estimator, model = title(of.run.estimator), model_of(of.run.about) or "unknown model"
+    made = html("<p>{} · {}</p>", harmless(estimator, 40), harmless(model, 40)) if of.run.about else HTML()
     return html(
-        '<header><h2>{}{}</h2><p><em class="{}">{}</em></p><p>{}</p><p>{} · {}</p>{}</header>',
+        '<header><h2>{}{}</h2><p><em class="{}">{}</em></p><p>{}</p>{}{}</header>',
         *(dot(of.run.run.number), run_name(of.run.run.key, 40), badge, state_text(state.kind)),
-        *(HTML(" · ").join(part for part in parts if part), harmless(estimator, 40), harmless(model, 40)),
+        *(HTML(" · ").join(part for part in parts if part), made),
         html('<p class="said {}">{}</p>', badge, harmless(state.detail, 400)) if state.detail else "",
     )
 
@@ -131,6 +133,8 @@ def _fall(found: Outcome) -> HTML:
 
 def _changed(of: Examined) -> HTML:
     run = of.run
+    if not run.about and not len(of.groups):
+        return HTML("<section></section>")
     moved = ((label, run.metrics.series(f"ebpo/{name}")[1]) for name, label in OVER_TIME)
     lines = join(
         html("<p>{} <b>{} → {}</b></p>", label, number(values[0]), number(values[-1]))

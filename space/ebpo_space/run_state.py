@@ -63,7 +63,7 @@ def condition(about: dict, metrics: Metrics, seen: Signs, now: float) -> Conditi
     elif ended in ("complete", "interrupted", "paused", "failed"):
         kind, detail = ended, str(about.get("error") or "")[:MAX_ERROR_CHARS].strip()
     else:
-        kind, detail = "unknown", "run.json does not say how it ended."
+        kind, detail = "unknown", "run.json is missing, or does not say how it ended."
     steps = seen.beat.steps if seen.beat and (step or 0) <= seen.beat.steps < 2**31 else 0
     each = usual_step(metrics)
     left = (steps - (step or 0)) * each if kind == "training" and steps and each else None

@@ -277,6 +277,14 @@ def test_hostile_and_empty_runs_have_cards(workspace, tmp_path):
     assert "no step yet" in found and "Nothing to compare yet" in found and "No metrics yet" in found
 
 
+def test_a_folder_of_evaluations_is_not_called_a_training(tmp_path):
+    for step, rate in ((0, 0.1), (40, 0.9)):
+        evaluation_of(tmp_path / "model", "aime24", step, rate, seed=1)
+    found = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["cards"]
+    assert "held-out pass@1, aime24, base model to step 40" in found and "run.json is missing" in found
+    assert "EBPO" not in found and "unknown model" not in found and "no step" not in found
+
+
 def table(workspace, **view) -> str:
     return evaluation.render(clean({"runs": "ebpo-1,grpo-1", **view}), workspace)["table"]
 
