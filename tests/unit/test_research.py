@@ -1,19 +1,20 @@
 """Every script that is not installed starts from a checkout, measures one tiny cell, and prints its table."""
 
+import importlib
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forks import Fork
 from patience import seconds
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 TINY = ["--cells", "tiny", "--seeds", "2", "--threads", "1", "--output"]
-SCRIPTS = {  # script -> arguments ("OUTPUT" is a new folder), a line of what it prints
+SCRIPTS = {  # script -> arguments ("OUTPUT" is a new folder, "SHARED" one for several), a line of what it prints
     "research/learning.py": ([*TINY, "OUTPUT", "--width", "8", "--estimators", "group_norm", "ebpo"], ""),
-    "research/gradient_variance.py": ([*TINY, "OUTPUT", "--batches", "4"], "| `tiny` |"),
-    "research/kappa.py": ([*TINY, "OUTPUT", "--responses", "64"], "| `tiny` |"),
+    "research/gradient_variance.py": ([*TINY, "SHARED", "--batches", "4"], "| `tiny` |"),
+    "research/kappa.py": ([*TINY, "SHARED", "--responses", "64"], "| `tiny` |"),
     "research/learning_real.py": (["--table", "--output", RESULTS / "learning_real.json"], "| EBPO |"),
     "research/estimator_quality.py": (["--quick"], "| half_life 4 |"),
     "research/interval_coverage.py": (["--repetitions", "20"], "| task |"),
@@ -31,38 +32,55 @@ HELP = [
 ]
 
 
-def output_of(*command, status: int = 0) -> str:
-    limit = seconds(100)
-    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=limit)
-    assert done.returncode == status, done.stdout[-3000:] + done.stderr[-3000:]
+@pytest.fixture(scope="module")
+def output_of(tmp_path_factory):
+    """What a script prints, started from a checkout; this process imports for all of them what takes long."""
+    for name in ("torch", "matplotlib.pyplot", "pyarrow.parquet"):
+        importlib.import_module(name)
+
+    def run(script: str, *arguments) -> str:
+        return Fork(tmp_path_factory.mktemp("script") / "log", ROOT / script, *arguments).end()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shared_output(tmp_path_factory):
+    """The scripts that train the small transformer find each other's warm starts there."""
+    return tmp_path_factory.mktemp("shared")
+
+
+def refusal_of(*command) -> str:
+    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=seconds(100))
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_measures_a_tiny_cell_and_prints_its_table(script, tmp_path):
+def test_a_script_measures_a_tiny_cell_and_prints_its_table(script, output_of, shared_output, tmp_path):
     arguments, line = SCRIPTS[script]
-    words = [tmp_path / "output" if word == "OUTPUT" else word for word in arguments]
-    assert line in output_of(sys.executable, script, *words)
+    places = {"OUTPUT": tmp_path / "output", "SHARED": shared_output}
+    assert line in output_of(script, *(places.get(word, word) for word in arguments))
 
 
-def test_the_tables_of_what_is_saved_are_those_in_the_page():
-    printed = output_of(sys.executable, "research/learning.py", "--table", "--output", RESULTS / "learning.json")
+def test_the_tables_of_what_is_saved_are_those_in_the_page(output_of):
+    printed = output_of("research/learning.py", "--table", "--output", RESULTS / "learning.json")
     success, greedy, long_answers = printed.strip().split("\n\n")[:3]
     page = (RESULTS / "regimes.md").read_text()
     assert success in page and greedy in page and long_answers in page
 
 
 @pytest.mark.parametrize("script", HELP)
-def test_a_script_that_needs_trainings_or_another_package_has_a_help(script):
-    assert output_of(sys.executable, script, "--help").startswith("usage: ")
+def test_a_script_that_needs_trainings_or_another_package_has_a_help(script, output_of):
+    assert output_of(script, "--help").startswith("usage: ")
 
 
 def test_the_walkthrough_refuses_a_number_of_steps_that_is_no_episode_before_it_sets_anything_up(tmp_path):
     words = ["env", "STEPS=7", "bash", "scripts/walkthrough.sh", tmp_path / "run"]
-    assert "error: STEPS is 7; give a multiple of 10" in output_of(*words, status=1)
+    assert "error: STEPS is 7; give a multiple of 10" in refusal_of(*words)
     assert not (tmp_path / "run").exists()
 
 
 def test_the_wheelhouse_script_refuses_a_machine_without_the_right_python(tmp_path):
     words = ["env", "PYTHON=false", "bash", "scripts/make_wheelhouse.sh", tmp_path / "wheels"]
-    assert "error: " in output_of(*words, status=1)
+    assert "error: " in refusal_of(*words)

@@ -46,12 +46,6 @@ def test_nothing_that_distinguishes_groups_means_full_shrinkage(reward_range):
     assert shrinkage_weight(0.4 * limit, 0.95 * limit, 4, reward_range) == pytest.approx(0.1 / 1.05)
 
 
-def test_each_group_size_has_its_own_weight():
-    sizes = np.array([[1.0], [2.0], [4.0]])
-    expected = [[(0.2 / n) / (0.2 / n + 0.05)] for n in (1, 2, 4)]
-    np.testing.assert_allclose(shrinkage_weight(0.2, 0.05, sizes, 1.0), expected, rtol=1e-14)
-
-
 def test_a_group_without_a_valid_sample_has_mean_zero_and_what_is_not_valid_does_not_count():
     rewards = np.array([[1.0, 5.0, 0.0], [7.0, 7.0, 7.0]])
     valid = np.array([[1, 0, 1], [0, 0, 0]], dtype=bool)
@@ -71,10 +65,3 @@ def test_a_spread_of_rounding_size_is_no_spread():
     assert standardise(tiny * 1.1, valid, 1.0).any()
     assert not standardise(tiny * 1.1, valid, 2.0).any()
     assert not standardise(np.array([[0.7]]), np.ones((1, 1), bool), 1.0).any()
-
-
-def test_standardising_uses_the_sample_deviation_of_valid_entries_and_epsilon():
-    values, valid = np.array([[1.0, 2.0, 99.0], [4.0, -5.0, 99.0]]), np.array([[1, 1, 0], [1, 1, 0]], bool)
-    counted = values[valid == 1]
-    expected = (values - counted.mean()) / (counted.std(ddof=1) + 1e-6) * valid
-    np.testing.assert_allclose(standardise(values * valid, valid, 1.0), expected, rtol=1e-13)
