@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, Failures, NoReplyError, RewardSource
 
@@ -104,6 +102,8 @@ async def post(address: str, body: dict) -> dict:
     Raises:
         Refused: another try would not change it. NoReplyError: it may.
     """
+    import aiohttp  # OpenRLHF and the extra `eval` bring it
+
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # Server.ask limits all of it
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.post(address, json=body) as response:

@@ -74,6 +74,17 @@ main(["--help"])
     assert "openrlhf-ebpo = openrlhf_ebpo.cli:main" in next(site.glob("*.dist-info/entry_points.txt")).read_text()
 
 
+@pytest.mark.parametrize("command", ["train", "sft"])
+def test_without_the_stack_and_the_extras_a_training_says_that_torch_is_missing(command, tmp_path):
+    absent = ["torch", "transformers", "ray", "vllm", "deepspeed", "openrlhf", "aiohttp", "datasets", "math_verify"]
+    absent += ["huggingface_hub", "jinja2", "matplotlib", "sklearn", "tqdm"]
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({absent}); from openrlhf_ebpo.cli import main; main([{command!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("error: torch is not installed")
+
+
 def run(*command, cwd: Path) -> str:
     done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
