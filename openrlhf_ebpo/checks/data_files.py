@@ -7,6 +7,7 @@ the Hub.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ TYPES = {  # of TYPE@FOLDER, which reads every file of the folder
     "arrow": (".arrow",),
     "text": (".txt",),
 }
+FIRST_ROWS = 256  # of JSON lines: a row may leave a column out
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"  # save_to_disk writes them
 
 
@@ -104,10 +106,10 @@ def _saved_files(folder: Path) -> list[str]:
 
 
 def data_columns(path: Path) -> list[str]:
-    """Return the column names of a data file, from its beginning.
+    """Return the column names of a data file, from its beginning; none of a file without rows.
 
     Raises:
-        ValueError: its first row is not an object. Others: what the file's reader raises.
+        ValueError: one of its first rows is not an object. Others: what the file's reader raises.
     """
     if path.suffix == ".parquet":
         import pyarrow.parquet
@@ -116,22 +118,26 @@ def data_columns(path: Path) -> list[str]:
     if path.suffix == ".arrow":
         with open_arrow(path) as reader:
             return reader.schema.names
-    with open(path, newline="") as file:
+    with open(path, newline="", encoding="utf-8-sig") as file:
         if path.suffix == ".csv":
-            return next(csv.reader(file), [])
+            rows = list(itertools.islice(csv.reader(file), 2))
+            return rows[0] if len(rows) > 1 else []
         if path.suffix == ".txt":
             return ["text"]
-        first = next(filter(str.strip, file), "{}")
+        lines = list(itertools.islice(filter(str.strip, file), FIRST_ROWS))
         try:
-            row = json.loads(first)
+            rows = [json.loads(lines[0])] if lines else []
         except ValueError:  # a list or an object over several lines
             file.seek(0)
-            row = json.load(file)
-    if path.suffix == ".json" and isinstance(row, list):
-        row = row[0] if row else {}
-    if not isinstance(row, dict):
-        raise ValueError(f"the first row is {row!r:.60}, and must be an object with a value for each column")
-    return list(row)
+            rows, lines = [json.load(file)], []
+    if rows and isinstance(rows[0], list):
+        rows = rows[0][:FIRST_ROWS]
+    elif rows:
+        rows += [json.loads(line) for line in lines[1:]]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"row {number} is {row!r:.60}, and must be an object with a value for each column")
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def open_arrow(path: str | Path) -> pa.RecordBatchReader | pa.RecordBatchFileReader:

@@ -180,6 +180,9 @@ class InputFiles:
 # --- data
 
 
+NESTED = ". OpenRLHF reads no column inside another: openrlhf-ebpo data prepare writes such values to a column"
+
+
 def dataset_problems(name: str, columns: dict[str, str | None], split: str = "train") -> list[str]:
     """Check a data set without loading it; one on the Hub is not checked. columns: by the flag that names them."""
     if "@" in name and Path(name).exists():
@@ -191,7 +194,7 @@ def dataset_problems(name: str, columns: dict[str, str | None], split: str = "tr
         looks_local = path.suffix in DATA_SUFFIXES or path.is_absolute() or name.startswith((".", "~"))
         return ["no such file"] if looks_local or name.count("/") > 1 else []
     if path.is_file() and path.suffix not in DATA_SUFFIXES:
-        return []
+        return [f"is not a file that OpenRLHF reads: its name must end in {', '.join(DATA_SUFFIXES)}"]
     try:
         first = Path(split_files(name, split)[0])
         if first.suffix not in (*DATA_SUFFIXES, ".txt"):
@@ -206,6 +209,7 @@ def dataset_problems(name: str, columns: dict[str, str | None], split: str = "tr
         return ["the file is empty"]
     return [
         f"has no column {column!r} ({flag}); its columns are {', '.join(found)}"
+        + (NESTED if column.partition(".")[0] in found else "")
         for flag, column in columns.items()
         if column and column not in found
     ]

@@ -101,8 +101,10 @@ def _choose(found, named, known, flag, path, required=True) -> str | None:
     name = named or next((by_name[name] for name in known if name in by_name), None)
     if name in found or (name is None and not required):
         return name
+    if not found:
+        raise UsageError(f"--input {path}: the file is empty")
     missing = f"{flag} {named}: {path} has no such column" if named else f"{path} has none of {', '.join(known)}"
-    raise UsageError(f"{missing}, only {', '.join(found) or 'none'}: name one with {flag} (dots lead into structs)")
+    raise UsageError(f"{missing}, only {', '.join(found)}: name one with {flag} (dots lead into structs)")
 
 
 def _listed_files(path: str, subset: str | None, split: str, revision: str | None) -> list[str]:

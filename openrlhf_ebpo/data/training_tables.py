@@ -6,6 +6,7 @@ A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import itertools
 import json
@@ -15,13 +16,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.checks.data_files import is_local, open_arrow, split_files
+from openrlhf_ebpo.checks.data_files import FIRST_ROWS, is_local, open_arrow, split_files
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import file_identity, fingerprint
 
 SUFFIXES = (".parquet", ".jsonl")
-READ_SUFFIXES = (*SUFFIXES, ".json", ".csv", ".arrow")  # .json holds lines, or one array of rows
+READ_SUFFIXES = (*SUFFIXES, ".json", ".csv", ".arrow")
 ROW_BATCH_SIZE = 8192
 NEEDS_DATASETS = "folders, CSV and the Hub need `pip install 'openrlhf_ebpo[data]'`; other local files do not"
 
@@ -109,7 +110,7 @@ def read_rows(
 
 def column_names(path: str | Path, flag: str = "--input") -> list[str]:
     """Return the names of the columns, those inside structs too, with dots: prompt, reward_model,
-    reward_model.ground_truth. A data set is judged by its first file, and JSON lines and CSV by their first row."""
+    reward_model.ground_truth. A data set is judged by its first file, and JSON lines and CSV by their first rows."""
     file = data_files(path, flag)[0]
     if file.suffix.lower() == ".parquet":
         with _parquet(file, flag) as parquet:
@@ -117,8 +118,8 @@ def column_names(path: str | Path, flag: str = "--input") -> list[str]:
     if file.suffix.lower() == ".arrow":
         with _broken(file, flag), open_arrow(file) as reader:
             return schema_names(reader.schema)
-    row = next(read_rows(file, flag=flag, batch_size=1), [{}])[0]
-    return _row_names(row)
+    rows = next(read_rows(file, flag=flag, batch_size=FIRST_ROWS), [])
+    return list(dict.fromkeys(name for row in rows for name in _row_names(row)))
 
 
 def schema_names(fields: Iterable[pa.Field], prefix: str = "") -> list[str]:
@@ -258,13 +259,15 @@ def _json_rows(path, flag: str, batch_size: int) -> Iterator[list[dict]]:
 
 
 def _json_array(path, flag: str) -> list[dict] | None:
-    """Return the rows of a .json file that is one array of objects; None for any other."""
+    """Return the rows of a file that is one array of objects, or one object over several lines; None for any other."""
     with open(path, "rb") as file:
-        if Path(path).suffix.lower() != ".json" or not file.read(1024).lstrip().startswith(b"["):
+        head = file.read(1024).removeprefix(codecs.BOM_UTF8).lstrip()
+        if not head.startswith(b"[") and head.partition(b"\n")[0].strip() != b"{":
             return None
         file.seek(0)
         try:
-            rows = json.load(file)
+            rows = json.loads(file.read())
+            rows = rows if isinstance(rows, list) else [rows]
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{flag} {path} is neither a JSON array nor lines of JSON objects: {error}") from error
     if wrong := next((number for number, row in enumerate(rows, 1) if not isinstance(row, dict)), None):

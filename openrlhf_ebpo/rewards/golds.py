@@ -42,7 +42,7 @@ def _one_gold(value) -> str:
     if value is None or value != value:
         return ""
     if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) and abs(value) != float("inf"):
-        return str(int(value)) if value == int(value) else format(Decimal(str(value)), "f")
+        return format(Decimal(str(int(value) if abs(value) < 2**53 and value == int(value) else value)), "f")
     if not isinstance(value, str):
         raise GoldError(f"its gold answer is neither text nor number but {type(value).__name__}: {str(value)[:60]}")
     found = extract_answer(value)

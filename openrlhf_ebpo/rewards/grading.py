@@ -38,7 +38,7 @@ CHOICE = re.compile(
 )
 LETTER = re.compile(rf"(?:\\{STYLE} *\{{ *)?\(?([A-J])\)?(?: *\}})?")
 MAX_PARTS = 100  # of a list that is compared in any order
-NOT_AN_ANSWER = re.compile(r"####|^\[\s*[\"']")  # a solution with its answer at the end, a list of texts
+NOT_AN_ANSWER = re.compile(r"####|^[\[{]\s*[\"']")  # a solution with its answer at the end, a list of texts, JSON
 CUT_OFF = re.compile(r"\n.*\n|(?:[-+*/^_=<>&\\]|\\(?:frac|sqrt|cdot|times|le|ge|cup|cap))\s*$")
 
 WARM_UP = (

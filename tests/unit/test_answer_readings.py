@@ -146,7 +146,10 @@ def test_extraction_takes_linear_time(text):
     assert time.process_time() - started < 20
 
 
-@pytest.mark.parametrize("label", ["Half of 48 is 24.\n48 + 24 = 72\n#### 72", '["7"]', "$$", "", "x^2+", r"\frac{1"])
+@pytest.mark.parametrize(
+    "label",
+    ["Half of 48 is 24.\n48 + 24 = 72\n#### 72", '["7"]', '{"ground_truth": "7"}', "$$", "", "x^2+", r"\frac{1"],
+)
 def test_golds_that_are_not_compared_as_texts(grader, label):
     with pytest.raises(GoldError, match="gold answer"):
         grader.grade(label, r"\boxed{7}")

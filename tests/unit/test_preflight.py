@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.command import nested
+from openrlhf_ebpo.data.training_tables import column_names
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.batches import BatchSettings
 
@@ -64,11 +65,33 @@ def test_what_is_right_passes(good, change):
 
 
 @pytest.mark.parametrize(
-    "text", [json.dumps(ROWS, indent=2), "".join(json.dumps(row) + "\n" for row in ROWS), json.dumps(ROWS[0], indent=1)]
+    "text",
+    [
+        json.dumps(ROWS, indent=2),
+        "".join(json.dumps(row) + "\n" for row in ROWS),
+        json.dumps(ROWS[0], indent=1),
+        '{"prompt": "the first row lacks a label"}\n{"prompt": "1 + 1 =", "label": "2"}\n',
+    ],
 )
-def test_json_may_be_a_list_or_lines_or_one_object(tmp_path, text):
-    (tmp_path / "data.json").write_text(text)
-    assert preflight.data_columns(tmp_path / "data.json") == ["prompt", "label"]
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_json_may_be_a_list_or_lines_or_one_object(tmp_path, text, mark, suffix):
+    path = tmp_path / f"data{suffix}"
+    path.write_text(mark + text)
+    assert preflight.data_columns(path) == ["prompt", "label"]
+    assert column_names(path) == ["prompt", "label"]
+
+
+def test_a_csv_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "data.csv").write_text("\ufeffprompt,label\r\n1 + 1 =,2\r\n")
+    assert preflight.data_columns(tmp_path / "data.csv") == ["prompt", "label"]
+
+
+def test_a_nested_label_is_sent_to_data_prepare(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"prompt": "1 + 1 =", "reward_model": {"ground_truth": "2"}}\n')
+    columns = {"--data.label_key": "reward_model.ground_truth"}
+    problem = preflight.dataset_problems(str(tmp_path / "data.jsonl"), columns)[0]
+    assert "reads no column inside another: openrlhf-ebpo data prepare" in problem
 
 
 @pytest.mark.parametrize(
@@ -78,6 +101,10 @@ def test_json_may_be_a_list_or_lines_or_one_object(tmp_path, text):
         ("empty.jsonl", "", "the file is empty"),
         ("blank.jsonl", "\n\n", "the file is empty"),
         ("empty.csv", "", "the file is empty"),
+        ("header.csv", "prompt,label\n", "the file is empty"),
+        ("data.tsv", "prompt\tlabel\n1\t2\n", "its name must end in .json, .jsonl"),
+        ("data.JSONL", '{"prompt": 1, "label": 2}', "its name must end in .json, .jsonl"),
+        ("later.jsonl", '{"prompt": 1, "label": 2}\n{"prompt": ', "cannot be read as jsonl (JSONDecodeError"),
         ("list.json", "[]", "the file is empty"),
         ("broken.jsonl", '{"prompt": ', "cannot be read as jsonl (JSONDecodeError"),
         ("broken.parquet", "no parquet", "cannot be read as parquet"),
@@ -85,9 +112,9 @@ def test_json_may_be_a_list_or_lines_or_one_object(tmp_path, text):
         ("other.jsonl", '{"prompt": 1, "answer": 2}', "has no column 'label' (--data.label_key)"),
         ("other.jsonl", '{"question": 1, "answer": 2}', "its columns are question, answer"),
         ("other.csv", "question,answer\n1,2\n", "its columns are question, answer"),
-        ("text.jsonl", '"prompt and label"', "the first row is 'prompt and label', and must be an object"),
-        ("rows.jsonl", "[1]", "the first row is [1], and must be an object with a value for each column"),
-        ("rows.json", "[[1], [2]]", "the first row is [1]"),
+        ("text.jsonl", '"prompt and label"', "row 1 is 'prompt and label', and must be an object"),
+        ("rows.jsonl", "[1]", "row 1 is 1, and must be an object with a value for each column"),
+        ("rows.json", "[[1], [2]]", "row 1 is [1]"),
         ("latin.jsonl", b'{"prompt": "\xe9"}', "cannot be read as jsonl"),
     ],
 )
