@@ -35,10 +35,15 @@ def settings(*argv) -> HubSettings:
     return HubSettings.from_args(nested(vars(parser.parse_args(argv))))
 
 
-@pytest.fixture
-def pushed(hub, use_hub, make_run, monkeypatch):
-    """A run directory whose steps 2 and 4 are at owner/model."""
+@pytest.fixture(autouse=True)
+def small_card(monkeypatch):
+    """The picture of a real one takes half a second."""
     monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": b"# card\n"})
+
+
+@pytest.fixture
+def pushed(hub, use_hub, make_run):
+    """A run directory whose steps 2 and 4 are at owner/model."""
     run_dir = make_run()
     push(run_dir)
     return run_dir

@@ -35,7 +35,17 @@ def test_a_test_that_hangs_is_a_failure_with_a_name(tmp_path):
     (tmp_path / "test_hangs.py").write_text(
         "import pytest, time\n\n@pytest.mark.timeout(0.2)\ndef test_it():\n    time.sleep(1000)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "FAILED test_hangs.py::test_it" in done.stdout
 
