@@ -177,6 +177,7 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).replace("−", "-")
 
 
+@functools.lru_cache(maxsize=4096)  # many answers have one gold
 def normal(text: str) -> str:
     """Give one spelling to LaTeX commands that mean the same."""
     for pattern, replacement in _NORMAL:
