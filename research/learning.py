@@ -12,8 +12,7 @@ the policy's probability of the one right answer.
 
 An estimator is a name of the registry, or your class (MODULE:NAME). EBPO's presets and parts follow its name
 (ebpo.corrected+weights=score); +entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other
-random
-numbers: two replicates of one estimator show what difference is noise.
+random numbers: two replicates of one estimator show what difference is noise.
 """
 
 from __future__ import annotations
