@@ -1,25 +1,23 @@
 """Nothing imports a model's own code unless the command was told to, whatever it asks transformers for."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import custom_code
 import pytest
-from forks import Fork
 
 from openrlhf_ebpo.quickstart import tiny_model
 
-MODULES = """
-import os
-from transformers import dynamic_module_utils
-dynamic_module_utils.HF_MODULES_CACHE = os.environ["HF_MODULES_CACHE"]
-"""
+ROOT = Path(__file__).parents[2]
 PROBE = """
 import json, sys
 from openrlhf_ebpo import extension
 from openrlhf_ebpo.seams.install import install
 install()
-extension.trust_models(sys.argv.pop() == "True")
+extension.trust_models({trust})
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, GenerationMixin
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.generation.utils import get_class_in_module
@@ -47,7 +45,7 @@ ways = dict(
     native_refused=lambda: AutoModelForCausalLM.from_pretrained(native, trust_remote_code=False),
     generate=lambda: AutoModelForCausalLM.from_pretrained(native, trust_remote_code=True).generate.__class__,
 )
-print(json.dumps({name: outcome(call) for name, call in ways.items()}))
+print(json.dumps({{name: outcome(call) for name, call in ways.items()}}))
 """
 
 
@@ -66,15 +64,12 @@ def models(tmp_path_factory) -> list[Path]:
     return [folder / "own", folder / "native"]
 
 
-def forked(code: str, tmp_path: Path, *argv: object) -> str:
-    """The output of Python code in a process that begins as this one."""
-    script = tmp_path / "script.py"
-    script.write_text(MODULES + code)
-    return Fork(tmp_path / "log", script, *argv, HF_MODULES_CACHE=str(tmp_path / "modules")).end()
-
-
 def outcomes(models: list[Path], trust: bool, tmp_path: Path) -> dict[str, str]:
-    return json.loads(forked(PROBE, tmp_path, *models, trust).splitlines()[-1])
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "TORCHDYNAMO_DISABLE": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", PROBE.format(trust=trust), *map(str, models)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def markers(models: list[Path]) -> list[Path]:
@@ -108,5 +103,7 @@ def test_with_the_flag_a_dry_run_accepts_the_model(models, tmp_path):
     flags |= {"vllm.num_engines": 1, "ckpt.output_dir": tmp_path / "out", "ckpt.path": tmp_path / "ckpt"}
     flags |= {"rollout.batch_size": 32, "rollout.n_samples_per_prompt": 4, "advantage_estimator": "ebpo"}
     argv = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
-    code = "import sys\nfrom openrlhf_ebpo.cli import train_ppo_ray\ntrain_ppo_ray.main(sys.argv[1:])\n"
-    assert "dry run" in forked(code, tmp_path, *argv, "--dry_run", "--trust_remote_code")
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv, "--dry_run", "--trust_remote_code"]
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "TORCHDYNAMO_DISABLE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0 and "dry run" in done.stdout, done.stderr
