@@ -7,9 +7,11 @@ truth:
   runs        pass@1's interval across runs, and the mean success rate of the very questions that were drawn
   difference  of two models' pass@1 on the same questions, whose success rates are correlated
 
-maj@k twice: wrong answers all alike, and all different. A table of percentages, one column for each n. An interval that
-is always wide enough is too wide where fewer than five questions' worth of successes or of failures are expected:
-nothing between "all alike" and "not all" is seen there. A minute or two on one core; numpy and scipy.
+maj@k twice: wrong answers all alike, and all different. A table of percentages, one column for each n. `!` marks what
+lies outside 93 to 97 % by more than three standard errors of the simulation. Above 97 % is not a fault (`+`) where
+fewer than five questions' worth of successes or of failures are expected: nothing between "all alike" and "not all" is
+seen there, and an interval that is always wide enough is then too wide as often. A minute or two on one core; numpy and
+scipy.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ import numpy as np
 from scipy import special, stats
 
 from lab.markdown_tables import table
-from openrlhf_ebpo.command import command
 from openrlhf_ebpo.eval import intervals, metrics
 
 RUNS = (1, 2, 4, 8, 16, 32, 64)
+GOAL = (0.93, 0.97)
+FEW = 5  # expected successes, or failures
 MAJ_K = metrics.MAJ_K
 
 
@@ -54,20 +57,37 @@ SHAPES = {
 PAIRS = {"ρ = 0.99, alike": (0.99, 1.0), "ρ = 0.9, second better": (0.9, 1.5)}  # correlation, factor of the second's a
 
 
+class Cell(NamedTuple):
+    """coverage: share of the repetitions; few: whether the truth rests on few questions."""
+
+    coverage: float
+    few: bool
+
+    def mark(self, repetitions: int) -> str:
+        slack = 3 * (0.95 * 0.05 / repetitions) ** 0.5
+        if self.coverage > GOAL[1] and self.few:
+            return "+"
+        return "" if GOAL[0] - slack <= self.coverage <= GOAL[1] + slack else "!"
+
+
 def covered(interval: np.ndarray, truth: np.ndarray | float) -> float:
     low, high = interval
     return float(((low <= truth + 1e-12) & (truth - 1e-12 <= high)).mean())
 
 
-def task_cells(shape: Shape, n: int, rng: np.random.Generator, repetitions: int) -> Iterator[tuple[str, float]]:
+def few(shape: Shape, truth: float) -> bool:
+    return shape.questions * min(truth, 1 - truth) < FEW
+
+
+def task_cells(shape: Shape, n: int, rng: np.random.Generator, repetitions: int) -> Iterator[tuple[str, Cell]]:
     rates = shape.rates(rng, repetitions)
     right = rng.binomial(n, rates)
     for name, (values, truth) in scores(shape, n).items():
         interval = intervals.over_questions(values[right], votes=name.startswith("maj@"))
-        yield f"questions: {name}", covered(interval, truth)
+        yield f"questions: {name}", Cell(covered(interval, truth), few(shape, truth))
     interval = intervals.across_runs(right / n, n)
     if interval is not None:
-        yield "runs: pass@1", covered(interval, rates.mean(axis=0))
+        yield "runs: pass@1", Cell(covered(interval, rates.mean(axis=0)), few(shape, shape.mean))
     for name, (correlation, factor) in PAIRS.items():
         yield f"difference: {name}", difference_cell(shape, n, rng, repetitions, correlation, factor)
 
@@ -103,12 +123,13 @@ def votes(n: int, k: int, alike: bool) -> np.ndarray:
     return metrics.majority_at_k(right, np.where(right, 0, 1 if alike else 1 + np.arange(n)), k)
 
 
-def difference_cell(shape: Shape, n: int, rng, repetitions: int, correlation: float, factor: float) -> float:
+def difference_cell(shape: Shape, n: int, rng, repetitions: int, correlation: float, factor: float) -> Cell:
     other = shape._replace(a=shape.a * factor)
     first = rng.standard_normal((shape.questions, repetitions))
     second = correlation * first + (1 - correlation**2) ** 0.5 * rng.standard_normal(first.shape)
     a, b = (rng.binomial(n, quantiles(each, z)) / n for each, z in ((shape, first), (other, second)))
-    return covered(intervals.of_difference(a, b, n), other.mean - shape.mean)
+    found = covered(intervals.of_difference(a, b, n), other.mean - shape.mean)
+    return Cell(found, few(shape, shape.mean) or few(other, other.mean))
 
 
 def quantiles(shape: Shape, z: np.ndarray) -> np.ndarray:
@@ -117,8 +138,8 @@ def quantiles(shape: Shape, z: np.ndarray) -> np.ndarray:
     return np.interp(z, grid, stats.beta.ppf(special.ndtr(grid), shape.a, shape.b))
 
 
-def simulate(repetitions: int, seed: int) -> dict[tuple[str, str], dict[int, float]]:
-    found: dict[tuple[str, str], dict[int, float]] = {}
+def simulate(repetitions: int, seed: int) -> dict[tuple[str, str], dict[int, Cell]]:
+    found: dict[tuple[str, str], dict[int, Cell]] = {}
     for task, shape in SHAPES.items():
         for n in RUNS:
             rng = np.random.default_rng([seed, shape.questions, n])
@@ -127,27 +148,25 @@ def simulate(repetitions: int, seed: int) -> dict[tuple[str, str], dict[int, flo
     return found
 
 
-def markdown(found: dict[tuple[str, str], dict[int, float]]) -> str:
+def markdown(found: dict[tuple[str, str], dict[int, Cell]], repetitions: int) -> str:
     rows = []
     for (task, name), cells in found.items():
-        shown = [f"{100 * cells[n]:.1f}" if n in cells else "" for n in RUNS]
+        shown = [f"{100 * cells[n].coverage:.1f}{cells[n].mark(repetitions)}" if n in cells else "" for n in RUNS]
         rows.append([task, name, *shown])
     return table(["task", "interval", *(f"n = {n}" for n in RUNS)], rows, numbers=len(RUNS))
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--repetitions", type=int, default=4_000, metavar="N", help="simulated evaluations (%(default)s)")
-    add("--seed", type=int, default=0)
-
-
-def run(options: argparse.Namespace) -> None:
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--repetitions", type=int, default=4_000, metavar="N", help="simulated evaluations (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
     found = simulate(options.repetitions, options.seed)
-    print(markdown(found))
+    print(markdown(found, options.repetitions))
     print(f"\nThe simulation's own standard error is {100 * (0.95 * 0.05 / options.repetitions) ** 0.5:.2f} points.")
 
-
-main = command("python research/interval_coverage.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()
