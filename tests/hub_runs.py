@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +58,14 @@ def make_run(folder: Path, steps=(2, 4), status: str = "complete", started: str 
 
 def forked(*argv) -> multiprocessing.Process:
     """Start a command of `openrlhf-ebpo hub` in a process that has imported everything already."""
-    process = multiprocessing.get_context("fork").Process(target=hub_cli.main, args=(list(map(str, argv)),))
+    process = multiprocessing.get_context("fork").Process(target=_command, args=(list(map(str, argv)),))
     process.start()
     return process
+
+
+def _command(argv: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
+    hub_cli.main(argv)
 
 
 def model_of(run_dir: Path, step: int) -> Path:
