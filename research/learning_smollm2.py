@@ -3,8 +3,8 @@ stack.
 
 Every training of a seed begins with the same model, is given the same prompts in the same order, and samples as many
 responses. Before the first step of all and after the last of each training the held-out tasks are sampled SAMPLES times
-each: pass@1 in the table's `mean`, then pass@k. Intervals are over seeds. The model comes from PyPI (docs/start.md);
-without a network, put its folder at `model` in --output.
+each (pass@1 in the table's `mean`, then pass@k) and decoded once greedily. Intervals are over seeds. The model comes
+from PyPI (docs/start.md); without a network, put its folder at `model` in --output.
 
     python research/learning_smollm2.py --output runs/smollm2           two cores, hours: 20 trainings; repeat to resume
     python research/learning_smollm2.py --minutes 120 --output runs/smollm2             as many of them as fit
@@ -38,6 +38,7 @@ from lab.measured import Job, Record
 from lab.real import prompts_identity
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.progress import model_identity
 from openrlhf_ebpo.quickstart.tasks import EXAMPLE, example
 from openrlhf_ebpo.run.run_log import read_metrics
@@ -129,25 +130,46 @@ class SmolLM2(Job):
         work = work.absolute()
         self.prepare(work)
         start = self.start(work)
-        run_dir = self.train(work, seed, f"seed-{seed}-g{self.group}-{self.estimator}")
-        return {**self.result(run_dir), **start, "warm_start": model_identity(str(work / "model"))}
+        arm = self.train(work, seed, f"seed-{seed}-g{self.group}-{self.estimator}")
+        record = {**self.result(arm / "run"), "greedy": self.greedy(work, arm / "model")}
+        shutil.rmtree(arm / "model")  # 270 MB
+        return {**record, **start, "warm_start": model_identity(str(work / "model"))}
 
     def start(self, work: Path) -> dict:
         """Success of the model before training, by the same evaluation after a step at learning rate 0."""
         once, changes = replace(self, estimator="group_norm", steps=1), {"actor.adam.lr": 0}
         path = work / f"start-{self.task}.json"
-        return final_success.kept(path, lambda: once.result(once.train(work, 0, "start", changes)))
+
+        def measure() -> Record:
+            sampled = once.result(once.train(work, 0, "start", changes) / "run")
+            return {**sampled, "greedy": self.greedy(work, work / "model")}
+
+        return final_success.kept(path, measure)
 
     def train(self, work: Path, seed: int, name: str, changes: dict | None = None) -> Path:
-        """Train, and return the run directory."""
+        """Train, and return the folder that has model/ and run/."""
         from openrlhf_ebpo.quickstart.launch import launch
 
         arm = work / "arms" / name
         shutil.rmtree(arm, ignore_errors=True)  # an interrupted training restarts
         arm.mkdir(parents=True)
         launch("train_ppo_ray", self.flags(work, arm, seed) | (changes or {}), work / "logs" / f"{name}.log")
-        shutil.rmtree(arm / "model")  # 270 MB
-        return arm / "run"
+        return arm
+
+    def greedy(self, work: Path, model: Path) -> float:
+        """Success of greedy decoding on the held-out tasks."""
+        import torch
+
+        from openrlhf_ebpo.quickstart.evaluate import load
+
+        policy, tokenizer = load(model)
+        tasks = read_json_lines(work / "data" / "tasks.validation.jsonl")
+        inputs = tokenizer([task["prompt"] for task in tasks], return_tensors="pt", padding=True).to(policy.device)
+        with torch.no_grad():
+            tokens = policy.generate(**inputs, do_sample=False, max_new_tokens=TASKS[self.task].tokens)
+        answers = tokenizer.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        score = example("reward").score
+        return sum(score(task["label"], answer) for task, answer in zip(tasks, answers, strict=True)) / len(tasks)
 
     def prepare(self, work: Path) -> None:
         """Make the tasks and the model, unless they are there."""
