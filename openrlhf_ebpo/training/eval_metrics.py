@@ -45,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         FLAG,
         metavar="A,B,…",
         help="further metrics than OpenRLHF's pass@1 and pass@n: pass@K or maj@K, such as maj@16,pass@8, with K up to "
-        f"--eval.n_samples_per_prompt; maj@K needs one of the rewards {', '.join(READINGS)}. {BEST} accepts each",
+        f"--eval.n_samples_per_prompt; maj@K needs the reward {', '.join(READINGS)}. {BEST} accepts each",
     )
     add(
         "--logger.no_eval_answers",
