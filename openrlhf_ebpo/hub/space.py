@@ -1,7 +1,7 @@
 """Put the app that shows runs on the Hub, as a Space.
 
-Four files are sent: app.py, README.md, requirements.txt, and package.zip with this package as it is installed, which
-app.py unpacks (a Space installs requirements.txt before it has its own files, so a wheel could not be named there). The
+It sends app.py, README.md, requirements.txt, package.zip with this package as it is installed, which app.py unpacks (a
+Space installs requirements.txt before it has its own files, so a wheel could not be named there), and sha256.json. The
 runs are data set repos made by `openrlhf-ebpo hub push-run`; the Space reads their names from its variable
 EBPO_SPACE_RUNS. For private ones give the Space, on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may
 only read.
