@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.checks.preflight import dataset_problems
+from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.models.hub_models import local_folder
-from openrlhf_ebpo.models.tokenizer_fit import TRAINING, Prompting, cut, mismatches, or_warning
+from openrlhf_ebpo.models.tokenizer_fit import MAX_ERROR_CHARS, TRAINING, Prompting, cut, mismatches, or_warning
 
 CLUSTER_COLUMN = "cluster"
 MAX_ROWS = 10_000  # of a data set, whose lengths are compared: about 5 s at 450 tokens each
@@ -73,9 +74,10 @@ class PromptSettings:
         """Open a data set, prompts and labels alone, by upstream's own reader.
 
         Raises:
-            UsageError: the data set has no such split. Others: what the reader raises.
+            UsageError: the data set has no such split, or a row that cannot be read. Others: what the reader raises.
         """
         from datasets import disable_progress_bars
+        from datasets.exceptions import DatasetGenerationError
         from openrlhf.datasets.utils import blending_datasets
 
         disable_progress_bars()
@@ -89,6 +91,9 @@ class PromptSettings:
             raise UsageError(
                 f"{name} has no split {split!r}: give another --data.prompt_split (--eval.split)"
             ) from error
+        except DatasetGenerationError as error:  # of any row: preflight reads the first ones
+            cause = one_line(f"{error.__cause__ or error}", MAX_ERROR_CHARS)
+            raise UsageError(f"{name} cannot be loaded, so the training could not either: {cause}") from error
         return data.select_columns([key for key in (self.input_key, self.label_key) if key])
 
     def render_rows(self, rows: Iterable[dict], model: str, source: str = "--data.prompt_dataset") -> list[Prompt]:
@@ -111,7 +116,13 @@ class PromptSettings:
                     f"not text: row {row['id']} has one of type {type(row['prompt']).__name__}. "
                     "Add --data.apply_chat_template, or name a column of texts"
                 )
-        return render(named, model, self.chat_template, self.template, add_bos=self.add_bos)
+        prompts = render(named, model, self.chat_template, self.template, add_bos=self.add_bos)
+        if empty := [prompt.key for prompt in prompts if not prompt.text]:
+            raise UsageError(
+                f"{source}: column {self.input_key!r} (--data.input_key) is empty in row {empty[0]}, and vLLM answers no "
+                "empty prompt: leave the row out"
+            )
+        return prompts
 
     def cluster_notices(self) -> list[str]:
         """Warn of data sets without clusters, for an estimator that uses them."""

@@ -85,12 +85,12 @@ def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
     assert warnings_of(args(model="owner/on_the_hub_too")) == []
 
 
-@pytest.mark.parametrize("broken", ["tokenizer.json", "config.json", "data"])
-def test_what_cannot_be_read_is_said_and_no_error(broken, args, tmp_path):
+@pytest.mark.parametrize("broken", ["tokenizer.json", "config.json"])
+def test_a_file_of_the_model_that_cannot_be_read_is_said_and_no_error(broken, args, tmp_path):
     """The training's own checks and readers say it in full."""
     save(tmp_path / "model")
     values = args()
-    (tmp_path / ("train.jsonl" if broken == "data" else f"model/{broken}")).write_text("\x1b[2J no JSON")
+    (tmp_path / "model" / broken).write_text("\x1b[2J no JSON")
     (found,) = warnings_of(values)
     assert found.startswith("warning: ") and found.isprintable() and len(found) < 400
 
@@ -146,12 +146,32 @@ def test_lengths_are_looked_at_beyond_the_first_rows_and_in_every_data_set(args,
     assert "90 of 100 prompts are longer" in found
 
 
-def test_held_out_prompts_that_cannot_be_read_are_said_beside_what_else_is_found(args, tmp_path):
+LATE = 300  # beyond the rows that preflight reads
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize(
+    ("name", "line", "cause"),
+    [
+        ("late.csv", "1, 2 =,3,4", rf"Expected 2 fields in line {LATE + 2}, saw 4"),
+        ("late.jsonl", '{"q": "1 +', "JSON parse error"),
+        ("late.jsonl", '["1 +", "2"]', "JSON parse error"),
+        ("late.jsonl", "\x1b[2J no JSON", "JSON parse error"),
+    ],
+)
+def test_a_data_file_with_a_bad_row_anywhere_is_refused(name, line, cause, held_out, args, tmp_path):
     save(tmp_path / "model")
-    (tmp_path / "held_out.jsonl").write_text("no JSON")
-    begin, found = warnings_of(args(held_out=str(tmp_path / "held_out.jsonl")))
-    assert "Give --data.add_bos" in begin
-    assert found.startswith("warning: the prompts of --eval.dataset were not looked at: ")
+    rows = [f"{i} + {i} =,{2 * i}" if name.endswith("csv") else f'{{"q": "{i} =", "a": "{i}"}}' for i in range(LATE)]
+    header = ["q,a"] if name.endswith("csv") else []
+    path = tmp_path / name
+    path.write_text("\n".join([*header, *rows, line, *rows]) + "\n")
+    with pytest.raises(UsageError, match=rf"late\.\w+ cannot be loaded.*{cause}") as refused:
+        warnings_of(args(held_out=str(path)) if held_out else args(prompt_dataset=str(path)))
+    assert str(refused.value).isprintable()
+
+
+def test_held_out_chats_without_a_chat_template_are_refused(args, tmp_path):
+    save(tmp_path / "model")
     args([{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}], name="held_out.jsonl")
     with pytest.raises(UsageError, match=r"--eval\.dataset .*held_out\.jsonl: column 'q' .*chats"):
         warnings_of(args(held_out=str(tmp_path / "held_out.jsonl")))
@@ -179,6 +199,14 @@ def test_chats_without_a_chat_template_are_refused(args, tmp_path):
     with pytest.raises(UsageError, match=r"column 'q' \(--data\.input_key\) holds chats.*--data\.apply_chat_template"):
         warnings_of(args(rows))
     assert warnings_of(args(rows, apply_chat_template=True, add_bos=True)) == []
+
+
+def test_an_empty_prompt_is_refused_by_its_row(args, tmp_path):
+    save(tmp_path / "model")
+    rows = [*ROWS, {"q": "", "a": "2"}]
+    with pytest.raises(UsageError, match=r"train\.jsonl: column 'q' \(--data\.input_key\) is empty in row 101"):
+        warnings_of(args(rows))
+    assert warnings_of(args(rows, input_template="Q: {}")), "the template makes a prompt of it"
 
 
 def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, tmp_path):
