@@ -119,8 +119,8 @@ class PromptSettings:
         prompts = render(named, model, self.chat_template, self.template, add_bos=self.add_bos)
         if empty := [prompt.key for prompt in prompts if not prompt.text]:
             raise UsageError(
-                f"{source}: column {self.input_key!r} (--data.input_key) is empty in row {empty[0]}, and vLLM answers no "
-                "empty prompt: leave the row out"
+                f"{source}: column {self.input_key!r} (--data.input_key) is empty in row {empty[0]}, and vLLM answers "
+                "no empty prompt: leave the row out"
             )
         return prompts
 
