@@ -5,8 +5,8 @@ prompts and its own sampling. All estimators of a seed begin with the same model
 same order; success is that on held-out tasks after the last step. EBPO's presets follow its name (ebpo.robust).
 
     python research/learning_real.py --output runs/learning_real             train what is not there yet
-    python research/learning_real.py --sampling queue-4 --estimators group_norm ebpo ebpo.robust --output runs/async
-    python research/learning_real.py --table --output runs/async             the tables, in Markdown, of what is there
+    python research/learning_real.py --sampling queue-4 --seeds 1 2 3 --output runs/learning_real       asynchronous
+    python research/learning_real.py --table --output runs/learning_real     the tables, in Markdown, of what is there
     python research/learning_real.py --table --output docs/results/learning_real.json    the same of what --export wrote
 
 Asynchronous tables also say how many steps older than the trainer's the weights were that finished a sample, on
@@ -26,12 +26,12 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.quickstart.stages import STEPS
 
-ESTIMATORS = ["ebpo", "group_norm", "score_weighted"]
+ESTIMATORS = ["group_norm", "ebpo", "ebpo.robust", "raw_reward"]
 DEFAULT_STEPS = 60
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    final_success.add_flags(parser, "runs/learning_real", seeds=3)
+    final_success.add_flags(parser, "runs/learning_real", seeds=6)
     add = parser.add_argument
     add("--estimators", nargs="+", metavar="NAME", default=ESTIMATORS, help=f"default: {' '.join(ESTIMATORS)}")
     add("--sampling", nargs="+", choices=[*SAMPLINGS], default=["sync"], metavar="NAME", help=", ".join(SAMPLINGS))

@@ -15,7 +15,7 @@ SCRIPTS = {  # script -> arguments ("OUTPUT" is a new folder, "SHARED" one for s
     "research/learning.py": ([*TINY, "OUTPUT", "--width", "8", "--estimators", "group_norm", "ebpo"], ""),
     "research/gradient_variance.py": ([*TINY, "SHARED", "--batches", "4"], "| `tiny` |"),
     "research/kappa.py": ([*TINY, "SHARED", "--responses", "64"], "| `tiny` |"),
-    "research/learning_real.py": (["--table", "--output", RESULTS / "learning_real_greedy.json"], "| EBPO |"),
+    "research/learning_real.py": (["--table", "--output", RESULTS / "learning_real.json"], "| EBPO |"),
     "research/estimator_quality.py": (["--quick"], "| half_life 4 |"),
     "research/interval_coverage.py": (["--repetitions", "20"], "| task |"),
     "research/gpu_hours.py": ([], "Qwen3-14B"),
