@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Sets up everything and passes the tests: style, unit, contract, browser, integration.
 #
-#   bash scripts/test.sh                        the daily tests, five groups at a time: many of them wait
+#   bash scripts/test.sh                        the daily tests, four groups at a time: many of them wait
 #   bash scripts/test.sh --all                  the nightly ones too: slow tests whose faults daily ones find as well
 #   bash scripts/test.sh [pytest arguments]     these, whether daily or nightly
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
-export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-5} # time limits of tests, times this: five groups keep two cores busy
+export OPENRLHF_EBPO_TEST_SLOW=${OPENRLHF_EBPO_TEST_SLOW:-4} # time limits of tests, times this: four groups keep two cores busy
 ruff check .
 ruff format --check .
 export TIER="not nightly"
@@ -31,9 +31,8 @@ fi
 groups=(
     "tests/unit/test_[h-i]*"
     "tests/integration"
+    "tests/unit/test_[j-rt-z]* tests/gpu"
     "tests/contract"
-    "tests/unit/test_[j-p]*"
-    "tests/unit/test_[q-rt-z]* tests/gpu"
     "tests/unit/test_[a-g]*"
     "tests/browser"
     "tests/unit/test_s*"
@@ -53,7 +52,7 @@ run_group() { # its output in one piece, when it has ended
 }
 export -f install_browser run_group
 failed=0
-printf '%s\0' "${groups[@]}" | xargs -0 -n 1 -P 5 bash -c 'run_group "$1"' - || failed=1
+printf '%s\0' "${groups[@]}" | xargs -0 -n 1 -P 4 bash -c 'run_group "$1"' - || failed=1
 echo "--- time"
 cat "$LOGS/times"
 printf '%6d s  %s\n' "$SECONDS" "all of it"
