@@ -6,7 +6,9 @@ into vLLM's CPU backend.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import sys
 from types import ModuleType
 
@@ -20,6 +22,23 @@ WORKER_ENV = {
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
+# <asm/unistd_64.h>, <asm/prctl.h> and arch/x86/include/asm/fpu/types.h of Linux
+SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA = 158, 0x1023, 18
+
+
+def request_amx_tiles() -> None:
+    """Ask Linux for the AMX tiles of the processor; ignored where it has none or the kernel refuses.
+
+    vLLM's attention uses them wherever the processor has them, and never asks: without the permission the first tile
+    instruction is a SIGILL. oneDNN asks at its first large bfloat16 product, which a short first batch lacks.
+    """
+    if platform.machine() == "x86_64":
+        ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)
+
+
+# At import, as a fork inherits the permission and an exec loses it: vLLM spawns its EngineCore and workers, where the
+# only code of ours before the model is the import of their extension (weight_sync.py).
+request_amx_tiles()
 
 
 def prepare_process() -> None:
