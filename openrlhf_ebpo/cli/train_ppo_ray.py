@@ -69,6 +69,7 @@ def run(argv: list[str]) -> None:
         return
     print(*notices, sep="\n", flush=True)
     settings.files.check_models_fetched()
+    settings.saving.check()
     train(upstream, command, args, settings, found, resumed)
 
 
@@ -93,6 +94,7 @@ def release_notice() -> str:
 def show_dry_run(command: Command, settings: TrainSettings, args: SimpleNamespace, notices: list[str]) -> None:
     """Print what a training would begin with, and a sample of answers where one was requested."""
     preflight.check_agent_by_importing(settings.rewards.agent)
+    settings.saving.check()
     print(json.dumps(redacted(args), indent=2))
     print(*notices, *warnings_of_prompts(settings), rollouts_notice(settings), sep="\n")
     if command.assume_cuda is not None:

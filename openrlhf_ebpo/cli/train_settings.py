@@ -13,7 +13,8 @@ from openrlhf_ebpo.cli.train_sample import SampleSettings
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.hub.settings import HubSettings
-from openrlhf_ebpo.models.model_check import ModelUse
+from openrlhf_ebpo.models.model_check import MODEL, ModelUse
+from openrlhf_ebpo.models.saving import ModelSaving
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.run.settings import RunSettings
@@ -34,6 +35,7 @@ class TrainSettings:
     files: InputFiles
     sizes: BatchSizes
     model: ModelUse
+    saving: ModelSaving
     lora: LoraSettings
     rewards: RewardSettings
     evaluation: EvalSettings
@@ -59,6 +61,7 @@ class TrainSettings:
             files=InputFiles.from_args(args),
             sizes=BatchSizes.from_args(args),
             model=ModelUse.from_args(args),
+            saving=ModelSaving.from_args(args, MODEL),
             lora=LoraSettings.from_args(args),
             rewards=RewardSettings.from_args(args),
             evaluation=EvalSettings.from_args(args),

@@ -15,6 +15,7 @@ from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, nested, parse
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
+from openrlhf_ebpo.models.saving import ModelSaving
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.seams.check import check_release, installed_release
@@ -22,6 +23,7 @@ from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.machine import adapt_args
 
 MODULE = "openrlhf.cli.train_sft"
+MODEL = "model.model_name_or_path"
 EXAMPLE = r"""examples:
   openrlhf-ebpo sft --model.model_name_or_path Qwen/Qwen3-0.6B --data.dataset pairs.jsonl \
     --data.input_key question --data.output_key answer --ckpt.output_dir model
@@ -52,6 +54,7 @@ def run(argv: list[str]) -> None:
     install()
     files.check()
     files.check_models_fetched()
+    ModelSaving.from_args(args, MODEL).check()
     single_process_environment()
     args = command.validate(args)
     print(*(f"{change}\n" for change in adapt_args(args)), sep="", end="", flush=True)
