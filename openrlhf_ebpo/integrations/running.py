@@ -148,7 +148,7 @@ class RunningEstimator:
         write_json(Path(folder, PRIOR), self.pack(before))
 
     def pack(self, before: bool = False) -> dict:
-        """Return the state as `save` writes it, for a trainer that keeps states itself."""
+        """Return the state as `save` writes it."""
         return stored.pack(self.estimator, self.before if before else self.state)
 
     def restore(self, folder: str | Path) -> None:
@@ -163,11 +163,6 @@ class RunningEstimator:
     def load(self, folder: str | Path) -> None:
         """Read the prior.json of a checkpoint, under the conditions of `restore`."""
         self.state = self.before = stored.read(self.estimator, Path(folder, PRIOR))
-
-    def unpack(self, packed: Any, source: str) -> None:
-        """Take what `pack` gave, under the conditions of `restore`; `source` names it in messages."""
-        if not self.config.reset_prior:
-            self.state = self.before = stored.unpack(self.estimator, packed, source)
 
 
 def metrics(found: Estimate) -> dict[str, float]:

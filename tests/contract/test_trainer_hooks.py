@@ -1,4 +1,4 @@
-"""The published wheels of TRL, verl and Molt still have what integrations/ replaces and calls, unchanged."""
+"""The published wheels of TRL and verl still have what integrations/ replaces and calls, unchanged."""
 
 import ast
 import hashlib
