@@ -8,8 +8,7 @@ Several directories: the models side by side, each at its last step, and every o
   openrlhf-ebpo eval report results/base results/mine --reported Qwen3-8B,4
 
 A directory is a run (its eval/ is read), an --output_dir of `eval`, or a part of one. Results of different
-protocols never share a table: where there are several, choose one with --protocol. Evaluations during a training are of
-the protocol `training`, and stay away where there are others, unless --protocol asks for them.
+protocols never share a table: where there are several, choose one with --protocol.
 
 How to read it
   pass@1     mean over all samples; ± is the standard error across runs (the same questions, answered again), the 95 %
@@ -31,7 +30,7 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import paper, plots, report_tables
 from openrlhf_ebpo.eval.report_tables import Column
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.run.results import TRAINING, Result, check_comparable, find_results
+from openrlhf_ebpo.run.results import Result, check_comparable, find_results
 
 MANY = "eval_report"
 PICTURE = "validation.png"
@@ -110,8 +109,6 @@ def gather(directories: Sequence[Path], protocol: str | None) -> list[Model]:
 def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
     results = find_results(directory)
     chosen = [result for result in results if protocol in (None, result.protocol["name"])]
-    if protocol is None:
-        chosen = [result for result in results if result.protocol["name"] != TRAINING] or results
     if not chosen:
         there = ", ".join(sorted({result.protocol["name"] for result in results}))
         raise UsageError(f"{directory} has no results of --protocol {protocol}; it has {there}")

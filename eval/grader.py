@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from openrlhf_ebpo.rewards.answers import MATH, NO_GOLD, READINGS, Reading, SameAnswer
 from openrlhf_ebpo.rewards.bounds import MAX_CHARACTERS
+from openrlhf_ebpo.rewards.extraction import extract_answer
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import Died, Pool
+from openrlhf_ebpo.rewards.reading import clean
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match, custom_scorer
+from .same_answer import NO_GOLD, SameAnswer
 from .tasks import OWN, Question, Rules, custom_benchmarks
 
 SECONDS = 2.0  # of processor time for one answer, as in training
@@ -73,23 +75,22 @@ class Grader:
         """
         if rules.kind == OWN:
             return self._own_grade(gold, rules, response)
-        answer = self.reading(rules).extract(response)
+        answer = extract_answer(response) or None
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)
         return {"correct": correct, "extracted": answer, "error": error}
 
-    def reading(self, rules: Rules) -> Reading:
-        """Return how responses are read for an answer, and which answers vote together."""
-        return Reading(str, str.strip, False) if rules.kind == OWN else READINGS[MATH]
-
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
         """Return `grade` for all responses to a question, and their class (votes.classes)."""
         grades = [self.grade(question.gold, question.rules, response) for response in responses]
         columns = [[each[name] for each in grades] for name in ("extracted", "correct")]
-        reading, ended = self.reading(question.rules), {each["extracted"] for each in grades if each["error"]}
-        same = SameAnswer(lambda first, answer: self.compare(first, question.rules, answer), ended)
-        names = classes(*columns, reading.spelled, same if reading.compares else lambda first, answer: False)
+        if question.rules.kind == OWN:
+            names = classes(*columns, str.strip, lambda first, answer: False)
+        else:
+            ended = {each["extracted"] for each in grades if each["error"]}
+            same = SameAnswer(lambda first, answer: self.compare(first, question.rules, answer), ended)
+            names = classes(*columns, clean, same)
         return [{**each, "class": name} for each, name in zip(grades, names, strict=True)]
 
     def compare(self, gold: str, rules: Rules, answer: str) -> tuple[bool, str | None]:
@@ -124,7 +125,7 @@ class Grader:
         return self._pool(answer_match.__name__).ask(gold, answer, compared)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
-        if not self.reading(rules).compares:
+        if rules.kind == OWN:
             return None
         correct, error = self._compare_once(gold, rules, gold)
         return error or (None if correct else f"{NO_GOLD}{gold!r:.{MAX_REASON}} does not equal itself under its rules")

@@ -7,11 +7,8 @@ Values are fractions, from 0 to 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from openrlhf_ebpo.run.score_text import k_of
 from openrlhf_ebpo.run.votes import NO_ANSWER, majority_at_k, pass_at_k
 
 from .intervals import across_runs, over_questions, standard_error
@@ -24,28 +21,15 @@ def powers(n: int) -> list[int]:
     return [1 << i for i in range((n - 1).bit_length())] + [n]
 
 
-def per_question(correct: np.ndarray, classes: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return (Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = MAJ_K, or n where n is less;
-    no vote where the classes are not known."""
+def per_question(correct: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
+    """Return (Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = MAJ_K, or n where n is less."""
     n = correct.shape[1]
-    values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
-    if classes is None:
-        return values
     maj_k = min(MAJ_K, n)
-    return values | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
+    passes = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
+    return passes | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
 
 
-def requested_metrics(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return (Q,) arrays of those of the names that are pass@k or maj@k with k of at most n."""
-    sizes = {name: k for name in names if (k := k_of(name)) and k <= correct.shape[1]}
-    return {
-        name: pass_at_k(correct, k) if name.startswith("pass@") else majority_at_k(correct, classes, k)
-        for name, k in sizes.items()
-        if name.startswith("pass@") or classes is not None
-    }
-
-
-def summarise(correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarray, truncated: np.ndarray) -> dict:
+def summarise(correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, truncated: np.ndarray) -> dict:
     """Return all metrics of one task, as JSON values.
 
     Args:
@@ -55,8 +39,7 @@ def summarise(correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarr
     Returns:
         questions, samples_per_question; pass@1 with value, interval (95 %, over questions: others of their kind),
         standard_error and run_interval (95 %, across runs: the same questions again; both None with one run); pass@2,
-        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer. Neither maj@k
-        nor no_answer where the classes are not known.
+        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer.
     """
     scores = {name: scored(name, values) for name, values in per_question(correct, classes).items()}
     scores["pass@1"] |= across(correct)
@@ -66,7 +49,7 @@ def summarise(correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarr
         **scores,
         "truncated": float(truncated.mean()),
         "mean_length": float(lengths.mean()),
-        **({} if classes is None else {"no_answer": float((classes == NO_ANSWER).mean())}),
+        "no_answer": float((classes == NO_ANSWER).mean()),
     }
 
 

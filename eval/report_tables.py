@@ -175,7 +175,7 @@ def answers(columns: Sequence[Column]) -> str:
                 "runs": metrics["samples_per_question"],
                 "truncated %": percent(metrics["truncated"]),
                 "mean length": f"{metrics['mean_length']:,.0f}",
-                "no answer %": percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
+                "no answer %": percent(metrics["no_answer"]),
                 "grading errors": counts.get("errors", 0),
                 "rows left out": counts.get("excluded_golds", 0),
             }

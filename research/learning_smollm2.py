@@ -219,7 +219,6 @@ class SmolLM2(Job):
             "eval.steps": self.steps,
             "eval.temperature": 1.0,
             "eval.n_samples_per_prompt": SAMPLES,
-            "eval.metrics": "pass@2,pass@4,pass@8",
             "ckpt.path": arm / "checkpoints",
             "ckpt.output_dir": arm / "model",
             "ckpt.disable_ds": True,

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -28,7 +27,6 @@ from openrlhf_ebpo.run.results import save_result
 from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers
 from openrlhf_ebpo.training.rollouts import SCHEMA, Rollouts, prompt_id
 
 WORDS = "the sum of all roots is therefore equal to minus one half so that we may write it as product"
@@ -225,7 +223,10 @@ def metrics(rng, share: float, pace: float, result, config, batch, estimator: st
     return found
 
 
-def evaluation(directory: Path, task: str, step: int, rate: float, seed: int, questions: int = 15, n: int = 8) -> None:
+def evaluation(
+    directory: Path, task: str, step: int, rate: float, seed: int, questions: int = 15, n: int = 8, protocol: str = ""
+) -> None:
+    protocol = protocol or f"default+n={n}"
     rng = np.random.default_rng([seed, step, len(task)])
     rates = np.clip(rate + 0.35 * np.random.default_rng(7).standard_normal(questions), 0, 1)
     correct = rng.random((questions, n)) < rates[:, None]
@@ -254,49 +255,10 @@ def evaluation(directory: Path, task: str, step: int, rate: float, seed: int, qu
         "model": "Qwen/Qwen3-8B",
         "step": step,
         "task": {"name": task, "source": "made", "questions": questions, "fingerprint": "0"},
-        "protocol": {"name": f"default+n={n}", "n": n, "fingerprint": "0"},
+        "protocol": {"name": protocol, "n": n, "fingerprint": "0"},
         "metrics": summarise(correct, classes, lengths, np.zeros_like(correct)),
     }
-    save_result(directory / "eval" / f"default+n={n}" / task / f"step-{step:06d}", summary, rows)
-
-
-def training_evaluation(directory: Path, step: int, questions: int = 6, n: int = 4) -> None:
-    """The answers of an evaluation during the training, as the trainer writes them."""
-    rng = np.random.default_rng(step)
-    answered = []
-    for q in range(questions):
-        passed = (rng.random(n) < 0.5).tolist()
-        answers = [str(q if each else q + 1) for each in passed]
-        answered.append(
-            Answered(
-                source="held-out",
-                prompt=f"Held out {q}: what is {q} + 0?",
-                label=str(q),
-                rewards=[float(each) for each in passed],
-                passed=passed,
-                responses=[f"At step {step} I say \\boxed{{{each}}}." for each in answers],
-                lengths=[9] * n,
-                truncated=[False] * n,
-                errors=[None] * n,
-                answers=answers,
-                classes=[0 if each else 1 for each in passed],
-            )
-        )
-    found = Evaluation()
-    found.answered = answered
-    keep_answers(directory, step, found, training_arguments(n))
-
-
-def training_arguments(n: int) -> SimpleNamespace:
-    """What of a training's arguments its evaluations depend on; the reward is one of its own."""
-    return SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path="Qwen/Qwen3-8B"),
-        eval=SimpleNamespace(dataset="held_out.jsonl", n_samples_per_prompt=n, temperature=0.6, metrics=None),
-        rollout=SimpleNamespace(top_p=1.0, max_new_tokens=None),
-        data=SimpleNamespace(max_len=64, input_template=None, apply_chat_template=False),
-        reward=SimpleNamespace(remote_url=None, timeout=60.0, memory=512, workers=None),
-        train=SimpleNamespace(agent_func_path=None),
-    )
+    save_result(directory / "eval" / protocol / task / f"step-{step:06d}", summary, rows)
 
 
 def hostile_run(directory: Path, megabytes: float = 5.0) -> Path:

@@ -28,7 +28,7 @@ from openrlhf_ebpo.run import settings as run
 from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.training import eval_metrics, policy_loss, prompts, save_times
+from openrlhf_ebpo.training import policy_loss, prompts, save_times
 
 ESTIMATOR = "--algo.advantage.estimator"
 UNKNOWN = 0  # gigabytes
@@ -178,7 +178,6 @@ def build_parser(upstream: UpstreamMain) -> argparse.ArgumentParser:
     policy_loss.add_flags(parser)
     prompts.add_flags(parser)
     prompt_sets.add_flag(parser)
-    eval_metrics.add_flags(parser)
     hub.add_flags(parser)
     rewards.add_flags(parser)
     add_flags(parser.add_argument_group("run directory and checks"))

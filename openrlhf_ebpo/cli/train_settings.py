@@ -19,7 +19,7 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor.restarts import SupervisionSettings
-from openrlhf_ebpo.training.eval_metrics import EvalSettings
+from openrlhf_ebpo.training.best_metric import BestMetricSettings
 from openrlhf_ebpo.training.lora import LoraSettings
 from openrlhf_ebpo.training.mismatch import stale_notices
 from openrlhf_ebpo.training.policy_loss import PolicyLossSettings
@@ -38,7 +38,7 @@ class TrainSettings:
     saving: ModelSaving
     lora: LoraSettings
     rewards: RewardSettings
-    evaluation: EvalSettings
+    best_metric: BestMetricSettings
     saves: SaveSettings
     run: RunSettings
     advantage: AdvantageSettings
@@ -64,7 +64,7 @@ class TrainSettings:
             saving=ModelSaving.from_args(args, MODEL),
             lora=LoraSettings.from_args(args),
             rewards=RewardSettings.from_args(args),
-            evaluation=EvalSettings.from_args(args),
+            best_metric=BestMetricSettings.from_args(args),
             saves=SaveSettings.from_args(args),
             run=RunSettings.from_args(args, force),
             advantage=AdvantageSettings.from_args(args),
@@ -86,7 +86,7 @@ class TrainSettings:
         self.model.check()
         self.lora.check()
         self.rewards.check()
-        self.evaluation.check()
+        self.best_metric.check()
         self.saves.check()
         self.run.check()
         self.sizes.check()

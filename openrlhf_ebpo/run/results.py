@@ -26,7 +26,6 @@ from openrlhf_ebpo.run.score_text import k_of
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
 SUMMARY, SAMPLES_FILE = "summary.json", "samples.parquet"
-TRAINING = "training"  # the protocol of evaluations during training
 REQUIRED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 MAX_NUMBER = 1e12  # in its metrics: a larger one is damage
 NUMBERS = ("questions", "samples_per_question", "truncated", "mean_length")  # of its metrics, with pass@1
@@ -43,7 +42,7 @@ SAMPLES = pa.schema(
         ("finish_reason", pa.string()),  # "length": truncated
         ("seed", pa.int64()),
         ("sample", pa.int32()),  # the run, from 0
-        ("class", pa.int32()),  # equivalence class of the answer within its question, -1: no answer, null: not known
+        ("class", pa.int32()),  # equivalence class of the answer within its question, -1: no answer
         ("rules", pa.string()),  # of the question, as JSON: score.py scores the file again by them
     ]
 )
@@ -87,12 +86,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Samples:
-    """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i.
-    classes: None if the reward of a training does not tell what the answers are."""
+    """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i."""
 
     question_ids: np.ndarray
     correct: np.ndarray
-    classes: np.ndarray | None
+    classes: np.ndarray
     lengths: np.ndarray
     truncated: np.ndarray
 
@@ -123,7 +121,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / SUMMARY).unlink(missing_ok=True)  # a training that was resumed may evaluate a step again
+    (directory / SUMMARY).unlink(missing_ok=True)
     with replacing(directory / SAMPLES_FILE) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=SAMPLES), temporary, compression="zstd")
     write_json(directory / SUMMARY, {"schema": SCHEMA, **summary})
@@ -262,7 +260,7 @@ def _arrays(column: dict[str, np.ndarray], n: int) -> Samples:
     return Samples(
         question_ids=grid["question_id"][:, 0],
         correct=grid["correct"].astype(bool),
-        classes=None if grid["class"].dtype.kind == "f" else grid["class"].astype(int),  # null is read as NaN
+        classes=grid["class"].astype(int),
         lengths=grid["length"].astype(int),
         truncated=grid["finish_reason"] == "length",
     )

@@ -6,7 +6,6 @@ same class when their answers are equivalent, and -1 says that there is no answe
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -59,16 +58,6 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
     # c > n - k makes one factor 0 and later ones negative
     factors = np.maximum(n - correct.sum(axis=1)[:, None] - drawn, 0) / (n - drawn)
     return 1.0 - factors.prod(axis=1)
-
-
-def best_at_k(rewards: np.ndarray, k: int) -> np.ndarray:
-    """Compute the (Q,) mean over all subsets of k of the n rewards of their largest: pass@k where rewards are 0 and
-    1."""
-    n = _check_k(rewards, k)
-    shares = [
-        math.comb(i, k - 1) / math.comb(n, k) for i in range(n)
-    ]  # of the subsets in which the i-th is the largest
-    return (np.sort(rewards, axis=1) * shares).sum(axis=1)
 
 
 def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:

@@ -25,7 +25,6 @@ BESIDE_TORCH = {"2.11.0": {"transformers": "5.17.0", "vllm": "0.24.0"}}
 SOURCES = {
     "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker": ("351a52599ac6",),
     "openrlhf.trainer.ppo_trainer.PPOTrainer": ("5d13ed090ca7",),
-    "openrlhf.trainer.ppo_trainer.compute_eval_metrics": ("6bacef13e26a",),
     "openrlhf.trainer.ppo_trainer_async.TrainingActor": ("49680a82ee4a",),
     "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ("6eacb9826853",),
     "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ("576117b63be4",),

@@ -62,14 +62,6 @@ SEAMS = (
         until="upstream has trainer callbacks",
     ),
     Seam(
-        "openrlhf.trainer.ppo_trainer",
-        "compute_eval_metrics",
-        "openrlhf_ebpo.training.evaluation:with_answers",
-        where="controller, sample generator",
-        why="an evaluation has pass@1 and the best of all responses, no vote, and its answers are dropped",
-        until="upstream lets metrics of an evaluation be added, and keeps its answers",
-    ),
-    Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "TrainingActor",
         "openrlhf_ebpo.training.trainer:ebpo_trainer_async",

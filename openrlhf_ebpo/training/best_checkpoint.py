@@ -11,10 +11,12 @@ from pathlib import Path
 from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.run.manifest import damage, step_of
 from openrlhf_ebpo.run.run_log import read_metrics
-from openrlhf_ebpo.training.eval_metrics import BEST, NO_BEST, is_short_name
 
 logger = logging.getLogger(__name__)
 
+BEST = "--ckpt.best_metric_key"
+NO_BEST = "none"
+DEFAULT = "_pass1"  # the end of what upstream chooses by if no key is given
 METRIC = "metric.json"  # upstream's, in a checkpoint: metric_key, metric_value
 
 
@@ -33,7 +35,7 @@ class BestCheckpoint:
         if not step:
             return
         was = self.best_eval_metric_key
-        if was == NO_BEST or (requested and not is_short_name(requested, was)):
+        if was == NO_BEST or requested:
             self.best_eval_metric_key = requested
         if self.best_eval_metric_key != was:
             print(f"{BEST}: the best checkpoint is now chosen by {requested or 'pass@1'}, and was by {was}", flush=True)
@@ -42,12 +44,7 @@ class BestCheckpoint:
         self._latest_eval_metric_value = None
 
     def _detect_eval_metric_key(self, eval_metrics):
-        """A short name stands for the metric of the first data source by name, as upstream's default does."""
-        requested = self.best_eval_metric_key
-        self.best_eval_metric_key = min(
-            (key for key in eval_metrics if is_short_name(requested, key)), default=requested
-        )
-        found = super()._detect_eval_metric_key(eval_metrics)
+        found, requested = super()._detect_eval_metric_key(eval_metrics), self.best_eval_metric_key
         if found is None and requested != NO_BEST:
             logger.warning(
                 "%s %s: this evaluation has no such metric, and no best checkpoint is saved; it has %s",
@@ -65,7 +62,7 @@ def best_so_far(ckpt_path: Path, run_dir: Path, key: str) -> float | None:
     if tag is None:
         return None
     chosen_by, value = saved_metric(folder / tag)
-    if chosen_by and chosen_by != key and not is_short_name(key or "pass@1", chosen_by):
+    if chosen_by and not (chosen_by == key if key else chosen_by.endswith(DEFAULT)):
         value = next((row.get(key) for row in read_metrics(run_dir) if row["step"] == step_of(tag)), None)
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 

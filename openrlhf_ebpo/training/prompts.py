@@ -14,13 +14,13 @@ import logging
 import torch
 
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.training.eval_metrics import DEFAULT_SOURCE
 from openrlhf_ebpo.training.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
 
 CLUSTER_COLUMN = "cluster"
+DEFAULT_SOURCE = "default"  # upstream's name for rows without a column `datasource`
 INFO_KEY = "ebpo_cluster"  # in Experience.info: a list of one string or None
 
 

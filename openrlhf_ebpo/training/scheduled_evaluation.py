@@ -19,7 +19,6 @@ import ray
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.training.best_checkpoint import METRIC, BestCheckpoint
-from openrlhf_ebpo.training.evaluation import keep_answers
 
 COUNT = "eval_num_samples"  # upstream's, in every evaluation
 
@@ -83,12 +82,10 @@ class ScheduledEvaluation(BestCheckpoint):
         yield
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        """Record an evaluation: the answers, the best checkpoint, the value in the step's own checkpoint, and the row
-        last."""
+        """Record an evaluation: the best checkpoint, the value in the step's own checkpoint, and the row last."""
         self.run_log.flush()
         if not eval_metrics:
             return
-        keep_answers(self.run_log.run_dir, global_step, eval_metrics, self.args)
         super().save_best_checkpoint(eval_metrics, global_step, client_states)
         if self._latest_eval_metric_value is not None:
             self._write_metric(f"global_step{global_step}")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import whole_characters
-from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, TRAINING, read_result
+from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .errors import RunError, attempt, reading
@@ -88,10 +88,10 @@ def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = ()) ->
 
 
 def largest_protocol(found: Sequence[Result]) -> str:
-    """Return the protocol with the most results, evaluations during training last; numbers of two protocols do not
-    belong into one mean. "" without results."""
+    """Return the protocol with the most results; numbers of two protocols do not belong into one mean. "" without
+    results."""
     counted = Counter(result.protocol for result in sorted(found, key=lambda result: result.protocol))
-    return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
+    return max(counted, key=counted.__getitem__, default="")
 
 
 def scores(found: Sequence[Result]) -> dict[tuple[int, str], Result]:

@@ -52,7 +52,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     space_runs.learning_run(folder / "ebpo", steps=40, seed=1, name="ebpo", pace=1.3)
     for step in (20, 40):
-        space_runs.training_evaluation(folder / "ebpo", step)
+        space_runs.evaluation(folder / "ebpo", "held-out", step, rate=0.5, seed=1, n=4, protocol="default+n=4")
     space_runs.learning_run(
         folder / "grpo", steps=40, seed=2, name="grpo", pace=0.8, estimator="group_norm", status="running"
     )

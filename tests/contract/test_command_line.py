@@ -253,14 +253,14 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
     import ray
 
     write_json(tmp_path / "names.json", [{"name": "own/x", "title": "X"}])
-    logs = ["--logger.metrics", "names.json", "--logger.no_eval_answers", "--logger.no_policy_metrics"]
+    logs = ["--logger.metrics", "names.json", "--logger.no_policy_metrics"]
     logs += ["--data.label_key", "label"]
     train_ppo_ray.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run"])
     out = capsys.readouterr().out
     printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
     assert printed["algo"]["advantage"]["estimator"] == "ebpo"
     assert printed["logger"]["wandb"]["key"] == "<redacted>"
-    assert printed["logger"]["no_eval_answers"] is printed["logger"]["no_policy_metrics"] is True
+    assert printed["logger"]["no_policy_metrics"] is True
     assert printed["logger"]["metrics"].endswith("names.json")
     assert "0123SECRET" not in out
     assert "reward: 1 of 1 labels earn 1" in out and "nothing was started" in out

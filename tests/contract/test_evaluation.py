@@ -1,156 +1,26 @@
-"""Evaluation during training against upstream's own code: its numbers stay, ours stand next to them, the best
-checkpoint is chosen by any of them and known again after a resume. Only the engines' answers and the model's weights
-are made up."""
+"""Evaluation during training against upstream's own code: an evaluation belongs to the weights of its step, the best
+checkpoint is chosen by any of its metrics, and known again after a resume. Only the scores and the model's weights are
+made up."""
 
 import json
 import math
-import pickle
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import datasets
 import pyarrow as pa
 import pytest
 from deepspeed_engine import Engine
 
-from openrlhf_ebpo.checks.preflight import REWARDS
 from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.hub.training import Pushes
-from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS
 from openrlhf_ebpo.run.heartbeat import Heart
 from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.training import evaluation
 from openrlhf_ebpo.training.save_times import SaveTimes
 from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation
 
-N, MATH = 4, str(REWARDS / "math.py")
-# of each prompt: gold, and what the four responses give
-ANSWERS = [
-    ("12", ["12", "7", "7", "12"]),
-    ("1", [r"\frac{1}{2}", "0.5", "1", "2"]),
-    ("3", [None, None, "3", "4"]),
-    ("5", ["6", "6", "6", "6"]),
-]
-
-
-class Characters:
-    """A tokenizer of characters."""
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(each) for each in text]
-
-    def batch_decode(self, rows, skip_special_tokens):
-        assert not skip_special_tokens
-        return ["".join(map(chr, row)) for row in rows]
-
-
-def response(prompt: str, gold: str, answer: str | None) -> dict:
-    text = "no idea" if answer is None else f"so \\boxed{{{answer}}}"
-    tokens, start = Characters().encode(prompt + text), len(prompt)
-    return {
-        "prompt": prompt,
-        "label": gold,
-        "observation_tokens": tokens,
-        "action_ranges": [(start, len(tokens))],
-        "rollout_log_probs": None,
-        "truncated": answer is None,
-        "reward": float(answer == gold),
-        "scores": float(answer == gold),
-    }
-
-
-@pytest.fixture
-def evaluate(prompt_args, to_samples):
-    """evaluate(**changes) -> what upstream's compute_eval_metrics and ours say of the answers."""
-    from openrlhf.datasets import PromptDataset
-    from openrlhf.trainer import ppo_trainer, ppo_trainer_async
-    from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
-
-    assert ppo_trainer_async.compute_eval_metrics is ppo_trainer.compute_eval_metrics
-
-    def run(answers=ANSWERS, **changes):
-        strategy = DeepspeedStrategy.__new__(DeepspeedStrategy)
-        flat = {"eval.metrics": None, "logger.no_eval_answers": False, "reward.remote_url": [MATH], **changes}
-        strategy.args, strategy.is_rank_0 = prompt_args(4, N, **flat), lambda: False
-        rows = [
-            {"q": f"question {i}: ", "a": gold, "datasource": "even" if i % 2 else "odd"}
-            for i, (gold, _) in enumerate(answers)
-        ]
-        data = PromptDataset(datasets.Dataset.from_list(rows), Characters(), strategy)
-        loader = strategy.setup_dataloader(data, 1, False, False, data.collate_fn)
-        found = [
-            response(row["q"], gold, each) for row, (gold, given) in zip(rows, answers, strict=True) for each in given
-        ]
-        groups = [found[i : i + N] for i in range(0, len(found), N)][::-1]  # in whatever order they are done
-        samples = to_samples([each for group in groups for each in group], strategy.args)
-        original = ppo_trainer.compute_eval_metrics.__wrapped__
-        return original(loader, samples, N), ppo_trainer.compute_eval_metrics(loader, samples, N)
-
-    return run
-
-
-def test_by_default_the_metrics_are_upstreams_and_the_answers_come_with_them(evaluate):
-    theirs, ours = evaluate()
-    assert dict(ours) == theirs
-    assert [each.prompt for each in ours.answered] == [f"question {i}: " for i in range(4)]
-    assert ours.answered[0].answers == ["12", "7", "7", "12"] and ours.answered[2].truncated == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert ours.answered[1].responses[0] == r"so \boxed{\frac{1}{2}}"
-
-
-def test_without_both_it_is_upstreams_result_as_it_is(evaluate):
-    theirs, ours = evaluate(**{"logger.no_eval_answers": True})
-    assert type(ours) is dict and ours == theirs
-
-
-def test_what_upstream_measures_too_is_the_same_number(evaluate):
-    theirs, ours = evaluate(**{"eval.metrics": "pass@1,pass@4,maj@1"})
-    names = [f"eval_{source}_{name}" for source in ("odd", "even") for name in ("pass1", "pass4")]
-    assert [ours[name] for name in names] == pytest.approx([theirs[name] for name in names])
-    assert ours["eval_even_maj1"] == pytest.approx(theirs["eval_even_pass1"])
-
-
-def test_the_vote_is_of_equal_answers_and_not_of_equal_texts(evaluate):
-    _, ours = evaluate(**{"eval.metrics": "maj@4"})
-    # 12 and 7 tie; two without an answer do not vote, 3 and 4 tie
-    assert ours["eval_odd_maj4"] == pytest.approx((0.5 + 0.5) / 2)
-    # \frac{1}{2} and 0.5 win together; nothing but 6
-    assert ours["eval_even_maj4"] == 0
-    assert ours.answered[1].classes == [0, 0, 1, 2] and ours.answered[2].classes == [-1, -1, 0, 1]
-
-
-def test_when_the_time_is_over_equal_texts_vote_together_and_it_is_said(evaluate, monkeypatch, caplog):
-    monkeypatch.setattr(evaluation, "VOTE_SECONDS", -1.0)
-    _, ours = evaluate(**{"eval.metrics": "maj@4"})
-    assert ours.answered[1].classes == [0, 1, 2, 3] and ours.answered[0].classes == [0, 1, 1, 0]
-    assert "wrong answers were compared for" in caplog.text
-
-
-def test_a_hostile_answer_costs_one_comparison(evaluate, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "openrlhf_ebpo.rewards.answers.compared_in_pool",
-        lambda gold, answer: (asked.append((gold, answer)), (False, "timeout"))[1],
-    )
-    evaluate(answers=[("1", ["x+1", "x+2", "x+3", "x+4"])])
-    assert 0 < len(asked) < MAX_COMPARISONS and len({answer for _, answer in asked}) == len(asked)
-
-
-def test_of_a_reward_of_ones_own_the_answers_are_kept_without_classes(evaluate):
-    _, ours = evaluate(**{"reward.remote_url": ["/my/reward.py"], "eval.metrics": "pass@2"})
-    assert all(each.classes is None for each in ours.answered) and ours["eval_even_pass2"] > 0
-
-
-def test_the_answers_travel_through_the_queue_of_async_training(evaluate):
-    _, ours = evaluate(**{"eval.metrics": "maj@4"})
-    there = pickle.loads(pickle.dumps(ours))
-    assert there == ours and there.answered == ours.answered
+N = 4
 
 
 @pytest.fixture
@@ -200,18 +70,17 @@ def best(tmp_path: Path) -> set[str]:
     }
 
 
-def scores(pass1: float, maj4: float, other: float = 0.0) -> dict:
-    return {"eval_b_pass1": pass1, "eval_b_maj4": maj4, "eval_c_maj4": other}
+def scores(pass1: float, pass4: float, other: float = 0.0) -> dict:
+    return {"eval_b_pass1": pass1, "eval_b_pass4": pass4, "eval_c_pass4": other}
 
 
-@pytest.mark.parametrize("key", ["maj@4", "eval_b_maj4"])
-def test_the_best_checkpoint_follows_any_metric_and_the_first_of_equals_stays(trainer, tmp_path, key):
-    run = trainer(key)
+def test_the_best_checkpoint_follows_any_metric_and_the_first_of_equals_stays(trainer, tmp_path):
+    run = trainer("eval_b_pass4")
     for step, each in {1: scores(0.9, 0.2), 2: scores(0.1, 0.4), 3: scores(0.5, 0.4), 4: scores(0.8, 0.3, 0.9)}.items():
         run.save_best_checkpoint(each, step)
     assert best(tmp_path) == {"best_global_step2"}
     assert (
-        json.loads((tmp_path / "ckpt/_actor/best_global_step2/metric.json").read_text())["metric_key"] == "eval_b_maj4"
+        json.loads((tmp_path / "ckpt/_actor/best_global_step2/metric.json").read_text())["metric_key"] == "eval_b_pass4"
     )
 
 
@@ -235,11 +104,11 @@ def values_of_checkpoints(tmp_path: Path) -> dict[str, float | None]:
 
 
 def evaluated(run) -> dict[int, float]:
-    return {row["step"]: row["eval_b_maj4"] for row in read_metrics(run.args.logger.run_dir) if "eval_b_maj4" in row}
+    return {row["step"]: row["eval_b_pass4"] for row in read_metrics(run.args.logger.run_dir) if "eval_b_pass4" in row}
 
 
 def test_an_evaluation_belongs_to_the_checkpoint_of_its_step_and_rotation_keeps_the_better(trainer, tmp_path):
-    run = trainer("maj@4")
+    run = trainer("eval_b_pass4")
     train(run, {3: 0.1, 6: 0.5, 9: 0.2})
     assert evaluated(run) == {3: 0.1, 6: 0.5, 9: 0.2}
     assert values_of_checkpoints(tmp_path) == {"global_step6": 0.5, "best_global_step6": 0.5, "global_step10": None}
@@ -273,17 +142,17 @@ def test_minutes_between_saves_count_from_the_last_save(trainer):
 
 
 def test_an_evaluation_that_was_interrupted_is_repeated_at_the_resume_and_another_is_not(trainer, tmp_path):
-    run = trainer("maj@4")
+    run = trainer("eval_b_pass4")
     with pytest.raises(KeyError):
         train(run, {3: 0.1})
     assert evaluated(run) == {3: 0.1}
-    run = resumed(trainer, 6, "maj@4")
+    run = resumed(trainer, 6, "eval_b_pass4")
     with pytest.raises(KeyError):
         train(run, {6: 0.5}, first=7)
     assert evaluated(run) == {3: 0.1, 6: 0.5} and run.saved["best_global_step6"]["global_step"] == 6
-    run = resumed(trainer, 9, "maj@4")
+    run = resumed(trainer, 9, "eval_b_pass4")
     train(run, {9: 0.2}, first=10)
-    train(resumed(trainer, 10, "maj@4"), {}, first=11)
+    train(resumed(trainer, 10, "eval_b_pass4"), {}, first=11)
     assert evaluated(run) == {3: 0.1, 6: 0.5, 9: 0.2}
     assert values_of_checkpoints(tmp_path)["best_global_step6"] == 0.5
 
@@ -309,7 +178,7 @@ def test_an_evaluation_that_fails_gives_the_engines_back_to_asynchronous_trainin
 
 
 def test_a_row_of_an_evaluation_is_written_when_all_that_it_leads_to_is_there(trainer, monkeypatch):
-    run = trainer("maj@4")
+    run = trainer("eval_b_pass4")
     monkeypatch.setattr(type(run), "_write_metric", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run.save_best_checkpoint(scores(0.9, 0.2), 1)
@@ -327,9 +196,9 @@ def test_no_evaluation_is_left_to_the_generator_of_asynchronous_training():
 
 
 def test_a_metric_that_no_evaluation_has_is_named(trainer, tmp_path, caplog):
-    run = trainer("eval_d_maj4")
+    run = trainer("eval_d_pass4")
     run.save_best_checkpoint(scores(0.9, 0.2), 1)
-    assert not (tmp_path / "ckpt").exists() and "no such metric" in caplog.text and "eval_b_maj4" in caplog.text
+    assert not (tmp_path / "ckpt").exists() and "no such metric" in caplog.text and "eval_b_pass4" in caplog.text
 
 
 def resumed(trainer, step: int, key: str = "", **states):
@@ -340,9 +209,9 @@ def resumed(trainer, step: int, key: str = "", **states):
 
 def test_a_resumed_run_knows_the_best_that_was_saved_after_its_checkpoint(trainer, tmp_path):
     """As after --ckpt.load_step: global_step2 was saved before the evaluation of step 2."""
-    first = trainer("maj@4")
+    first = trainer("eval_b_pass4")
     first.save_best_checkpoint(scores(0.1, 0.6), 2)
-    run = resumed(trainer, 2, "maj@4", best_eval_metric_key="eval_b_maj4", best_eval_metric_value=float("-inf"))
+    run = resumed(trainer, 2, "eval_b_pass4", best_eval_metric_key="eval_b_pass4", best_eval_metric_value=float("-inf"))
     run.save_best_checkpoint(scores(0.9, 0.5), 4)
     assert best(tmp_path) == {"best_global_step2"}
     run.save_best_checkpoint(scores(0.0, 0.7), 6)
@@ -351,12 +220,12 @@ def test_a_resumed_run_knows_the_best_that_was_saved_after_its_checkpoint(traine
 
 def test_a_best_checkpoint_that_is_gone_counts_as_none(trainer, tmp_path):
     """As after --ckpt.load_step: it made room for a later one, which is moved aside."""
-    run = resumed(trainer, 2, "maj@4", best_eval_metric_key="eval_b_maj4", best_eval_metric_value=0.6)
+    run = resumed(trainer, 2, "eval_b_pass4", best_eval_metric_key="eval_b_pass4", best_eval_metric_value=0.6)
     run.save_best_checkpoint(scores(0.9, 0.5), 4)
     assert best(tmp_path) == {"best_global_step4"}
 
 
-@pytest.mark.parametrize(("asked", "value"), [("eval_b_maj4", 0.3), ("maj@4", 0.3), ("eval_c_maj4", 0.25)])
+@pytest.mark.parametrize(("asked", "value"), [("eval_b_pass4", 0.3), ("eval_c_pass4", 0.25)])
 def test_the_commands_metric_counts_after_a_resume_and_its_value_is_that_of_the_best_checkpoint(
     trainer, capsys, asked, value
 ):

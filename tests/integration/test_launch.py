@@ -90,8 +90,7 @@ def test_two_ranks_train_with_zero_3_dynamic_batches_evaluation_and_failing_rewa
         eval__dataset=workshop / "prompts.jsonl",
         eval__steps=2,
         eval__n_samples_per_prompt=3,
-        eval__metrics="pass@2",
-        ckpt__best_metric_key="pass@2",
+        ckpt__best_metric_key="eval_letters_pass2",
         data__max_samples=16,
         reward__remote_url=reward,
     )

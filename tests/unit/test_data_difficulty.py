@@ -14,6 +14,7 @@ from commands import write_rows
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
+from openrlhf_ebpo.checks.preflight import REWARDS
 from openrlhf_ebpo.data import difficulty, difficulty_report
 from openrlhf_ebpo.data.difficulty import DifficultySettings
 from openrlhf_ebpo.errors import ReportedError, UsageError
@@ -22,7 +23,6 @@ from openrlhf_ebpo.generation.cluster import reason
 from openrlhf_ebpo.generation.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
 from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.progress import model_identity, progress_file
-from openrlhf_ebpo.rewards.answers import packaged
 
 ROWS = [
     {"id": f"p{i}", "prompt": f"{i} + {i}", "label": str(2 * i), "question": "q", "datasource": "d"} for i in range(4)
@@ -243,7 +243,7 @@ def test_short_names_and_relative_paths_are_made_absolute_for_rays_workers(folde
     monkeypatch.chdir(folder)
     settings = DifficultySettings.from_args(arguments(folder, model="model", reward="math"))
     assert settings.engine.model == str(folder / "model")
-    assert packaged(settings.rewards) == "math"
+    assert settings.rewards.sources == (str(REWARDS / "math.py"),)
     settings = DifficultySettings.from_args(arguments(folder, reward=None, agent="reward.py"))
     assert settings.rewards.agent == str(folder / "reward.py")
 

@@ -16,6 +16,7 @@ from openrlhf_ebpo.data.training_tables import read_table
 from openrlhf_ebpo.eval import score
 from openrlhf_ebpo.eval.answer_match import without_unit
 from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.same_answer import NO_GOLD, SameAnswer
 from openrlhf_ebpo.eval.score import Pair, read_pair
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules
 from openrlhf_ebpo.rewards.grading import GoldError
@@ -292,3 +293,26 @@ def test_a_pair_without_rules_has_the_rules_of_its_gold():
     assert read_pair({"gold": ["1", "2"], "response": "x"}).rules.is_multiple_answer
     assert read_pair({"gold": 27.0, "response": None}).gold == "27"
     assert read_pair({"gold": 27.0, "response": None}).response == ""
+
+
+def test_only_so_many_wrong_answers_to_a_question_are_compared():
+    asked = []
+    same = SameAnswer(lambda gold, answer: (asked.append((gold, answer)) or True, None))
+    found = [same("x", f"y_{i}") for i in range(67)]
+    assert found == [True] * 64 + [False] * 3 and len(asked) == 64
+    assert same("7", "07"), "integers are compared without a grader"
+
+
+@pytest.mark.parametrize(("error", "ended", "other"), [("crash", "b", "a"), (NO_GOLD + "crash", "a", "b")])
+def test_the_answer_that_ended_its_grader_is_compared_no_more_and_the_other_one_is(error, ended, other):
+    asked = []
+
+    def compare(gold, answer):
+        asked.append((gold, answer))
+        return False, error if (gold, answer) == ("a", "b") else None
+
+    same = SameAnswer(compare)
+    same("a", "b")
+    for pair in (("c", ended), (ended, "c"), ("c", other), (other, "c")):
+        same(*pair)
+    assert asked == [("a", "b"), ("c", other), (other, "c")]

@@ -40,11 +40,10 @@ PAPER = {
     "--actor.kl_cov.ratio": None,
     "--ckpt.save_steps": "50",
     "--ckpt.save_minutes": "60",
-    "--ckpt.best_metric_key": "maj@16",
+    "--ckpt.best_metric_key": None,
     "--eval.steps": "50",
     "--eval.temperature": "1.0",
     "--eval.n_samples_per_prompt": "16",
-    "--eval.metrics": "maj@16",
     "--data.order": None,
     "--data.cluster_key": None,
 }

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "generation": {"models", "rewards", "seams"},
     "hub": {"models", "estimator", "run"},
     "checks": {"models", "generation", "rewards", "run", "seams"},
-    "training": {"models", "estimator", "eval", "hub", "rewards", "run", "seams"},
+    "training": {"models", "estimator", "hub", "rewards", "run", "seams"},
     "data": {"checks", "generation", "models", "rewards", "run", "seams"},
     "eval": {"models", "data", "generation", "rewards", "run", "seams"},
     "space": {"estimator", "eval", "run"},
@@ -224,7 +224,7 @@ LOADS = {  # code -> modules that it must not load; sys.argv[1] is a run
     "from openrlhf_ebpo.run import run_log; from openrlhf_ebpo.estimator import advantage, config": STACK,
     "import openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint": {*STACK, "deepspeed"} - {"torch"},
     "from openrlhf_ebpo.cli import main; main(['replay', sys.argv[1]])": STACK,
-    "from openrlhf_ebpo.eval import paper, tasks, in_training": {
+    "from openrlhf_ebpo.eval import paper, tasks": {
         *(STACK | {"transformers", "sympy", "math_verify", "datasets", "aiohttp"})
     },
     """from openrlhf_ebpo.space import app, main, runs, server, workspace
