@@ -10,7 +10,7 @@ run.py        the command: models.py (which models), jobs.py (each task: its sto
 grader.py     answers against golds in separate processes: answer_match.py (by the question's rules), custom_scorer.py
               (a benchmark's own scorer)
 score.py      the command that scores a file
-metrics.py    pass@k, maj@k, intervals: intervals.py, of differences: resampling.py
+metrics.py    pass@k, maj@k: intervals.py; differences.py (also of seeds and of curves: Space, quickstart, research)
 in_training.py  answers of evaluations during training, as results
 evaluation_report.py  the command that writes report.md: report_tables.py, plots.py, paper.py (reported.json)
 

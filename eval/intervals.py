@@ -10,7 +10,7 @@ most that it can be, with the weight of a prior, which decides alone where every
 have a width always.
 
 The priors are round numbers at which no interval covers less than 93 % (research/interval_coverage.py shows it), and as
-few as can be cover more than 97 %. numpy alone: the Space imports this.
+few as can be cover more than 97 %. numpy alone: the Space imports this. Differences are in differences.py.
 """
 
 from __future__ import annotations
@@ -66,31 +66,6 @@ def _wilson(mean: np.ndarray, variance: np.ndarray, draws: int, prior: float) ->
     centre = (mean + Z**2 / (2 * worth)) / (1 + Z**2 / worth)
     half = Z / (1 + Z**2 / worth) * (most / worth + Z**2 / (4 * worth**2)) ** 0.5
     return np.stack([np.clip(centre - half, 0, mean), np.clip(centre + half, mean, 1)])
-
-
-def of_difference(a: np.ndarray, b: np.ndarray, n: int) -> np.ndarray:
-    """Return (2, …) interval of mean(b) - mean(a) for a population of questions; a and b are (Q, …), shares right of n
-    responses to the same questions (the smaller n, where they differ).
-
-    The distances of both intervals' ends, put together as Newcombe does for independent scores, and shortened as much
-    as the deviation of the questions' differences is less than theirs together. One response counts as having come out
-    otherwise, so that models that agree everywhere are not called alike for certain; a little longer, since two means
-    are known from the same questions.
-    """
-    questions, difference = len(a), b.mean(axis=0) - a.mean(axis=0)
-    (a_below, a_above), (b_below, b_above) = _distances(a), _distances(b)
-    apart = (questions * (_variance(a) + _variance(b)) * n + 1) / (questions * _variance(b - a) * n + 1)
-    length = (questions / max(questions - 2, 1) / apart) ** 0.5
-    ends = np.stack([-np.hypot(b_below, a_above), np.hypot(b_above, a_below)])
-    return difference + length * ends
-
-
-def _distances(values: np.ndarray) -> np.ndarray:
-    return np.abs(values.mean(axis=0) - over_questions(values))
-
-
-def _variance(values: np.ndarray) -> np.ndarray:
-    return values.var(axis=0, ddof=min(len(values) - 1, 1))
 
 
 def of_average(estimates: Sequence[Estimate]) -> Estimate:

@@ -12,8 +12,8 @@ from openrlhf_ebpo.run.results import Result
 from openrlhf_ebpo.run.score_text import NONE, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.run.score_text import reported as reported_text
 
+from .differences import compare
 from .intervals import Estimate, of_average
-from .resampling import compare
 
 AVERAGE = "average"
 MAX_NOTES = 5  # on a task

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import special, stats
 
 from lab.markdown_tables import table
-from openrlhf_ebpo.eval import intervals, metrics
+from openrlhf_ebpo.eval import differences, intervals, metrics
 
 RUNS = (1, 2, 4, 8, 16, 32, 64)
 GOAL = (0.93, 0.97)
@@ -128,7 +128,7 @@ def difference_cell(shape: Shape, n: int, rng, repetitions: int, correlation: fl
     first = rng.standard_normal((shape.questions, repetitions))
     second = correlation * first + (1 - correlation**2) ** 0.5 * rng.standard_normal(first.shape)
     a, b = (rng.binomial(n, quantiles(each, z)) / n for each, z in ((shape, first), (other, second)))
-    found = covered(intervals.of_difference(a, b, n), other.mean - shape.mean)
+    found = covered(differences.of_questions(a, b, n), other.mean - shape.mean)
     return Cell(found, few(shape, shape.mean) or few(other, other.mean))
 
 

@@ -23,7 +23,8 @@ MEASURED = {"success": "held-out success", "greedy": "decoded greedily", "pass":
 
 def compare(directory: Path) -> None:
     """Evaluate the warm start and every arm, draw the picture, write result.json."""
-    from openrlhf_ebpo.quickstart.evaluate import evaluate, paired_difference, read_tasks, success_rate
+    from openrlhf_ebpo.eval.differences import of_tasks
+    from openrlhf_ebpo.quickstart.evaluate import evaluate, read_tasks, success_rate
     from openrlhf_ebpo.run.plot import plot_runs
 
     heldout = read_tasks(directory / "data" / "heldout.jsonl")
@@ -41,11 +42,12 @@ def compare(directory: Path) -> None:
         name: evaluate(directory / ARMS / name / "model", heldout, [run_dir], last_step(run_dir))
         for name, run_dir in runs.items()
     }
+    rates = {name: correct.mean(1) for name, correct in after.items()}
     arms = {}
     for name, run_dir in runs.items():
         arms[name] = {
             "after": measured(directory / ARMS / name / "model", after[name]),
-            "difference": None if name == REFERENCE else paired_difference(after[REFERENCE], after[name]),
+            "difference": None if name == REFERENCE else of_tasks([(rates[REFERENCE], rates[name], before.shape[1])]),
             "steps": last_step(run_dir),
             "all_fail_first_ten_steps": float(
                 np.mean([row["ebpo/all_fail_fraction"] for row in read_metrics(run_dir)[:10]])

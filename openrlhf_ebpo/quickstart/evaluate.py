@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -132,14 +131,6 @@ def rows(tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray, 
             "class": classes[q].tolist(),
         }
         yield from sample_rows(f"{DATASET}-{q}", task["prompt"], task["label"], "{}", columns)
-
-
-def paired_difference(before: np.ndarray, after: np.ndarray) -> tuple[float, float, float]:
-    """Return the mean difference of two evaluations (questions, samples) on the same questions, and its 95 % interval
-    over questions."""
-    difference = np.mean(after, axis=1) - np.mean(before, axis=1)
-    margin = NormalDist().inv_cdf(0.975) * difference.std(ddof=1) / len(difference) ** 0.5
-    return float(difference.mean()), float(difference.mean() - margin), float(difference.mean() + margin)
 
 
 def read_tasks(path: Path) -> list[dict]:

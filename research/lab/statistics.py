@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-CONFIDENCE, POWER = 0.95, 0.8
+POWER = 0.8
 
 
 class Interval(NamedTuple):
@@ -43,12 +43,13 @@ def interval(values: np.ndarray) -> Interval:
     """
     from scipy import stats
 
+    from openrlhf_ebpo.eval.differences import of_seeds
+
     if len(values) < 2:
         raise ValueError(f"an interval needs two values or more, and there are {len(values)}")
-    free = len(values) - 1
-    error = values.std(ddof=1) / len(values) ** 0.5
-    outer, inner = stats.t.ppf(0.5 + CONFIDENCE / 2, free), stats.t.ppf(POWER, free)
-    return Interval(float(values.mean()), float(outer * error), float((outer + inner) * error))
+    mean, _, high = map(float, of_seeds(values))
+    power = stats.t.ppf(POWER, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return Interval(mean, high - mean, float(high - mean + power))
 
 
 def ratio(pairs: Sequence[float]) -> Ratio:

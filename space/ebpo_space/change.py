@@ -1,23 +1,19 @@
-"""Differences with their 95 % intervals: over questions, over the steps of a curve, over seeds. numpy alone."""
+"""Differences in words: with their intervals (eval/differences.py), and what they are over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
-from openrlhf_ebpo.eval.intervals import Estimate, of_average, of_difference
+from openrlhf_ebpo.eval.differences import of_tasks
 from openrlhf_ebpo.run.score_text import percent, points
 
 from .results import Result, rates
 from .runs import Run
 
 PART, FEWEST = 10, 5  # a window is a tenth of a run, of five steps or more
-LEAST_STEPS = 6  # of fewer nobody can say how noisy they are
-# Student's t at 97.5 %, 1 to 9 degrees of freedom
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def format_value(value: float, is_share: bool, signed: bool = False) -> str:
@@ -81,44 +77,12 @@ def over_questions(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change |
         both = [key for key in before if key in after]
         if both:
             x, y = (np.array([of[key] for key in both]) for of in (before, after))
-            ends = of_difference(x, y, min(a.samples, b.samples))
-            found.append(Estimate(float(y.mean() - x.mean()), *map(float, ends)))
+            found.append((x, y, min(a.samples, b.samples)))
             count += len(both)
     tasks = f" of {len(found)} tasks" if len(found) > 1 else ""
-    return Change(*of_average(found), f"{count:,} question{'' if count == 1 else 's'}{tasks}") if found else None
+    return Change(*of_tasks(found), f"{count:,} question{'' if count == 1 else 's'}{tasks}") if found else None
 
 
 def window(count: int) -> int:
     """Return a tenth of so many steps, not less than five, and not more than half."""
     return max(min(max(count // PART, FEWEST), count // 2), 1)
-
-
-def half_width(values: np.ndarray, size: int, means: int = 2) -> float | None:
-    """Return half of the 95 % interval of one mean of `size` steps of a curve, or of the difference of two; None of few
-    steps.
-
-    The noise of a step is that of successive differences, var = mean((x[t+1] − x[t])²) / 2 (von Neumann 1941): a
-    trend, which moves little from step to step, adds next to nothing to it.
-    """
-    if len(values) < LEAST_STEPS:
-        return None
-    with np.errstate(all="ignore"):  # a run may hold 1e308
-        variance = float((np.diff(values) ** 2).mean()) / 2
-    half = t_quantile(2 * (len(values) - 1) / 3) * (means * variance / size) ** 0.5
-    return half if np.isfinite(half) else None
-
-
-def widening(choices: int) -> float:
-    """Compute how much longer a 95 % interval is if it shall hold for the best of so many points (Bonferroni)."""
-    return NormalDist().inv_cdf(1 - 0.025 / max(choices, 1)) / NormalDist().inv_cdf(0.975)
-
-
-def t_quantile(degrees: float) -> float:
-    """Return the 97.5 % quantile of Student's t; above nine degrees by the first terms of its expansion
-    (Cornish-Fisher)."""
-    if degrees < 1:
-        return float("inf")
-    if degrees <= len(_T):
-        return float(np.interp(degrees, np.arange(1, len(_T) + 1), _T))
-    z = 1.959964
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

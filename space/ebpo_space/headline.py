@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
+from openrlhf_ebpo.eval.differences import of_steps
 from openrlhf_ebpo.run.run_log import dig
 
 from . import results, seeds
-from .change import Change, half_width, over_questions, window
+from .change import Change, over_questions, window
 from .components import dot, table
 from .errors import RunError
 from .improvement import Outcome, shares
@@ -144,7 +145,7 @@ def _by_step(one: Opened, base: Opened) -> tuple[Change, str] | None:
     steps, i, j = np.intersect1d(x, y, assume_unique=True, return_indices=True)
     (mine, theirs), is_share = shares(np.stack([mine[i], theirs[j]]), one.rewards)
     size, apart = window(len(steps)), mine - theirs
-    half = half_width(apart, size, means=1)
+    half = of_steps(apart, size, means=1)
     if half is None:
         return None
     value, over = float(apart[-size:].mean()), f"steps {int(steps[-size]):,} to {int(steps[-1]):,}"

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openrlhf_ebpo.eval.differences import of_steps, widening
+
 from . import change, results
-from .change import Change, half_width, over_questions, widening, window
+from .change import Change, over_questions, window
 from .errors import RunError
 from .metrics import Metrics
 from .results import Result
@@ -144,7 +146,7 @@ def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
     values, is_share = shares(values, rewards)
     size = window(len(values))
     first, last = float(values[:size].mean()), float(values[-size:].mean())
-    half = half_width(values, size)
+    half = of_steps(values, size)
     what = f"training reward, first {size} against last {size} of {len(values):,} steps"
     if half is None:
         return Outcome(what, first, last, None, "too few steps for an interval", is_share)
@@ -166,7 +168,7 @@ def _best_window(steps: np.ndarray, values: np.ndarray, is_share: bool) -> Peak 
         return None
     means = np.convolve(values, np.full(size, 1 / size), "valid")
     best = size + int(means[size:-size].argmax())
-    half = half_width(values, size) * widening(len(means) - 2 * size)
+    half = of_steps(values, size) * widening(len(means) - 2 * size)
     peak, last = float(means[best]), float(means[-1])
     if peak - half <= means[0] or peak - half <= last:
         return None

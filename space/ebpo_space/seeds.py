@@ -14,9 +14,9 @@ from functools import reduce
 
 import numpy as np
 
+from openrlhf_ebpo.eval.differences import of_seeds
 from openrlhf_ebpo.run.run_log import dig
 
-from .change import t_quantile
 from .text import common_start
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
@@ -103,8 +103,7 @@ def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the band of (n, …) values: of two the lower and the higher, of more the 95 % t-interval of their mean."""
-    n = len(values)
-    if n == 2:
+    if len(values) == 2:
         return values.min(0), values.max(0)
-    half = t_quantile(n - 1) * values.std(0, ddof=1) / n**0.5
-    return values.mean(0) - half, values.mean(0) + half
+    _, low, high = of_seeds(values)
+    return low, high

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import interval_coverage as coverage
-from openrlhf_ebpo.eval import intervals
+from openrlhf_ebpo.eval import differences, intervals
 from openrlhf_ebpo.eval.intervals import Estimate
 
 
@@ -49,7 +49,7 @@ def test_where_all_is_alike_the_interval_has_a_width(value):
     values = np.full(30, value)
     for interval, draws in ((intervals.over_questions(values), 30), (intervals.across_runs(values, 32), 960)):
         assert interval == pytest.approx(wilson(value, draws)) and value in interval
-    low, high = intervals.of_difference(values, values, 32)
+    low, high = differences.of_questions(values, values, 32)
     assert low == pytest.approx(-high) and 0.1 < high < 0.13
 
 
@@ -62,10 +62,10 @@ def test_few_questions_say_little(values):
 def test_many_tasks_at_once_are_each_task_alone():
     rng = np.random.default_rng(0)
     a, b = rng.random((2, 40, 3))
-    together = intervals.over_questions(a), intervals.across_runs(a, 4), intervals.of_difference(a, b, 4)
+    together = intervals.over_questions(a), intervals.across_runs(a, 4), differences.of_questions(a, b, 4)
     for i in range(3):
         x, y = a[:, i], b[:, i]
-        alone = intervals.over_questions(x), intervals.across_runs(x, 4), intervals.of_difference(x, y, 4)
+        alone = intervals.over_questions(x), intervals.across_runs(x, 4), differences.of_questions(x, y, 4)
         for whole, one in zip(together, alone, strict=True):
             assert whole[:, i] == pytest.approx(one)
 
@@ -74,16 +74,16 @@ def test_a_difference_is_the_other_way_round_with_the_other_sign():
     rng = np.random.default_rng(1)
     a = rng.random(50)
     b = np.clip(a + 0.1 * rng.standard_normal(50), 0, 1)
-    forth, back = intervals.of_difference(a, b, 8), intervals.of_difference(b, a, 8)
+    forth, back = differences.of_questions(a, b, 8), differences.of_questions(b, a, 8)
     assert forth == pytest.approx(-back[::-1])
-    alone = intervals.of_difference(a, rng.permutation(b), 8)
+    alone = differences.of_questions(a, rng.permutation(b), 8)
     assert np.diff(forth) < np.diff(alone) / 2, "questions in common make a difference surer"
 
 
 def test_a_difference_of_models_that_agree_is_surer_the_more_responses_agree():
     """Three questions of thirty solved by both: with one response to each that is no proof that they are alike."""
     values = np.array([1.0] * 3 + [0.0] * 27)
-    highs = [intervals.of_difference(values, values, n)[1] for n in (1, 8, 64)]
+    highs = [differences.of_questions(values, values, n)[1] for n in (1, 8, 64)]
     assert 0.05 < highs[0] < 0.1 and highs[0] > 2 * highs[1] > 4 * highs[2] > 0
 
 
@@ -113,6 +113,25 @@ def test_a_paired_interval_has_two_degrees_of_freedom_less_than_questions():
     (a_low, a_high), (b_low, b_high) = intervals.over_questions(a), intervals.over_questions(b)
     alone, apart = 6 * (a.var(ddof=1) + b.var(ddof=1)) * n + 1, 6 * (b - a).var(ddof=1) * n + 1
     length = (6 / 4 * apart / alone) ** 0.5
-    low, high = intervals.of_difference(a, b, n) - (b.mean() - a.mean())
+    low, high = differences.of_questions(a, b, n) - (b.mean() - a.mean())
     assert high == pytest.approx(length * np.hypot(b_high - b.mean(), a.mean() - a_low))
     assert -low == pytest.approx(length * np.hypot(b.mean() - b_low, a_high - a.mean()))
+
+
+@pytest.mark.parametrize("rates", [[0.5, 0.5], [0.0, 1.0, 0.5, 0.5], [0.25] * 3])
+def test_draws_are_never_worth_less_than_they_are(rates):
+    """Of two responses each, the variance within is twice the most that it can be: worth as many draws, not fewer."""
+    rates = np.array(rates)
+    assert intervals.across_runs(np.full(2, 0.5), 2) == pytest.approx(wilson(0.5, 4))
+    widest = wilson(rates.mean(), 2 * len(rates))
+    low, high = intervals.across_runs(rates, 2)
+    assert widest[0] - 1e-12 <= low <= rates.mean() <= high <= widest[1] + 1e-12
+
+
+def test_quantiles_are_students():
+    from scipy import stats
+
+    degrees = [1, 2, 5, 9, 9.5, 10, 17.3, 30, 400]
+    found = [differences.t_quantile(each) for each in degrees]
+    assert found == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-4)
+    assert differences.t_quantile(0) == float("inf")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import metrics, resampling
+from openrlhf_ebpo.eval import differences, metrics
 from openrlhf_ebpo.run.results import check_counts
 
 
@@ -121,32 +121,32 @@ def test_sign_flips_are_exact_for_few_questions():
     rng = np.random.default_rng(5)
     for size in (1, 2, 5, 9):
         shares = (rng.integers(-4, 6, size) / 4).tolist()
-        assert resampling.sign_flip_p(np.array(shares)) == pytest.approx(brute_force_p(shares))
-    assert resampling.sign_flip_p(np.zeros(30)) == 1
-    assert resampling.sign_flip_p(np.ones(10)) == 2 / 2**10
+        assert differences.sign_flip_p(np.array(shares)) == pytest.approx(brute_force_p(shares))
+    assert differences.sign_flip_p(np.zeros(30)) == 1
+    assert differences.sign_flip_p(np.ones(10)) == 2 / 2**10
 
 
 def test_sign_flips_of_many_questions_come_close_to_the_exact_p():
     shares = np.random.default_rng(6).normal(0.3, 1, 15)
-    assert len(shares) > resampling.EXACT_QUESTIONS
-    assert resampling.sign_flip_p(shares) == pytest.approx(brute_force_p(shares.tolist()), abs=0.02)
-    assert resampling.sign_flip_p(np.ones(500)) == 1 / (resampling.DRAWS + 1)
+    assert len(shares) > differences.EXACT_QUESTIONS
+    assert differences.sign_flip_p(shares) == pytest.approx(brute_force_p(shares.tolist()), abs=0.02)
+    assert differences.sign_flip_p(np.ones(500)) == 1 / (differences.DRAWS + 1)
 
 
 def test_p_is_uniform_where_models_are_alike():
     rng = np.random.default_rng(7)
-    found = [resampling.sign_flip_p(rng.normal(size=12)) for _ in range(300)]
+    found = [differences.sign_flip_p(rng.normal(size=12)) for _ in range(300)]
     assert np.mean(np.array(found) <= 0.1) == pytest.approx(0.1, abs=0.05)
 
 
 def test_comparison_weighs_tasks_alike():
     a = [np.zeros(4), np.full(400, 0.5)]
     b = [np.ones(4), np.tile([0.0, 1.0], 200)]
-    found = resampling.compare(a, b, [2, 2])
+    found = differences.compare(a, b, [2, 2])
     assert found["difference"] == pytest.approx(0.5)
     assert found["interval"][0] < 0.5 < found["interval"][1] < 0.6
-    reverse = resampling.compare(b, a, [2, 2])
+    reverse = differences.compare(b, a, [2, 2])
     assert reverse["difference"] == pytest.approx(-0.5) and reverse["p"] == pytest.approx(found["p"])
-    same = resampling.compare(b, b, [2, 2])
+    same = differences.compare(b, b, [2, 2])
     low, high = same["interval"]
     assert (same["difference"], same["p"]) == (0, 1) and low == pytest.approx(-high) and 0 < high < 0.4

@@ -25,7 +25,6 @@ from openrlhf_ebpo.quickstart.evaluate import (
     Sample,
     evaluate,
     graded,
-    paired_difference,
 )
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
 from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, run_stages, training_flags
@@ -53,16 +52,6 @@ def test_each_task_brings_what_the_reward_needs():
     held_out = tasks.split(SIZES)["heldout"]
     responses = [[Sample(text, 9, False) for text in (f" {row['label']}\n", row["label"] + "x")] for row in held_out]
     assert graded(held_out, responses) == [[True, False]] * SIZES["heldout"]
-
-
-def test_the_paired_interval_is_the_normal_one_over_questions():
-    before = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1]], bool)
-    after = np.array([[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]], bool)
-    rise, low, high = paired_difference(before, after)
-    difference = np.array([0.5, 0, 0.5, 0])
-    assert rise == pytest.approx(0.25)
-    assert high - low == pytest.approx(2 * 1.959964 * difference.std(ddof=1) / 2, rel=1e-5)
-    assert (low + high) / 2 == pytest.approx(rise)
 
 
 def test_the_evaluation_is_a_result_of_the_harness(tmp_path):
@@ -192,7 +181,8 @@ def test_the_difference_is_that_of_ebpo_over_the_reference(tmp_path, monkeypatch
             pq.write_table(pa.table({"prompt": ["p", "q"]}), rollouts_path(run_dir, step))
     compare(tmp_path)
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["arms"]["ebpo"]["difference"] == [0.5, 0.5, 0.5]
+    difference, low, high = result["arms"]["ebpo"]["difference"]
+    assert difference == 0.5 and low < 0.5 < high, "two questions say little, though they agree"
     assert result["arms"]["group_norm"]["difference"] is None and result["reference"] == "group_norm"
     assert {name: arm["after"]["success"] for name, arm in result["arms"].items()} == {"ebpo": 0.75, "group_norm": 0.25}
     assert result["arms"]["ebpo"]["after"] == {"success": 0.75, "greedy": 0.5, "pass": 1.0}

@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 from space_runs import evaluation, learning_run
 
-from openrlhf_ebpo.eval.resampling import compare
+from openrlhf_ebpo.eval.differences import compare, of_steps
 from openrlhf_ebpo.space import results
-from openrlhf_ebpo.space.change import Change, half_width, over_questions, window
+from openrlhf_ebpo.space.change import Change, over_questions, window
 from openrlhf_ebpo.space.headline import _by_step
 from openrlhf_ebpo.space.improvement import outcome
 from openrlhf_ebpo.space.metrics import Metrics
@@ -207,9 +207,9 @@ def test_the_interval_covers_a_run_that_learns(steps):
     for _ in range(300):
         values = trend + rng.standard_normal(steps)
         error = values[-size:].mean() - values[:size].mean() - (trend[-size:].mean() - trend[:size].mean())
-        covered += abs(error) <= half_width(values, size)
+        covered += abs(error) <= of_steps(values, size)
     assert covered >= 0.92 * 300
 
 
 def test_a_run_that_never_changes_has_an_interval_without_width():
-    assert half_width(np.full(40, 0.5), 5) == 0.0
+    assert of_steps(np.full(40, 0.5), 5) == 0.0
