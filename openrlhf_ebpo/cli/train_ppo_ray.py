@@ -65,7 +65,7 @@ def run(argv: list[str]) -> None:
     resumed, changes = changed_settings.resume(args, settings.run, found)
     notices += [*pulled, *access, *changes]
     if command.dry_run:
-        show_dry_run(command, settings, args, notices)
+        show_dry_run(command, settings, args, notices, found)
         return
     print(*notices, sep="\n", flush=True)
     settings.files.check_models_fetched()
@@ -91,12 +91,16 @@ def release_notice() -> str:
     )
 
 
-def show_dry_run(command: Command, settings: TrainSettings, args: SimpleNamespace, notices: list[str]) -> None:
+def show_dry_run(
+    command: Command, settings: TrainSettings, args: SimpleNamespace, notices: list[str], found: Search | None
+) -> None:
     """Print what a training would begin with, and a sample of answers where one was requested."""
     preflight.check_agent_by_importing(settings.rewards.agent)
     settings.saving.check()
     print(json.dumps(redacted(args), indent=2))
     print(*notices, *warnings_of_prompts(settings), rollouts_notice(settings), sep="\n")
+    if found:
+        settings.rows.identify(found)
     if command.assume_cuda is not None:
         memory = f", of {command.assume_cuda} GB" if command.assume_cuda else ""
         print(f"checked as for a machine with GPUs: {settings.sizes.placement.gpus}{memory}")
@@ -133,6 +137,7 @@ def train(
 
     supervisor = under_supervision(["-m", __spec__.name, *command.argv])
     prepare_rewards(settings)
+    rows = settings.rows.identify(found)  # for the manifests of checkpoints
     pushes = Pushes(settings.hub, settings.run.run_dir)
     with (
         explained_end(supervisor, lambda: how_to_continue(settings, pushes)),
@@ -145,6 +150,7 @@ def train(
         pushes.start_watch()
         arguments.set_arguments(args.rollout.temperature)
         args.ckpt.verified = found.tag if found else None
+        args.ckpt.data = rows
         upstream.train(args)
     print_summary(settings, args.ckpt.output_dir)
     pushes.finish()  # Ray and its GPUs are free by now

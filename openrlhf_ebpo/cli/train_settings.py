@@ -9,6 +9,7 @@ from openrlhf_ebpo.checks.batch_sizes import BatchSizes
 from openrlhf_ebpo.checks.checkpoints import check_checkpoints, stored_prior
 from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.checks.prompt_sets import PromptSettings
+from openrlhf_ebpo.checks.trained_rows import TrainedRows
 from openrlhf_ebpo.cli.train_sample import SampleSettings
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
@@ -43,6 +44,7 @@ class TrainSettings:
     run: RunSettings
     advantage: AdvantageSettings
     prompts: PromptSettings
+    rows: TrainedRows
     hub: HubSettings
     needs: machine.Needs
     sample: SampleSettings
@@ -69,6 +71,7 @@ class TrainSettings:
             run=RunSettings.from_args(args, force),
             advantage=AdvantageSettings.from_args(args),
             prompts=PromptSettings.from_args(args),
+            rows=TrainedRows.from_args(args),
             hub=HubSettings.from_args(args),
             needs=machine.Needs.from_args(args),
             sample=SampleSettings.from_args(args),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.resume import CheckpointError, Search
+from openrlhf_ebpo.run.resume import Search
 from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.run.settings import RunSettings
 
@@ -47,9 +47,6 @@ def resume(args: SimpleNamespace, settings: RunSettings, found: Search | None) -
 
     Returns:
         The checkpoint and the changes, for run.json; and lines for the person who resumes.
-
-    Raises:
-        CheckpointError: as `check_seed`.
     """
     if found is None:
         return {}, []
@@ -58,8 +55,6 @@ def resume(args: SimpleNamespace, settings: RunSettings, found: Search | None) -
     was = {} if settings.force else (read_run(settings.run_dir) or {}).get("args", {})
     saved = manifest.read(found.folders[0] / found.tag).settings
     differ = find_changes(was, saved, redacted(args))
-    if args.data.prompt_probs:
-        check_seed(differ)
     for each in differ:
         if each.applies == CHECKPOINT:
             *section, name = each.setting.split(".")
@@ -67,15 +62,6 @@ def resume(args: SimpleNamespace, settings: RunSettings, found: Search | None) -
     lines = [*found.warnings(), f"resuming from {found.tag} of {settings.ckpt_path}", *format_table(differ)]
     changed = {each.setting: {"was": each.was, "now": each.now, "applies": each.applies} for each in differ}
     return {"checkpoint": found.tag, "changed": changed}, lines
-
-
-def check_seed(differ: Iterable[Change]) -> None:
-    """Raises CheckpointError if another --train.seed would draw other rows of several data sets."""
-    if seed := next((each for each in differ if each.setting == "train.seed"), None):
-        raise CheckpointError(
-            f"--train.seed was {seed.was} and is now {seed.now}: with --data.prompt_probs the seed draws the prompts, "
-            f"and the run would continue in other ones. Resume with --train.seed {seed.was}"
-        )
 
 
 def optimizer_settings(args: Mapping) -> dict[str, Any]:

@@ -43,13 +43,15 @@ class SavedFile(NamedTuple):
 
 class Manifest(NamedTuple):
     """problem: why it cannot be used. attempt: which start of the command saved the checkpoint; None by train_sft.
-    prior: `state_hash` of the estimator's state. settings: of the optimizer, by the flags' names."""
+    prior: `state_hash` of the estimator's state. settings: of the optimizer, by the flags' names. data: number and hash
+    of the rows that were trained on (checks/trained_rows.py)."""
 
     complete: bool = False
     files: Mapping[str, SavedFile] = {}
     attempt: str | None = None
     prior: str | None = None
     settings: Mapping[str, Any] = {}
+    data: Mapping[str, Any] = {}
     problem: str | None = None
 
 
@@ -79,7 +81,7 @@ def complete(
     Args:
         files: what ranks have listed already; all others in the folder are listed now.
         prior: the estimator's state in it.
-        facts: more fields, such as `attempt` and `settings`.
+        facts: more fields: `attempt`, `settings`, `data`.
     """
     known = dict(files or {})
     rest = (path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.suffix not in SIDE_FILES)
@@ -144,7 +146,8 @@ def _parse(found: Any, tag: str) -> Manifest:
         raise ValueError("it lists no file")
     attempt, prior = (each if isinstance(each := found.get(name), str) else None for name in ("attempt", "prior"))
     settings = settings if isinstance(settings, dict) else {}
-    return Manifest(True, {name: _saved(name, entry) for name, entry in files.items()}, attempt, prior, settings)
+    data = data if isinstance(data := found.get("data"), dict) and type(data.get("rows")) is int else {}
+    return Manifest(True, {name: _saved(name, entry) for name, entry in files.items()}, attempt, prior, settings, data)
 
 
 def _saved(name: str, entry: Any) -> SavedFile:

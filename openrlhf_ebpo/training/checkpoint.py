@@ -112,8 +112,8 @@ def save_then_rotate(original):
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
             if prior:
                 write_json(directory / PRIOR, prior)
-            facts = {"attempt": ckpt_setting(self.args, "attempt"), "settings": optimizer_settings(redacted(self.args))}
-            manifest.complete(directory, files, prior, **facts)
+            facts = {name: ckpt_setting(self.args, name) for name in ("attempt", "data")}
+            manifest.complete(directory, files, prior, settings=optimizer_settings(redacted(self.args)), **facts)
             if save_latest:
                 write_text(Path(save_dir, resume.LATEST), tag)
             rotate(self, groups_of(self, directory.parent), tag, max_num, max_mem * 1024**3)

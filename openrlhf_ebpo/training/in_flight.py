@@ -18,7 +18,6 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Dataset
 
-from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
@@ -91,19 +90,10 @@ class PromptsInFlight:
         return {**self.loader.state_dict(), IN_FLIGHT: np.array([*self._drawn, *self._again], dtype=np.int64)}
 
     def load_state_dict(self, saved: dict) -> None:
-        """Takes torchdata's own states too, as OpenRLHF alone saves them.
-
-        Raises:
-            CheckpointError: the data set has become smaller than a row that is in flight.
-        """
+        """Takes torchdata's own states too, as OpenRLHF alone saves them."""
         if not saved:
             return
         rows = [int(row) for row in saved.get(IN_FLIGHT, ())]
-        if rows and not 0 <= min(rows) <= max(rows) < len(self.dataset):
-            raise CheckpointError(
-                f"row {max(rows)} of --data.prompt_dataset was in flight where this run was saved, and the data set "
-                f"has {len(self.dataset)} rows now: resume with the data set that the run began with"
-            )
         self._drawn, self._again, self._ended = [], rows, bool(saved.get(FINISHED))
         self.loader.load_state_dict({key: value for key, value in saved.items() if key != IN_FLIGHT})
 

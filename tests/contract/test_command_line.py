@@ -339,6 +339,9 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
         assert printed["actor"]["adam"]["lr"] == 5e-6 and printed["ckpt"]["load_enable"] is True
     with pytest.raises(SystemExit, match=r"global_step8: .*99 bytes, and 100 were saved; steps that are there: 4$"):
         train_ppo_ray.main([*argv, "--ckpt.load_step", "8"])
+    manifest.complete(folder.with_name("global_step4"), data={"rows": 9999, "sha256": ""})
+    with pytest.raises(SystemExit, match=r"is not what global_step4 was trained on: 9999 rows then"):
+        train_ppo_ray.main([*argv, "--ckpt.load_enable"])
 
 
 def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp_path, monkeypatch):

@@ -85,6 +85,13 @@ def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_p
     assert (tmp_path / "latest").read_text() == "s1"
 
 
+def test_the_manifest_has_the_rows_that_the_driver_identified(strategy, tmp_path):
+    strategy.args.ckpt = SimpleNamespace(attempt="a", data={"rows": 96, "sha256": "0"})
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1")
+    found = manifest.read(tmp_path / "global_step1")
+    assert (found.attempt, found.data) == ("a", {"rows": 96, "sha256": "0"})
+
+
 def test_the_first_rank_alone_writes_what_is_not_its_share(strategy, tmp_path):
     """The others save their shares; the manifest, `latest`, the prior and the rotation are of one process."""
     strategy.save_ckpt(Engine(), str(tmp_path), "global_step1", 1)

@@ -15,6 +15,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
+from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.catalogue import find
 from openrlhf_ebpo.run.custom_metrics import COLUMNS
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
@@ -120,6 +121,7 @@ def test_two_checkpoints_are_left_and_latest_names_the_last(story):
     actor = story.output / "ckpt" / "_actor"
     assert sorted(p.name for p in actor.iterdir() if p.is_dir()) == ["global_step4", "global_step6"]
     assert (actor / "latest").read_text() == "global_step6"
+    assert manifest.read(actor / "global_step6").data["rows"] == 48
 
 
 def test_steps_after_the_checkpoint_moved_to_superseded(story):
