@@ -13,7 +13,7 @@ from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
 from openrlhf_ebpo.models.tokenizer_fit import EVALUATION, Prompting, fit_warnings
-from openrlhf_ebpo.rewards.extraction import THINK_END
+from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG, opened_thoughts
 
 from . import prompts
 from .jobs import Job
@@ -61,7 +61,7 @@ def _from_engines(
                     if error := next((sample.error for sample in samples if sample.error), None):
                         failed[prompt.key] = error
                         continue
-                    record = to_record(samples, model, settings.seed, protocol.stop)
+                    record = to_record(samples, model, settings.seed, protocol.stop, prompt.text)
                     requested[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update(record)
     return failed
@@ -91,24 +91,34 @@ def fit_lines(requested: dict, model: str, form: PromptForm, protocol: Protocol,
     found = [prompt for _, prompt in requested.values()]
     room = settings.max_len - protocol.max_new_tokens
     how = Prompting([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
-    lines = list(fit_warnings(model, tokenizer_of(model), how, EVALUATION))
-    if THINK_END in text_tokenizer(tokenizer_of(model)).all_special_tokens:
-        lines.append(
-            f"warning: to this tokenizer {THINK_END} is a special token, which responses do not keep: their thoughts "
-            "are read for an answer as well"
-        )
-    return [f"{line}\n" for line in lines]
+    return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
 
 
-def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = ()) -> dict:
-    """Return a question's record in the progress file; response i is the i-th run's."""
-    decode = functools.partial(tokenizer_of(model).decode, skip_special_tokens=True)
+def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), prompt: str = "") -> dict:
+    """Return a question's record in the progress file; response i is the i-th run's. prompt: as the model gets it."""
+    decode = functools.partial(text_of, model)
     return {
+        "in_thoughts": bool(opened_thoughts(prompt)),
         "responses": [until(stop, decode, sample.tokens) for sample in samples],
         "lengths": [len(sample.tokens) for sample in samples],
         "finish_reasons": ["length" if sample.truncated else "stop" for sample in samples],
         "seed": seed,
     }
+
+
+def text_of(model: str, tokens: Sequence[int]) -> str:
+    """Decode tokens without special ones, but with those that enclose thoughts: without them, thoughts would be
+    answers."""
+    skipped = _skipped_tokens(model)
+    return tokenizer_of(model).decode([each for each in tokens if each not in skipped], skip_special_tokens=False)
+
+
+@functools.cache
+def _skipped_tokens(model: str) -> frozenset[int]:
+    tokenizer = text_tokenizer(tokenizer_of(model))
+    known = tokenizer.added_tokens_decoder.items()
+    special = {*tokenizer.all_special_ids, *(number for number, token in known if token.special)}
+    return frozenset(special - {number for number, token in known if THOUGHT_TAG.fullmatch(token.content)})
 
 
 def until(stop: Sequence[str], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> str:

@@ -65,25 +65,27 @@ class Grader:
         """Map over threads, one for each process; an iterator in order."""
         return self._threads.map(function, items)
 
-    def grade(self, gold: str, rules: Rules, response: str) -> dict:
+    def grade(self, gold: str, rules: Rules, response: str, in_thoughts: bool = False) -> dict:
         """Return correct; extracted, None without an answer; error: None, "timeout" or "crash" if the answer ended its
         process, custom_scorer.FAILED and the reason if its scorer raised (it counts as wrong), or NO_GOLD and the
         reason if the gold cannot be read (it counts for nothing).
+
+        in_thoughts: as in `extract_answer`.
 
         Raises:
             GraderError: the processes do not start.
         """
         if rules.kind == OWN:
             return self._own_grade(gold, rules, response)
-        answer = extract_answer(response) or None
+        answer = extract_answer(response, in_thoughts) or None
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)
         return {"correct": correct, "extracted": answer, "error": error}
 
-    def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
+    def grade_samples(self, question: Question, responses: Sequence[str], in_thoughts: bool = False) -> list[dict]:
         """Return `grade` for all responses to a question, and their class (votes.classes)."""
-        grades = [self.grade(question.gold, question.rules, response) for response in responses]
+        grades = [self.grade(question.gold, question.rules, response, in_thoughts) for response in responses]
         columns = [[each[name] for each in grades] for name in ("extracted", "correct")]
         if question.rules.kind == OWN:
             names = classes(*columns, str.strip, lambda first, answer: False)

@@ -221,7 +221,12 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm) -> No
 
 def score(job: Job, grader: Grader) -> list[dict]:
     """Grade the responses; return the rows of samples.parquet."""
-    grades = grader.map(lambda q: grader.grade_samples(q, job.records[q.id]["responses"]), job.task.questions)
+
+    def graded(question: Question) -> list[dict]:
+        record = job.records[question.id]
+        return grader.grade_samples(question, record["responses"], record.get("in_thoughts", False))
+
+    grades = grader.map(graded, job.task.questions)
     return [
         row
         for question, each in zip(job.task.questions, grades, strict=True)

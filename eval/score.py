@@ -8,6 +8,7 @@ example:
   scored.jsonl  the same, and "correct": true, "extracted": "0.5", "error": null
 
 input:  .jsonl or .parquet; a gold may be a text, a number, or a list of several answers
+        `prompt`, where a row has one: if it ends in an open <think>, a response without </think> gives no answer
 output: the same rows in the same order with all their columns, and
   correct    whether the response gives the gold answer
   extracted  what it gives as its answer; empty where it gives none, which is wrong
@@ -62,6 +63,7 @@ from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Rules, custom_benchmarks
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import file_identity, output_problems, progress_file, progress_path
+from openrlhf_ebpo.rewards.extraction import opened_thoughts
 from openrlhf_ebpo.rewards.grading import GoldError
 
 BATCH_SIZE = 128  # rows that are saved together
@@ -75,6 +77,7 @@ class Pair(NamedTuple):
     gold: str
     rules: Rules
     response: str
+    in_thoughts: bool = False
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +209,8 @@ def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pa
         raise ValueError(f"it is scored by {rules.scorer.partition('@')[0] or 'a scorer'!r:.80}: name that with --task")
     if not isinstance(response, (str, type(None))):
         raise ValueError(f"its response is not text but {type(response).__name__}: {str(response)[:60]}")
-    return Pair(gold, rules, response or "")
+    prompt = row.get("prompt")
+    return Pair(gold, rules, response or "", isinstance(prompt, str) and bool(opened_thoughts(prompt)))
 
 
 def write(args: argparse.Namespace, grades: list[dict]) -> None:

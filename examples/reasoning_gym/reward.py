@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 
-from openrlhf_ebpo.rewards.extraction import extract_answer
+from openrlhf_ebpo.rewards.extraction import extract_answer, opened_thoughts, without_thoughts
 from openrlhf_ebpo.rewards.math import response_of
 
 sys.modules.setdefault("pycosat", type(sys)("pycosat"))  # it has no wheel, and zebra puzzles alone use it
@@ -13,12 +13,13 @@ import reasoning_gym  # noqa: E402
 create = functools.cache(lambda name, given: reasoning_gym.create_dataset(name, **{**json.loads(given), "size": 1}))
 
 
-def score(label: str, response: str) -> float:
+def score(label: str, query: str, prompt: str) -> float:
     kept = json.loads(label, object_hook=lambda each: tuple(each["()"]) if each.keys() == {"()"} else each)
-    _, tag, tagged = response.rpartition("</think>")[2].rpartition("<answer>")
+    response = without_thoughts(response_of(query, prompt), bool(opened_thoughts(prompt)))
+    _, tag, tagged = response.rpartition("<answer>")
     answer = tagged.partition("</answer>")[0] if tag else extract_answer(tagged) or tagged
     return float(create(kept["name"], json.dumps(kept["settings"])).score_answer(answer.strip(), kept["entry"]) >= 1)
 
 
 def reward_func(queries, prompts, labels):
-    return [score(label, response_of(*text)) for *text, label in zip(queries, prompts, labels, strict=True)]
+    return [score(label, *text) for label, *text in zip(labels, queries, prompts, strict=True)]

@@ -121,6 +121,11 @@ def findings(exam: Exam, named: str, column: str | None) -> Iterator[str]:
         )
     if 2 * sum(exam.wrong.values()) > len(exam.wrong):
         yield f"{named} pays wrong answers: a policy learns nothing from it"
+    if exam.pays_thoughts:
+        yield (
+            f"{named} pays an answer in thoughts that do not end: these prompts open them, so a response without their "
+            "end holds no answer"
+        )
     if exam.empty is not None and exam.empty >= exam.passes:
         yield f"{named} pays an empty response"
 

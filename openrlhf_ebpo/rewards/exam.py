@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG, opened_thoughts
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 from openrlhf_ebpo.rewards.reading import clean
 from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
@@ -27,7 +28,7 @@ BOXED, LINE, TAGGED, ALONE = r"\boxed{ANSWER}", "Answer: ANSWER", "<answer>ANSWE
 DISPLAY = "Answer:\n\\[\nANSWER\n\\]"
 FORMS_BY_HINT = {"boxed": [BOXED], "answer:": [LINE, DISPLAY], "答案": ["答案：ANSWER"], "<answer>": [TAGGED]}
 ALL_FORMS = [BOXED, LINE, DISPLAY, TAGGED, ALONE]
-SERVER_ROWS = 1 + (SERVER_CALLS - 2 - len(ALL_FORMS)) // 2  # one row may be tried in every form
+SERVER_ROWS = 1 + (SERVER_CALLS - 3 - len(ALL_FORMS)) // 2  # one row may be tried in every form, and in cut thoughts
 
 Ask = Callable[[str, str, object], Awaitable]  # query, prompt, label -> what check_reward takes
 
@@ -50,7 +51,8 @@ class Exam:
     passes: a response has passed from this reward on. end: the end token of responses. frugal: ask at most SERVER_CALLS
     times.
     own, wrong: index of a row -> True where its label, or another one, passes. without_end: labels that pass only
-        without the end token. empty: reward of an empty response, None if there is none. calls: that came back. failed:
+        without the end token. empty: reward of an empty response, None if there is none. pays_thoughts: an answer
+        passes in thoughts that the prompt has opened and the response does not end. calls: that came back. failed:
         index and cause of those without a reward.
     """
 
@@ -64,6 +66,7 @@ class Exam:
     wrong: dict[int, bool] = field(default_factory=dict)
     without_end: int = 0
     empty: float | None = None
+    pays_thoughts: bool = False
     failed: list[tuple[int, RewardError]] = field(default_factory=list)
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MIN_FAILED))
 
@@ -74,6 +77,8 @@ class Exam:
         first, *others = [i for i, row in enumerate(self.rows) if row.answer is not None] or [None]
         if first is not None:
             known = await self._examine(first, None)  # the form that passes is the first to be tried for the others
+            if self.own[first] and opened_thoughts(self.rows[first].prompt):
+                await self._examine_cut(first, known)
             await asyncio.gather(*(self._examine(i, known) for i in others))
 
     @property
@@ -101,6 +106,13 @@ class Exam:
             self.wrong[i] = reward is not None and reward >= self.passes
         return passed or responses[0]
 
+    async def _examine_cut(self, i: int, known: str) -> None:
+        """Ask for its own label in thoughts that do not end."""
+        row = self.rows[i]
+        cut = known.removeprefix(empty_thoughts(row.prompt)).removesuffix(self.end)
+        reward = await self._pay(i, cut.replace("ANSWER", row.answer))
+        self.pays_thoughts = reward is not None and reward >= self.passes
+
     async def _pay(self, i: int, response: str) -> float | None:
         row, reward = self.rows[i], None
         async with self.room:
@@ -121,10 +133,18 @@ def forms(prompt: str) -> list[str]:
     """Return the forms of response that a prompt asks for; all, if it asks for none."""
     text = prompt.lower()
     requested = [form for word, found in FORMS_BY_HINT.items() if word in text for form in found]
-    thoughts = "<think>\n\n</think>\n\n" if "<think>" in text else ""
-    if text.rstrip().endswith("<think>"):  # a chat template has opened it
-        thoughts = "\n</think>\n\n"
-    return [thoughts + form for form in requested or ALL_FORMS]
+    return [empty_thoughts(prompt) + form for form in requested or ALL_FORMS]
+
+
+def empty_thoughts(prompt: str) -> str:
+    """Return the thoughts that a response has before its answer: the end of those that the prompt has opened, empty
+    ones if it names their tags, "" otherwise."""
+    tags = THOUGHT_TAG.findall(prompt)
+    if not tags or ("/" in tags[-1] and prompt.rstrip().endswith(tags[-1])):  # a chat template may have ended them
+        return ""
+    start = tags[-1].replace("/", "")
+    end = f"\n{start[0]}/{start[1:]}\n\n"
+    return end if opened_thoughts(prompt) else f"{start}\n{end}"
 
 
 def different(row: Row, others: Iterable[Row]) -> str | None:

@@ -1,7 +1,7 @@
 """Find the answer of a response: the text that is compared with the gold answer (grading.py).
 
-Of what follows the last `</think>` the first of these counts, and of several the last one: the content of a
-`\\boxed{...}`, what follows "Answer:" at the start of a line, the content of `<answer>...</answer>`, a last line
+Of what follows the thoughts (`<think>…</think>`) the first of these counts, and of several the last one: the content
+of a `\\boxed{...}`, what follows "Answer:" at the start of a line, the content of `<answer>...</answer>`, a last line
 `#### 7`. A number anywhere else does not count. Markup around the answer (`$$`, `\\[`, a code fence, a bullet, `>`,
 bold) is taken off. All functions take time linear in the length of the response.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import re
 
-THINK, THINK_END = "<think>", "</think>"
+# <think>, <seed:think>, <thought> (EXAONE), [THINK] (Magistral), ◁think▷ (Kimi)
+THOUGHT_TAG = re.compile(r"</?(?:\w{1,30}:)?(?:think|thinking|thought|reasoning)(?::\w{1,30})?>|\[/?THINK\]|◁/?think▷")
 SPECIAL = re.compile(r"<[|｜][^<>\n]{1,60}[|｜]>|</?s>|<(?:bos|eos|pad|end_of_turn)>")  # of decoded tokens
 # A second backslash is forgiven. A bare number needs no braces, and any other escaped character is not a brace.
 TOKEN = re.compile(
@@ -40,18 +41,35 @@ MAX_LINE = 100_000  # characters; a longer line is not markup alone
 MAX_LAYERS = 8  # of markup around an answer
 
 
-def extract_answer(response: str) -> str | None:
-    """Find the answer of a response; "" if there is nothing in its place but markup, None if it gives none."""
-    text = without_thoughts(SPECIAL.sub("", response))
+def extract_answer(response: str, in_thoughts: bool = False) -> str | None:
+    """Find the answer of a response; "" if there is nothing in its place but markup, None if it gives none.
+
+    in_thoughts: the response begins in thoughts, which its prompt has opened (`opened_thoughts`).
+    """
+    text = SPECIAL.sub("", without_thoughts(response, in_thoughts))
     found = last_box(text) if "box" in text else None
     for find in (_after_label, _tagged, _last_line):
         found = find(text) if found is None else found
     return None if found is None else unwrap(found)
 
 
-def without_thoughts(response: str) -> str:
-    """Return what follows the last </think>; nothing of a <think> that never ends."""
-    return response.rpartition(THINK_END)[2].partition(THINK)[0]
+def opened_thoughts(prompt: str) -> str:
+    """Return the tag with which a prompt ends, if it opens thoughts, as some chat templates do; "" otherwise."""
+    text = prompt.rstrip()
+    tag = THOUGHT_TAG.fullmatch(text, max(map(text.rfind, "<[◁")))
+    return tag[0] if tag and "/" not in tag[0] else ""
+
+
+def without_thoughts(response: str, in_thoughts: bool = False) -> str:
+    """Return what follows the last end of thoughts, and nothing of thoughts that do not end. in_thoughts: as in
+    `extract_answer`."""
+    start, end = 0, 0 if in_thoughts else len(response)
+    for tag in THOUGHT_TAG.finditer(response):
+        if "/" in tag[0]:
+            start, end = tag.end(), len(response)
+        else:
+            end = min(end, tag.start())
+    return response[start:end]
 
 
 def last_box(text: str) -> str | None:

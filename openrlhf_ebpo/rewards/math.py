@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from openrlhf_ebpo.rewards.extraction import SPECIAL
+from openrlhf_ebpo.rewards.extraction import SPECIAL, opened_thoughts
 from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.reward_values import RewardError
@@ -36,7 +36,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
     import torch  # who only reads answers (answers.py) does without
 
     verdicts = [
-        shared_pool().grade(gold_text(label), response_of(query, prompt))
+        shared_pool().grade(gold_text(label), response_of(query, prompt), bool(opened_thoughts(prompt)))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
     rewards = torch.tensor([float(verdict.correct) for verdict in verdicts])

@@ -86,13 +86,13 @@ class Pool:
         # The samples of a prompt often give the same answer. What raises is not kept.
         self._grade_once = functools.lru_cache(maxsize=16384)(self._grade)
 
-    def grade(self, gold: str, response: str) -> Verdict:
-        """Grade the answer that a response gives.
+    def grade(self, gold: str, response: str, in_thoughts: bool = False) -> Verdict:
+        """Grade the answer that a response gives. in_thoughts: as in `extract_answer`.
 
         Raises:
             GoldError: the gold answer cannot be read. GraderError: the processes do not start.
         """
-        return self.grade_answer(gold, extract_answer(response))
+        return self.grade_answer(gold, extract_answer(response, in_thoughts))
 
     def grade_answer(self, gold: str, answer: str | None) -> Verdict:
         """Grade an answer that has been found already; None or "" counts as none."""

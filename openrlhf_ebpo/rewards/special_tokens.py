@@ -11,8 +11,10 @@ import json
 import os
 from collections.abc import Iterable
 
+from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG
+
 VARIABLE = "OPENRLHF_EBPO_SPECIAL_TOKENS"  # JSON; Ray's workers have all variables of this beginning
-KEPT = frozenset(("<think>", "</think>", "<answer>", "</answer>"))  # the rewards read these
+KEPT = frozenset(("<answer>", "</answer>"))  # the rewards read these, and the tags of thoughts
 MAX_TOKEN_CHARS = 100  # characters of a token
 MAX_LIST_CHARS = 16_000  # of all: Linux has 128 KiB for a variable, which Ray also puts into a command line
 
@@ -31,7 +33,7 @@ def bounded(tokens: Iterable[str | None]) -> list[str]:
         room -= len(json.dumps(token)) + 2
         if room < 0:
             break
-        if 0 < len(token) <= MAX_TOKEN_CHARS and token not in KEPT:
+        if 0 < len(token) <= MAX_TOKEN_CHARS and not (token in KEPT or THOUGHT_TAG.fullmatch(token)):
             found.append(token)
     return found
 

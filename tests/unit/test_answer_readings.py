@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.rewards.extraction import extract_answer
+from openrlhf_ebpo.rewards.extraction import extract_answer, opened_thoughts
 from openrlhf_ebpo.rewards.golds import gold_text
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.math import reward_func
@@ -111,6 +111,34 @@ def test_markup_alone_and_thoughts_are_no_answer(grader, response):
     assert reward_func(["Q" + response], ["Q"], ["7"])["extra_logs"]["math_no_answer"].tolist() == [1.0]
 
 
+OPEN = [
+    *("<|assistant|><think>\n", "<think>", "Q <think>a</think> Q\n<think>\n\n", "[|assistant|]<thought>\n"),
+    *("<seed:think>", "<mm:think>\n", "<think:a>", "[THINK]", "◁think▷", "<thinking>\n"),
+]
+NOT_OPEN = [
+    *("What is it? ", "Think between <think> and </think>. Q\n<|assistant|>\n", "Begin with <think>. Q"),
+    *("<|assistant|>\n<think>\n\n</think>\n\n", "<think>a</think> Q", "[/THINK]", "x < think>", "<a", ""),
+]
+
+
+@pytest.mark.parametrize("prompt", OPEN)
+@pytest.mark.parametrize(
+    "response", ["so \\boxed{7}? wait, let me check", "Answer: 7", "<answer>7</answer>", "<think>\\boxed{7}", "#### 7"]
+)
+def test_thoughts_that_the_prompt_opens_and_the_response_does_not_end_hold_no_answer(grader, prompt, response):
+    tag = opened_thoughts(prompt)
+    assert tag and prompt.rstrip().endswith(tag)
+    paid = f"so \\boxed{{3}}?\n{tag[0]}/{tag[1:]}\n\n\\boxed{{7}}"
+    found = reward_func([prompt + response, prompt + paid], [prompt] * 2, ["7", "7"])
+    assert found["rewards"].tolist() == [0, 1] and found["extra_logs"]["math_no_answer"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("prompt", NOT_OPEN)
+def test_a_prompt_that_opens_no_thoughts_or_has_ended_them_leaves_the_response_an_answer(grader, prompt):
+    assert not opened_thoughts(prompt)
+    assert reward_func([f"{prompt}\\boxed{{7}}"], [prompt], ["7"])["rewards"].tolist() == [1]
+
+
 def test_rows_of_a_display_formula():
     assert extract_answer("Answer:\n\\[\\begin{aligned} x &= 1 \\\\ y &= 2 \\end{aligned}\\]") == "x = 1, y = 2"
     assert (
@@ -132,6 +160,9 @@ def test_rows_of_a_display_formula():
         "_",
         "<answer>",
         "<think>",
+        "<a",
+        "<a:",
+        "</think>",
         "> \n>",
         "#",
         "1. ",

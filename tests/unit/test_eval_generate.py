@@ -31,7 +31,8 @@ def test_records_hold_text_lengths_and_reasons(model):
     tokenizer = tokenizer_of(model)
     ids = [*tokenizer.encode("cab"), tokenizer.eos_token_id]
     found = generate.to_record([Sample(ids, False), Sample(ids[:2], True)], model, 43)
-    assert found == {"responses": ["cab", "ca"], "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
+    texts = {"responses": ["cab", "ca"], "in_thoughts": False}
+    assert found == {**texts, "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
 
 
 @pytest.mark.parametrize(
@@ -50,17 +51,14 @@ def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
     assert generate.until(stop, "".join, list(text)) == kept
 
 
-def test_a_tokenizer_that_loses_the_end_of_thoughts_is_named(model, tmp_path):
-    asked = {"a": (None, Prompt("a", "a"))}
-    protocol = protocols.get("default")
-    folder = shutil.copytree(model, tmp_path / "special")
+def test_thoughts_that_the_prompt_opens_and_their_tags_are_kept_whatever_the_tokenizer_calls_special(model, tmp_path):
+    folder = str(shutil.copytree(model, tmp_path / "special"))
     tokenizer = copy.deepcopy(tokenizer_of(model))
-    tokenizer.add_special_tokens({"additional_special_tokens": ["</think>"]})
+    tokenizer.add_special_tokens({"additional_special_tokens": ["</think>", "<x>"]})
     tokenizer.save_pretrained(folder)
-    for path, count in ((model, 0), (str(folder), 1)):
-        settings = generate.engine_settings(asked, path, protocol, 0, EngineSettings(path))
-        lines = generate.fit_lines(asked, path, FORM, protocol, settings)
-        assert sum("</think>" in line for line in lines) == count
+    ids = [*tokenizer.encode("a<x></think>b"), tokenizer.eos_token_id]
+    found = generate.to_record([Sample(ids, False)], folder, 43, (), "Q<think>\n")
+    assert found["responses"] == ["a</think>b"] and found["in_thoughts"]
 
 
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):

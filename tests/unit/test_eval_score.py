@@ -214,6 +214,15 @@ def test_what_cannot_be_written_is_an_error_and_what_was_written_stays(tmp_path)
     assert rows_of(output)[0]["correct"]
 
 
+def test_a_prompt_that_opens_thoughts_leaves_cut_ones_without_an_answer(grader):
+    opened, cut = {**PAIR, "prompt": "Q\n<think>\n"}, {"response": "so \\boxed{1}? wait", "gold": "1"}
+    rows = [{**opened, **cut}, {**cut, "prompt": "Q"}, {**cut, "prompt": [{"role": "user", "content": "<think>"}]}, cut]
+    found = [score.grade_row(grader, row, score.PLAIN, "") for row in rows]
+    assert [each["correct"] for each in found] == [False, True, True, True] and found[0]["extracted"] is None
+    graded = grader.grade_samples(Question("q", "?", "1"), [cut["response"], "x</think>\\boxed{1}"], True)
+    assert [each["correct"] for each in graded] == [False, True]
+
+
 def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(grader):
     errors = [grader.gold_error(gold, Rules()) for gold in ("1", "\\frac{1", "}", "2, 3")]
     assert [bool(error) for error in errors] == [False, True, True, False]

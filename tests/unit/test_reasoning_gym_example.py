@@ -14,7 +14,7 @@ SETTINGS = '{"min_terms": 2, "max_terms": 2, "max_digits": 2}'
 
 def test_they_stay_small():
     sizes = {path.name: len(path.read_text().splitlines()) for path in EXAMPLE.glob("*.py")}
-    assert sizes.keys() == {"make.py", "reward.py"} and sizes["make.py"] < 60 and sizes["reward.py"] < 25
+    assert sizes.keys() == {"make.py", "reward.py"} and sizes["make.py"] < 60 and sizes["reward.py"] < 26
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,20 @@ def test_full_marks_or_nothing_for_the_answer_as_the_prompt_asks_for_it(rows):
     for response, expected in earned.items():
         found = reward([f"{row['prompt']} {response}"], [row["prompt"]], [row["label"]])
         assert found["rewards"] == expected, response
+
+
+def test_thoughts_that_do_not_end_earn_nothing(rows):
+    reward = load(str(EXAMPLE / "reward.py"), "os.getcwd", sys.path[:])
+    row = rows[0][0]
+    for opened in ("<think>\n", "<thought>"):
+        prompt, end = row["prompt"] + opened, opened.strip().replace("<", "</")
+        for form in ("<answer>%s</answer>", "Answer: %s", "\\boxed{%s}", "%s"):
+            answer = form % row["answer"]
+            for response, expected in ((answer, 0), (f"so {end} {answer}", 1)):
+                assert reward([prompt + response], [prompt], [row["label"]])["rewards"] == expected, response
+                if not expected:  # without a chat template
+                    asked = [row["prompt"] + opened + response], [row["prompt"]], [row["label"]]
+                    assert reward(*asked)["rewards"] == 0, response
 
 
 def test_too_few_different_questions_are_said_in_a_line(tmp_path):

@@ -88,6 +88,14 @@ def test_a_reward_that_pays_everything_or_nothing_is_warned_of(reward):
     assert shares(said) == ["0 of 2", "0 of 2"] and "--data.label_key" in warning
 
 
+def test_a_reward_that_pays_thoughts_that_do_not_end_is_warned_of(reward, grader):
+    asked = rows("1", "2", prompt="Put it in \\boxed{}.\n<think>\n")
+    said, warning = lines(reward(f"return float({BOX})"), asked)
+    assert shares(said) == ["2 of 2", "0 of 2"] and "thoughts that do not end" in warning
+    assert len(lines(reward(f"q = q.partition('</think>')[2]; p = ''; return float({BOX})"), asked)) == 1
+    assert len(lines(MATH, asked)) == 1
+
+
 def test_a_reward_that_forgets_the_end_token_is_warned_of(reward):
     body = 'return float(q[len(p):] == "\\\\boxed{%s}" % l)'
     said, warning = lines(reward(body), rows("1", "2"), end="<|im_end|>")
@@ -155,6 +163,9 @@ def test_an_object_is_not_an_answer_and_a_prompt_may_have_opened_its_thoughts():
         "True",
     ]
     assert all(form.startswith("\n</think>") for form in forms("<|assistant|><think>\n"))
+    assert all(form.startswith("\n</thought>") for form in forms("<thought>"))
+    assert all(form.startswith("<think>\n\n</think>") for form in forms("Think in <think> tags.\n<|assistant|>"))
+    assert forms("<think>\n\n</think>\n\n") == forms("")
     assert forms("Put it in \\boxed{}.") == ["\\boxed{ANSWER}"]
 
 
