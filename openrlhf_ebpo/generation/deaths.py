@@ -42,18 +42,36 @@ class EngineError(ReportedError, RuntimeError):
 
 
 class FailFastRolloutActor:
-    """Mixin over RolloutRayActor: it ends with its EngineCore, and tells how that ended."""
+    """Mixin over RolloutRayActor: it ends with its EngineCore or a failed weight sync, and tells the cause."""
 
     async def __init__(self, *args, **kwargs):
         await super().__init__(*args, **kwargs)
         self._joining = asyncio.get_running_loop().create_future()
+        self._sync_error: Exception | None = None
 
     async def death(self) -> str:
-        """Return how the EngineCore ended, once it has; the actor ends right after."""
-        while not self.llm.errored:
+        """Return how the EngineCore ended, or why a weight sync failed, once it has; the actor ends right after."""
+        while not (self.llm.errored or self._sync_error):
             await asyncio.sleep(POLL_SECONDS)
         asyncio.get_running_loop().call_later(EXIT_DELAY_SECONDS, os._exit, 1)
-        return await cause_of_death(self.llm)
+        if self.llm.errored:
+            return await cause_of_death(self.llm)
+        return f"a weight sync failed: {reason(self._sync_error)}"
+
+    async def update_weight(self, *args, **kwargs):
+        return await self._end_with_failure(super().update_weight(*args, **kwargs))
+
+    async def update_weight_cuda_ipc(self, *args, **kwargs):
+        return await self._end_with_failure(super().update_weight_cuda_ipc(*args, **kwargs))
+
+    async def _end_with_failure(self, call):
+        """Await one call of a weight sync. An engine that raises before it has joined the broadcast leaves the policy
+        waiting for it (gloo: two hours); the end of the engine's process closes the connection."""
+        try:
+            return await call
+        except Exception as error:
+            self._sync_error = error
+            raise
 
     async def init_process_group(self, *args, **kwargs):
         call = super().init_process_group(*args, **kwargs)

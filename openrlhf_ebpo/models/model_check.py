@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.errors import raise_problems
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.models.auto_map import read_json
 from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.models.model_folder import TOKENIZERS
@@ -26,7 +26,8 @@ class ModelUse:
     """What a training asks of its model.
 
     max_len: tokens of prompt and response together; max_new_tokens: None for as many as that leaves. gpus: of the
-    policy. tensor_parallel, ring, ring_stride: how the trainer splits it; engine_gpus: how vLLM does.
+    policy. tensor_parallel, ring, ring_stride: how the trainer splits it; engine_gpus: how vLLM does. dtype: of the
+    policy's weights, "bf16" or "fp16".
     """
 
     model: str
@@ -38,6 +39,7 @@ class ModelUse:
     ring: int
     ring_stride: int
     engine_gpus: int
+    dtype: str
 
     @classmethod
     def from_args(cls, args) -> ModelUse:
@@ -52,6 +54,7 @@ class ModelUse:
             ring=args.ds.ring_attn_size,
             ring_stride=args.ds.ring_attn_head_stride,
             engine_gpus=args.vllm.tensor_parallel_size,
+            dtype=args.ds.param_dtype,
         )
 
     def check(self) -> None:
@@ -60,6 +63,11 @@ class ModelUse:
         Raises:
             UsageError: all problems found, one per line; or a file of the model cannot be read.
         """
+        if self.dtype != "bf16":
+            raise UsageError(
+                f"--ds.param_dtype {self.dtype}: OpenRLHF's engines hold bf16 weights and take no others from the "
+                "policy; leave it at bf16"
+            )
         folder = local_folder(self.model)
         if folder is None:
             return

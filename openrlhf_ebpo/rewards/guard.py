@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import functools
 import logging
@@ -131,9 +132,10 @@ class GuardedMultiTurnExecutor:
         guarded = {"_guarding_executor": self}
         super().__init__(type(agent_instance_cls.__name__, (GuardedTurns, agent_instance_cls), guarded))
 
-    async def execute(self, *args, **kwargs):
+    async def execute(self, prompt, label, sampling_params, *args, **kwargs):
+        """Upstream writes each turn's budget into sampling_params, which the samples of a prompt share: a copy each."""
         _failure.set(None)
-        response = await super().execute(*args, **kwargs)
+        response = await super().execute(prompt, label, copy.deepcopy(sampling_params), *args, **kwargs)
         if error := _failure.get():
             return {**response, "reward": None, "scores": None, ERROR_KEY: error}
         return response
@@ -214,6 +216,12 @@ class GuardedSamplesGenerator:
         return super()._generate_vllm(*args, **kwargs)
 
     def _process_response_into_experience(self, response, **kwargs):
+        experience = self._with_guarded_reward(response, **kwargs)
+        # generated tokens alone: upstream counts an agent's tool output too, and the overlong penalty punishes it
+        experience.response_length = experience.action_mask.sum(-1)
+        return experience
+
+    def _with_guarded_reward(self, response, **kwargs):
         error = self._reward_error(response)
         if not registry.computed_here(self.args.algo.advantage.estimator):
             if error is not None:

@@ -91,8 +91,9 @@ SEAMS = (
         "SamplesGenerator",
         "openrlhf_ebpo.rewards.guard:GuardedSamplesGenerator",
         where="controller, sample generator",
-        why="a sample whose reward failed comes without one, and mixing it with the others crashes far from the cause",
-        until="upstream excludes such samples or raises where the reward fails",
+        why="a sample whose reward failed comes without one, and mixing it with the others crashes far from the cause; "
+        "the overlong penalty counts an agent's tool output as its response",
+        until="upstream excludes such samples or raises where the reward fails, and counts generated tokens",
     ),
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
@@ -174,11 +175,10 @@ SEAMS = (
         "MultiTurnAgentExecutor",
         "openrlhf_ebpo.rewards.guard:GuardedMultiTurnExecutor",
         where="rollout actors, with --train.agent_func_path",
-        why=(
-            "upstream waits for ever for an agent that hangs, and one that raises stops the run; here its reward "
-            "has failed"
-        ),
-        until="upstream reports agents' errors and has a time limit",
+        why="upstream waits for ever for an agent that hangs, and one that raises stops the run; here its reward has "
+        "failed. The samples of a prompt share one SamplingParams, into which each turn writes its budget: of "
+        "observations of different lengths the longer ones lose their beginning",
+        until="upstream reports agents' errors, has a time limit, and copies the parameters",
     ),
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
@@ -194,8 +194,9 @@ SEAMS = (
         "openrlhf_ebpo.generation.deaths:FailFastRolloutActor",
         where="rollout actors",
         why="an actor outlives its EngineCore: requests fail with 'see above', and a weight sync that waits for it "
-        "never ends, as vLLM does not complete a collective_rpc whose engine has died",
-        until="vLLM fails such calls with their cause",
+        "never ends, as vLLM does not complete a collective_rpc whose engine has died; nor does one whose engine "
+        "raises before it joins the broadcast",
+        until="vLLM fails such calls with their cause, and upstream looks at its engines during a broadcast",
     ),
     Seam(
         "vllm.v1.engine.core",

@@ -1,6 +1,7 @@
 """vLLM's worker as upstream extends it, without a printed line for every tensor."""
 
 import asyncio
+import inspect
 import sys
 from types import SimpleNamespace
 
@@ -80,3 +81,10 @@ def test_vllm_finds_the_extension_by_its_name_with_all_that_upstreams_has():
     assert found is quiet_worker.QuietWorker and issubclass(found, WorkerWrap)
     assert dir(found) == dir(WorkerWrap), "vLLM refuses an extension that has a name of its worker's"
     assert asyncio.run(made(worker_extension_cls="cpu.Other")) == {"worker_extension_cls": "cpu.Other"}
+
+
+def test_upstreams_engines_hold_bf16_whatever_the_policy_holds():
+    """Why --ds.param_dtype fp16 is refused (models/model_check.py)."""
+    from openrlhf.trainer.ray import vllm_engine
+
+    assert '"dtype": "bfloat16"' in inspect.getsource(vllm_engine.create_vllm_engines)

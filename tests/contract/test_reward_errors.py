@@ -72,9 +72,9 @@ def responses(tmp_path):
 
 def run_all(executor, labels, seconds: float = 60.0, beside=None, **limits) -> list[dict]:
     """`beside`: a coroutine function of the executor that runs meanwhile."""
+    params = SimpleNamespace(max_tokens=4, logprobs=None)  # upstream gives the samples of a prompt the same object
 
     async def execute(label: str) -> dict:
-        params = SimpleNamespace(max_tokens=4, logprobs=None)
         return await executor.execute(f"q {label}", label, params, 32, Tokenizer(), Engine())
 
     async def gather():
@@ -212,6 +212,20 @@ def test_an_agent_whose_turn_fails_is_a_failed_reward_and_its_response_is_kept(b
     assert good["reward"] == 1.0 and ERROR_KEY not in good
     assert bad["reward"] is None and shown in bad[ERROR_KEY]
     assert [range_of["action_ranges"] for range_of in (good, bad)] == [[(6, 8)], [(5, 7)]]
+
+
+def test_samples_of_a_prompt_keep_observations_of_different_lengths():
+    executor = agent("pass", "return {**states, 'observation': 'o' * int(states['label'])}")
+    found = run_all(executor, ["10", "28", "20"])
+    assert [response["action_ranges"] for response in found] == [[(10, 12)], [(28, 30)], [(20, 22)]]
+
+
+@pytest.mark.parametrize("estimator", ["ebpo", "rloo"])
+def test_the_length_of_a_response_counts_generated_tokens_alone(estimator, rollout_args, to_samples):
+    """The overlong penalty reads it: upstream also counts an agent's tool output, here four tokens."""
+    turns = "good.update(environment_feedback='tool', done='tool' in states['observation_text'])"
+    (sample,) = to_samples(run_all(agent(turns), ["q"]), rollout_args(estimator, G=1))
+    assert sample.response_length.tolist() == [4] and sample.action_mask.sum() == 4
 
 
 @pytest.mark.parametrize("kind", ["file", "server", "agent"])

@@ -57,6 +57,11 @@ class Engine:
         await asyncio.sleep(self.join)
         return 1 // number
 
+    async def update_weight(self, name, number: int):
+        return 1 // number
+
+    update_weight_cuda_ipc = update_weight
+
 
 class Actor(deaths.FailFastRolloutActor, Engine):
     pass
@@ -82,6 +87,30 @@ def test_an_actor_tells_the_cause_and_ends_with_its_engine(monkeypatch):
         assert not death.done()
         actor.llm.errored = True
         assert "EngineCore" in await asyncio.wait_for(death, 20)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(story())
+    assert ended == [1]
+
+
+@pytest.mark.parametrize("method", ["update_weight", "update_weight_cuda_ipc"])
+def test_an_actor_whose_engine_refuses_a_weight_ends_with_the_cause(monkeypatch, method):
+    """The policy may wait in the broadcast that the engine has not joined."""
+    ended = []
+    monkeypatch.setattr(deaths, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(deaths, "EXIT_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(os, "_exit", ended.append)
+
+    async def story():
+        actor = await started()
+        death = asyncio.create_task(actor.death())
+        assert await getattr(actor, method)("head", number=1) == 1
+        await asyncio.sleep(0.1)
+        assert not death.done()
+        with pytest.raises(ZeroDivisionError):
+            await getattr(actor, method)("head", number=0)
+        told = await asyncio.wait_for(death, 20)
+        assert told == "a weight sync failed: integer division or modulo by zero"
         await asyncio.sleep(0.1)
 
     asyncio.run(story())

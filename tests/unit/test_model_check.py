@@ -47,6 +47,7 @@ def args(tmp_path):
             "ds.tensor_parallel_size": 1,
             "ds.ring_attn_size": 1,
             "ds.ring_attn_head_stride": 1,
+            "ds.param_dtype": "bf16",
             "actor.num_nodes": 1,
             "actor.num_gpus_per_node": 8,
             **changes,
@@ -97,6 +98,10 @@ def test_what_cannot_work_is_named_with_flag_finding_and_remedy(changes, flags, 
     for words in said:
         assert words in message
     assert len(message.splitlines()) == 1
+
+
+def test_weights_that_upstreams_engines_do_not_take_are_refused(args):
+    assert "--ds.param_dtype fp16" in refused(args(**{"ds.param_dtype": "fp16", "actor.model_name_or_path": "a/b"}))
 
 
 def test_all_problems_are_told_at_once(folder, args):
