@@ -22,7 +22,7 @@ from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor.restarts import SupervisionSettings
 from openrlhf_ebpo.training.best_metric import BestMetricSettings
 from openrlhf_ebpo.training.lora import LoraSettings
-from openrlhf_ebpo.training.mismatch import stale_notices
+from openrlhf_ebpo.training.mismatch import MismatchSettings
 from openrlhf_ebpo.training.policy_loss import PolicyLossSettings
 from openrlhf_ebpo.training.save_times import SaveSettings
 
@@ -46,6 +46,7 @@ class TrainSettings:
     prompts: PromptSettings
     rows: TrainedRows
     hub: HubSettings
+    mismatch: MismatchSettings
     needs: machine.Needs
     sample: SampleSettings
 
@@ -73,6 +74,7 @@ class TrainSettings:
             prompts=PromptSettings.from_args(args),
             rows=TrainedRows.from_args(args),
             hub=HubSettings.from_args(args),
+            mismatch=MismatchSettings.from_args(args),
             needs=machine.Needs.from_args(args),
             sample=SampleSettings.from_args(args),
         )
@@ -112,5 +114,5 @@ class TrainSettings:
             *(self.prompts.cluster_notices() if self.advantage.uses_clusters else ()),
             *self.loss.notices(self.sizes.batches),
             *self.sizes.batches.notices(),
-            *stale_notices(self.sizes.batches, self.advantage, self.prompts.model),
+            *self.mismatch.notices(self.sizes.batches, self.advantage),
         ]

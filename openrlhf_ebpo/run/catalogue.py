@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+KL_PER_STEP = "policy/kl_per_step"  # the policy actors measure it, the controller reads it
+
 
 class Shown(Enum):
     """The place that shows a metric by default."""

@@ -21,9 +21,10 @@ import torch
 from openrlhf_ebpo.errors import HealthError
 from openrlhf_ebpo.files import replacing, write_json
 from openrlhf_ebpo.redact import redacted, redacted_text
+from openrlhf_ebpo.run.catalogue import KL_PER_STEP
 from openrlhf_ebpo.training.phases import MicroBatches
 
-AFTERWARDS = "policy/kl_per_step"  # takes forward passes with the new weights, which may be finite and yet of no use
+AFTERWARDS = KL_PER_STEP  # takes forward passes with the new weights, which may be finite and yet of no use
 LOSSES = ("policy_loss", "critic_loss", "gpt_loss", "loss_mean", "entropy_loss", "kl")
 NAMED = 3  # parameters, and ranks, in a message
 SMALLEST_SCALE = "loss scale already at minimum"  # DeepSpeed's, in fp16

@@ -19,6 +19,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -26,10 +27,10 @@ from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.models.auto_map import read_json
 from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.run.batches import BatchSettings
+from openrlhf_ebpo.run.catalogue import KL_PER_STEP
 
 K3, STALE = "mismatch/k3_kl", "mismatch/stale"
 SUMMARY = "steps had rollouts that did not seem to come from the weights that were trained (docs/train.md)"
-MOVED = "policy/kl_per_step"
 LARGEST = 20.0  # nats: d is cut here, on both sides, before exp; a weight of 5e8 is as bad as any beyond
 MAX_K3_WEIGHT = 10.0  # in bf16 one token in a million can have a weight of e^8, and would be the mean of all others
 RECENT = 20  # steps that say what is usual
@@ -121,11 +122,12 @@ class StalenessMonitor:
             self.is_stale(row)
 
     def is_stale(self, step: Mapping[str, float]) -> bool | None:
-        """Return True for a stale step, None for one that was not measured. Call it for every step, in order."""
+        """Return True for a stale step; None where the mismatch, or how far the policy has moved since the rollouts'
+        weights, was not measured. Call it for every step, in order."""
         limit = self._limit()
-        self._moves.append(distance(step.get(MOVED), math.inf))
+        self._moves.append(distance(step.get(KL_PER_STEP), math.nan))
         found = distance(step.get(K3), math.nan)
-        if math.isnan(found):
+        if math.isnan(found) or math.isnan(limit):
             return None
         if found <= limit:
             self._recent.append(found)
@@ -153,6 +155,38 @@ class StalenessMonitor:
 
 def distance(kl: float | None, otherwise: float) -> float:
     return otherwise if kl is None or math.isnan(kl) else math.sqrt(max(kl, 0.0))
+
+
+@dataclass(frozen=True)
+class MismatchSettings:
+    """model: of the policy. policy_metrics: the policy measures KL_PER_STEP. ring: ranks of ring attention."""
+
+    model: str
+    policy_metrics: bool = True
+    ring: int = 1
+
+    @classmethod
+    def from_args(cls, args) -> MismatchSettings:
+        """From upstream's nested arguments."""
+        return cls(args.actor.model_name_or_path, not args.logger.no_policy_metrics, args.ds.ring_attn_size)
+
+    def notices(self, batches: BatchSettings, advantage: AdvantageSettings) -> list[str]:
+        """Warn of samples of another policy, and of weights whose age cannot be checked."""
+        return [*self._unmeasured(batches.age), *stale_notices(batches, advantage, self.model)]
+
+    def _unmeasured(self, age: int) -> list[str]:
+        causes = {
+            "--logger.no_policy_metrics": not self.policy_metrics,
+            f"--ds.ring_attn_size {self.ring}": self.ring > 1,
+            "a vision model": bool(_config(self.model).get("vision_config")),
+        }
+        if age == 0 or not any(causes.values()):
+            return []
+        found = " and ".join(cause for cause, holds in causes.items() if holds)
+        return [
+            f"note: stale weights are not reported ({STALE} is absent): rollouts are up to {age} steps old, and with "
+            f"{found} {KL_PER_STEP} is not measured. Watch {K3}"
+        ]
 
 
 def stale_notices(batches: BatchSettings, advantage: AdvantageSettings, model: str) -> list[str]:
@@ -183,7 +217,12 @@ def off_policy_causes(batches: BatchSettings, model: str) -> list[str]:
         causes.append(f"{sizes} trains on samples up to {batches.age} steps old")
     if batches.partial_rollouts:
         causes.append("--train.partial_rollout_enable mixes tokens of older weights into a response")
-    folder = local_folder(model)
-    if folder and read_json(folder / "config.json").get("quantization_config"):
-        causes.append(f"vLLM samples from quantised weights (quantization_config in {folder / 'config.json'})")
+    if _config(model).get("quantization_config"):
+        causes.append(f"vLLM samples from quantised weights (quantization_config in {local_folder(model)}/config.json)")
     return causes
+
+
+def _config(model: str) -> dict:
+    """Read config.json of a model that is on this machine; else empty."""
+    folder = local_folder(model)
+    return read_json(folder / "config.json") if folder else {}

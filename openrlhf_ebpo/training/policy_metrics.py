@@ -11,9 +11,11 @@ import functools
 
 import torch
 
+from openrlhf_ebpo.run.catalogue import KL_PER_STEP
+
 ENTROPY_ROWS = 256  # rows of logits per chunk: 256 x 152,000 in float32 is 156 MB
 NO_TOKENS = 1e-6  # token count of an empty batch: negligible, and a valid divisor
-# policy/kl_per_step is estimated on this share of a rank's responses, a forward pass each: 1 to 2 % of ppo_train's
+# KL_PER_STEP is estimated on this share of a rank's responses, a forward pass each: 1 to 2 % of ppo_train's
 # time, but on 8 responses at least and on no more than 4 micro-batches
 KL_SHARE, KL_RESPONSES, KL_MICRO_BATCHES = 1 / 16, 8, 4
 
@@ -36,7 +38,7 @@ def k3(log_p_before: torch.Tensor, log_p_after: torch.Tensor) -> torch.Tensor:
 
 
 class PolicyMetrics:
-    """Mixin over ActorPPOTrainer: `policy/entropy` and `policy/kl_per_step`."""
+    """Mixin over ActorPPOTrainer: `policy/entropy` and KL_PER_STEP."""
 
     def __init__(self, strategy, actor, *args, **kwargs):
         super().__init__(strategy, actor, *args, **kwargs)
@@ -53,7 +55,7 @@ class PolicyMetrics:
         entropy, self._entropy = self._entropy, None
         measured = {"policy/entropy": self._mean_over_ranks(entropy)}
         if not getattr(self.actor, "is_vlm", False):  # its images are not kept for a further forward pass
-            measured["policy/kl_per_step"] = self._mean_over_ranks(self._step_kl())
+            measured[KL_PER_STEP] = self._mean_over_ranks(self._step_kl())
         return {**status, **{name: value for name, value in measured.items() if value is not None}}
 
     def _add_entropy(self, actor, args, kwargs, output):
@@ -99,7 +101,7 @@ class PolicyMetrics:
 
 
 def kl_responses(responses: int, micro_batch_size: int) -> int:
-    """Return the number of a rank's responses on which policy/kl_per_step is estimated."""
+    """Return the number of a rank's responses on which KL_PER_STEP is estimated."""
     wanted = max(int(responses * KL_SHARE), KL_RESPONSES)
     return min(wanted, KL_MICRO_BATCHES * micro_batch_size, responses)
 

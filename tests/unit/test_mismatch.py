@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from openrlhf_ebpo.run.batches import BatchSettings
+from openrlhf_ebpo.run.catalogue import KL_PER_STEP, find
 from openrlhf_ebpo.training.mismatch import (
     K3,
-    MOVED,
     RECENT,
     TOO_FAR,
     StalenessMonitor,
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 
 def steps(kls, moves=None) -> list[dict]:
     moves = [1e-3] * len(kls) if moves is None else moves
-    return [{K3: kl, MOVED: moved} for kl, moved in zip(kls, moves, strict=True)]
+    return [{K3: kl, KL_PER_STEP: moved} for kl, moved in zip(kls, moves, strict=True)]
 
 
 def flags(rows, age=0, before=()) -> list:
@@ -59,7 +59,7 @@ def differences(kl: float = 0.0, outlier: float | None = None) -> torch.Tensor:
 
 
 def row(d: torch.Tensor, moved: float = 4e-3) -> dict:
-    return {**metrics([d]), MOVED: moved}
+    return {**metrics([d]), KL_PER_STEP: moved}
 
 
 @pytest.mark.parametrize("outlier", [8.0, 20.0, 100.0, -20.0])
@@ -119,8 +119,16 @@ def test_a_resumed_run_knows_what_was_usual():
 def test_steps_that_were_not_measured():
     assert flags([{}, {K3: float("nan")}, *steps([1e-3, 1e-1])]) == [None, None, False, True]
     old = [{K3: kl} for kl in (1e-3, 1e-1)]
-    assert flags(old, age=1) == [False, False], "how far the policy has moved is not known"
     assert flags(old) == [False, True]
+
+
+def test_where_the_policys_movement_is_not_measured_no_old_rollout_is_called_fresh_or_stale():
+    """`--logger.no_policy_metrics`, vision models, ring attention."""
+    assert find(KL_PER_STEP)
+    unmeasured = [{K3: kl} for kl in (1e-3, 1e-1, 1e-3)]
+    assert flags(unmeasured, age=1) == [False, None, None], "the first rollouts have the weights of the start"
+    assert flags([*unmeasured, *steps([1e-3, 1e-1])], age=2)[1:] == [None, None, None, None]
+    assert flags([*unmeasured, *steps([1e-3, 1e-1])], age=1)[3:] == [None, True]
 
 
 def test_a_stale_step_is_never_what_is_usual():

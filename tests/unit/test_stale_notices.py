@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.training.mismatch import stale_notices
+from openrlhf_ebpo.training.mismatch import MismatchSettings
 
 ASYNC = {"train.async_enable": True}
 DEEP = {**ASYNC, "train.async_queue_size": 4}
@@ -39,11 +39,12 @@ def notices(sections, tmp_path):
             "rollout.batch_size": 8,
             "rollout.vllm_generate_batch_size": 8,
             "rollout.n_samples_per_prompt": 4,
+            "actor.model_name_or_path": str(tmp_path),
+            "logger.no_policy_metrics": False,
         }
         args = sections(**{**flat, **dict(changes)})
-        return stale_notices(
-            BatchSettings.from_args(args), AdvantageSettings(estimator, EstimatorConfig(4, **settings)), str(tmp_path)
-        )
+        advantage = AdvantageSettings(estimator, EstimatorConfig(4, **settings))
+        return MismatchSettings.from_args(args).notices(BatchSettings.from_args(args), advantage)
 
     return build
 
@@ -77,6 +78,26 @@ def test_quantised_rollouts_are_named_by_the_file_that_asks_for_them(notices, tm
     assert f"quantised weights (quantization_config in {tmp_path / 'config.json'})" in line
     (both,) = notices(changes=DEEP)
     assert "4 steps old" in both
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"logger.no_policy_metrics": True}, "--logger.no_policy_metrics"),
+        ({"ds.ring_attn_size": 2}, "ring_attn_size 2"),
+    ],
+)
+def test_a_start_says_that_stale_weights_are_not_reported(notices, changes, cause):
+    changes = {"actor.num_gpus_per_node": 2, **changes}
+    assert notices(changes=changes) == [], "new rollouts need no movement of the policy"
+    (line,) = notices(changes={**ASYNC, **changes})
+    assert line.startswith("note: stale weights are not reported (mismatch/stale is absent)") and cause in line
+
+
+def test_a_vision_model_does_not_report_stale_weights(notices, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"vision_config": {"depth": 2}}))
+    (line,) = notices(changes=ASYNC)
+    assert "with a vision model policy/kl_per_step is not measured" in line
 
 
 @pytest.mark.parametrize("changes", [{}, ASYNC, {"train.async_queue_size": 4}])
