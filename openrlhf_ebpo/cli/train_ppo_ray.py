@@ -28,7 +28,7 @@ from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.custom_metrics import read_entries
 from openrlhf_ebpo.run.resume import Search
-from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics
+from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics, read_run
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.machine import adapt_args
@@ -137,7 +137,7 @@ def train(
 
     supervisor = under_supervision(["-m", __spec__.name, *command.argv])
     prepare_rewards(settings)
-    rows = settings.rows.identify(found)  # for the manifests of checkpoints
+    rows = settings.rows.identify(found)
     pushes = Pushes(settings.hub, settings.run.run_dir)
     with (
         explained_end(supervisor, lambda: how_to_continue(settings, pushes)),
@@ -150,7 +150,7 @@ def train(
         pushes.start_watch()
         arguments.set_arguments(args.rollout.temperature)
         args.ckpt.verified = found.tag if found else None
-        args.ckpt.data = rows
+        args.ckpt.data, args.ckpt.run = rows, read_run(settings.run.run_dir)["id"]
         upstream.train(args)
     print_summary(settings, args.ckpt.output_dir)
     pushes.finish()  # Ray and its GPUs are free by now

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.files import read_json_lines, write_text
 from openrlhf_ebpo.run.manifest import TAG, damage, step_of
-from openrlhf_ebpo.run.resume import EXPORT, CheckpointError, Search, groups, newest_complete, tags_of
+from openrlhf_ebpo.run.resume import EXPORT, GROUPS, CheckpointError, Search, groups, newest_complete, tags_of
 from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run
 from openrlhf_ebpo.run.settings import RunSettings
 
@@ -152,7 +152,21 @@ def find_unlisted(run_dir: Path, ckpt_path: Path, step: int, problems: Callable[
 
 def add_rows(run_dir: Path, new: list[dict]) -> None:
     """Write rows in the order of steps."""
-    if not new:
-        return
-    in_order = sorted([*rows(run_dir), *new], key=lambda row: row["step"])
-    write_text(run_dir / LIST, "".join(json.dumps(row) + "\n" for row in in_order))
+    if new:
+        _write(run_dir, sorted([*rows(run_dir), *new], key=lambda row: row["step"]))
+
+
+def relocate(run_dir: Path, ckpt_path: Path) -> None:
+    """Rewrite the paths of a run that was moved or copied and is resumed: it saves in `ckpt_path`."""
+    before = rows(run_dir)
+    folders = {"checkpoint": ckpt_path / GROUPS[0], "model": ckpt_path}
+    now = [
+        {**row, **{kind: str(folders[kind] / Path(row[kind]).name) for kind in KINDS if row.get(kind)}}
+        for row in before
+    ]
+    if now != before:
+        _write(run_dir, now)
+
+
+def _write(run_dir: Path, new: list[dict]) -> None:
+    write_text(run_dir / LIST, "".join(json.dumps(row) + "\n" for row in new))

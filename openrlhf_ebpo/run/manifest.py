@@ -44,7 +44,7 @@ class SavedFile(NamedTuple):
 class Manifest(NamedTuple):
     """problem: why it cannot be used. attempt: which start of the command saved the checkpoint; None by train_sft.
     prior: `state_hash` of the estimator's state. settings: of the optimizer, by the flags' names. data: number and hash
-    of the rows that were trained on (checks/trained_rows.py)."""
+    of the rows that were trained on (checks/trained_rows.py). run: the `id` of run.json."""
 
     complete: bool = False
     files: Mapping[str, SavedFile] = {}
@@ -52,6 +52,7 @@ class Manifest(NamedTuple):
     prior: str | None = None
     settings: Mapping[str, Any] = {}
     data: Mapping[str, Any] = {}
+    run: str | None = None
     problem: str | None = None
 
 
@@ -81,7 +82,7 @@ def complete(
     Args:
         files: what ranks have listed already; all others in the folder are listed now.
         prior: the estimator's state in it.
-        facts: more fields: `attempt`, `settings`, `data`.
+        facts: more fields: `attempt`, `settings`, `data`, `run`.
     """
     known = dict(files or {})
     rest = (path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.suffix not in SIDE_FILES)
@@ -144,10 +145,13 @@ def _parse(found: Any, tag: str) -> Manifest:
     files, settings = found.get("files"), found.get("settings")
     if not isinstance(files, dict) or not files:
         raise ValueError("it lists no file")
-    attempt, prior = (each if isinstance(each := found.get(name), str) else None for name in ("attempt", "prior"))
+    attempt, prior, run = (
+        each if isinstance(each := found.get(name), str) else None for name in ("attempt", "prior", "run")
+    )
     settings = settings if isinstance(settings, dict) else {}
     data = data if isinstance(data := found.get("data"), dict) and type(data.get("rows")) is int else {}
-    return Manifest(True, {name: _saved(name, entry) for name, entry in files.items()}, attempt, prior, settings, data)
+    saved = {name: _saved(name, entry) for name, entry in files.items()}
+    return Manifest(True, saved, attempt, prior, settings, data, run)
 
 
 def _saved(name: str, entry: Any) -> SavedFile:

@@ -19,7 +19,7 @@ from typing import IO
 import psutil
 
 from openrlhf_ebpo.files import try_lock
-from openrlhf_ebpo.run import resume
+from openrlhf_ebpo.run import checkpoints, resume
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
 from openrlhf_ebpo.run.settings import RunSettings
 
@@ -48,6 +48,7 @@ def claim(settings: RunSettings, **run) -> list[IO]:
     check_free(ckpt_path)
     locks = [hold(run_dir)]
     open_run(settings, **run)
+    checkpoints.relocate(run_dir, ckpt_path)
     if ckpt_path.resolve() != run_dir.resolve():  # not sooner: it may lie in the run directory, which must be empty
         locks.append(hold(ckpt_path))
     if force and not settings.resume:

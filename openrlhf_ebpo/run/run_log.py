@@ -20,6 +20,7 @@ import importlib.metadata
 import json
 import platform
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,6 +33,7 @@ from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import TEMPORARY, overwrite_json, read_json_lines, write_json
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run import manifest, resume
 from openrlhf_ebpo.run.settings import RunSettings
 
 SCHEMA = 1
@@ -74,6 +76,7 @@ def open_run(
     now = timestamp()
     run = {
         "schema": SCHEMA,
+        "id": (found or {}).get("id") or secrets.token_hex(8),
         "name": settings.name,
         "status": "running",
         "argv": argv,
@@ -146,8 +149,21 @@ def _check_own(settings: RunSettings, found: dict, argv: list[str], args: dict) 
         )
     for flag in ("ckpt.path", "actor.model_name_or_path", "algo.advantage.estimator"):
         was, now = dig(before, *flag.split(".")), dig(args, *flag.split("."))
-        if was != now:
+        if was != now and not _is_moved(flag, was, now, settings, found):
             raise RunDirectoryError(f"{described}, a foreign run: its --{flag} is {was}, yours {now}; {ways}.")
+
+
+def _is_moved(flag: str, was: Any, now: Any, settings: RunSettings, found: dict) -> bool:
+    """Return True for another path in a run that was moved or copied: the newest checkpoint in --ckpt.path is this
+    run's, and the model's name is the same."""
+    if flag == "algo.advantage.estimator" or not (isinstance(was, str) and isinstance(now, str)):
+        return False
+    if flag != "ckpt.path" and Path(was).name != Path(now).name:
+        return False
+    newest = resume.newest_complete(resume.groups(settings.ckpt_path, settings.estimator), settings.load_step)
+    if newest.tag is None or not found.get("id"):
+        return False
+    return manifest.read(newest.folders[0] / newest.tag).run == found["id"]
 
 
 def _comparable(args: dict) -> dict:

@@ -112,7 +112,7 @@ def save_then_rotate(original):
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
             if prior:
                 write_json(directory / PRIOR, prior)
-            facts = {name: ckpt_setting(self.args, name) for name in ("attempt", "data")}
+            facts = {name: ckpt_setting(self.args, name) for name in ("attempt", "data", "run")}
             manifest.complete(directory, files, prior, settings=optimizer_settings(redacted(self.args)), **facts)
             if save_latest:
                 write_text(Path(save_dir, resume.LATEST), tag)

@@ -121,7 +121,8 @@ def test_two_checkpoints_are_left_and_latest_names_the_last(story):
     actor = story.output / "ckpt" / "_actor"
     assert sorted(p.name for p in actor.iterdir() if p.is_dir()) == ["global_step4", "global_step6"]
     assert (actor / "latest").read_text() == "global_step6"
-    assert manifest.read(actor / "global_step6").data["rows"] == 48
+    saved = manifest.read(actor / "global_step6")
+    assert saved.data["rows"] == 48 and saved.run == read_run(story.run_dir)["id"]
 
 
 def test_steps_after_the_checkpoint_moved_to_superseded(story):

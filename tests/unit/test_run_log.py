@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.run import run_log
+from openrlhf_ebpo.files import append_json_line, read_json_lines
+from openrlhf_ebpo.run import manifest, run_lock, run_log
 from openrlhf_ebpo.run.run_log import (
     RunDirectoryError,
     check_run_dir,
@@ -90,6 +90,54 @@ def test_a_foreign_run_is_refused_also_on_resume(tmp_path, section, key, value):
     with pytest.raises(RunDirectoryError, match=rf"foreign run: its --{section}\.{key}.* is .*, yours .*--force"):
         claim(tmp_path, resume=True, args={**ARGS, section: {**ARGS[section], key: value}})
     assert everything(tmp_path) == before
+
+
+@pytest.fixture
+def moved(tmp_path):
+    """Resume, from elsewhere, a run that has saved a checkpoint; with another model or checkpoint there."""
+
+    def resume(model="other mount/m", saved_by=None):
+        args = {**ARGS, "ckpt": {"path": "/old/ckpt"}, "actor": {"model_name_or_path": "/old/m"}}
+        run = claim(tmp_path / "run", args=args)
+        close_run(tmp_path / "run", "interrupted")
+        row = {"step": 2, "tag": "global_step2", "checkpoint": "/old/ckpt/_actor/global_step2", "model": None}
+        append_json_line(tmp_path / "run" / "checkpoints.jsonl", row | {"complete": True})
+        checkpoint = tmp_path / "ckpt" / "_actor" / "global_step2"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"x")
+        manifest.complete(checkpoint, run=saved_by or run["id"])
+        now = {**args, "ckpt": {"path": str(tmp_path / "ckpt")}, "actor": {"model_name_or_path": model}}
+        settings = RunSettings(tmp_path / "run", tmp_path / "ckpt", name="r", resume=True)
+        for lock in run_lock.claim(settings, argv=["--x"], args=now):
+            run_lock.release(lock)
+        return run, read_run(tmp_path / "run")
+
+    return resume
+
+
+def test_a_moved_run_continues_with_its_id_and_its_checkpoints_are_listed_where_they_are(moved, tmp_path):
+    before, after = moved()
+    assert len(before["id"]) == 16 and after["id"] == before["id"] and len(after["resumed"]) == 1
+    (row,) = read_json_lines(tmp_path / "run" / "checkpoints.jsonl")
+    assert row["checkpoint"] == str(tmp_path / "ckpt" / "_actor" / "global_step2")
+    assert (row["model"], row["complete"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"saved_by": "0" * 16}, r"foreign run: its --ckpt\.path is /old/ckpt"),
+        ({"model": "other mount/n"}, r"foreign run: its --actor\.model_name_or_path is /old/m"),
+    ],
+)
+def test_another_runs_checkpoints_or_model_are_no_moved_run(moved, tmp_path, changes, said):
+    with pytest.raises(RunDirectoryError, match=said):
+        moved(**changes)
+    assert read_json_lines(tmp_path / "run" / "checkpoints.jsonl")[0]["checkpoint"].startswith("/old/ckpt")
+
+
+def test_two_runs_have_two_ids(tmp_path):
+    assert claim(tmp_path / "a")["id"] != claim(tmp_path / "b")["id"]
 
 
 def test_a_run_of_another_schema_is_refused(tmp_path):
