@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import psutil
 
@@ -27,6 +27,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CHECK_SECONDS = 1.0  # between two checks of the parent
 KILL_SECONDS = 10.0  # for killing processes that keep starting others
 MAX_REPLY_BYTES = 1 << 20  # a reward is a few numbers
+MAX_PRINTED_CHARS = 4000  # of a call, to each of stdout and stderr: Ray brings them to the terminal of the training
 OUT_OF_MEMORY = 77  # exit code
 SIGNALLED = 128  # and the signal's number: exit code of the keeper
 
@@ -81,10 +82,33 @@ def _kill_descendants() -> None:
                 pass
 
 
+class _BoundedOutput:
+    """stdout or stderr of the server: drops what a call prints beyond MAX_PRINTED_CHARS, with a notice."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self.begin_call()
+
+    def begin_call(self) -> None:
+        self._room = MAX_PRINTED_CHARS
+
+    def write(self, text: str) -> int:
+        if self._room > 0:
+            self._stream.write(text[: self._room])
+            self._room -= len(text)
+            if self._room <= 0:
+                self._stream.write(f" … (only {MAX_PRINTED_CHARS} characters of what a call prints are shown)\n")
+        return len(text)
+
+    def __getattr__(self, name: str):
+        return getattr(self._stream, name)
+
+
 def _serve(connection: Connection) -> NoReturn:
     """Run the server: load the function, then answer calls until the connection is closed."""
     code = 1
     try:
+        outputs = sys.stdout, sys.stderr = _BoundedOutput(sys.stdout), _BoundedOutput(sys.stderr)
         settings = pickle.loads(connection.recv_bytes())
         try:
             function = pkgutil.resolve_name(settings["loader"])(*settings["arguments"])
@@ -97,6 +121,8 @@ def _serve(connection: Connection) -> NoReturn:
         server = os.getpid()
         while True:
             payload = connection.recv_bytes()
+            for output in outputs:
+                output.begin_call()
             _limit_cpu(settings["cpu_seconds"])
             reply = _reply(function, payload)
             _limit_cpu(0)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.run.manifest import attempt_of
 from openrlhf_ebpo.run.resume import groups, newest_complete
@@ -72,8 +73,7 @@ class Restarts:
         return self.in_a_row <= self.allowed
 
     def pause(self) -> float:
-        first = float(os.environ.get(PAUSE, FIRST_PAUSE))
-        return min(first * 2 ** (self.in_a_row - 1), MAX_PAUSE)
+        return min(positive_number(PAUSE, FIRST_PAUSE) * 2 ** (self.in_a_row - 1), MAX_PAUSE)
 
     def environment(self, fd: int) -> dict[str, str]:
         """The environment of the driver that is started again."""
@@ -109,6 +109,7 @@ class SupervisionSettings:
 
     def check(self) -> None:
         """Raises UsageError: a value cannot be used; one a line."""
+        positive_number(PAUSE, FIRST_PAUSE)
         problems = []
         if not 0 < self.stall_minutes < math.inf:
             problems.append(f"--{STALL_MINUTES} is {self.stall_minutes}; give minutes above 0")

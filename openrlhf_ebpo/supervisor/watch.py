@@ -16,7 +16,7 @@ from typing import IO
 
 import psutil
 
-from openrlhf_ebpo.command import INTERRUPTED, message
+from openrlhf_ebpo.command import INTERRUPTED, PAUSED, message
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.redact import redacted_text
@@ -281,6 +281,8 @@ class Watch:
     def exit_status(self, ending: str, status: int) -> int:
         if ending == "complete":
             return max(status, 0)
+        if ending == "paused":  # its driver may have failed to print that, to a terminal that is closed
+            return PAUSED
         if self.requested:
             return INTERRUPTED
         return status if status > 0 and not self.stop else 1

@@ -91,6 +91,7 @@ def main() -> None:
         raise
     if mode in ("saves", "asked_to_end"):
         supervisor.end("paused", f"saved step 3 and ended, as {asked_by} asked", True)
+        print("paused", file=sys.stderr, flush=True)  # an error where the terminal is gone
         sys.exit(PAUSED)
     supervisor.end("complete", None, False)
 

@@ -17,6 +17,7 @@ from openrlhf_ebpo.rewards import sources
 from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import RewardFile, default_calls
+from openrlhf_ebpo.rewards.worker import MAX_PRINTED_CHARS
 
 LIMIT = seconds(1.0)
 HOOK = "openrlhf_ebpo.seams.install.install"
@@ -164,6 +165,12 @@ def test_what_is_printed_goes_to_standard_error(ask, capfd):
     assert "hello" in printed.err and not printed.out
 
 
+def test_a_call_that_prints_much_does_not_fill_the_log(ask, capfd):
+    assert [reply["rewards"] for reply in ask("prints", "prints")] == [0.0, 0.0]
+    printed = capfd.readouterr().err
+    assert printed.count("hello ") == 2 * (MAX_PRINTED_CHARS // 6) and printed.count("of what a call prints") == 2
+
+
 def test_quick_calls_share_one_process_and_its_state(ask):
     found = ask(*["good"] * 20)
     assert len({reply["extra_logs"]["pid"] for reply in found}) == 1
@@ -205,6 +212,7 @@ PARENT = """
 import asyncio, json, psutil, sys
 from pathlib import Path
 from openrlhf_ebpo.rewards.sources import RewardFile, default_calls
+from openrlhf_ebpo.rewards.worker import MAX_PRINTED_CHARS
 from openrlhf_ebpo.rewards.settings import RewardSettings
 async def main():
     calls = RewardFile(RewardSettings((sys.argv[1],), None, 60, 512, 2), "openrlhf_ebpo.seams.install.install")

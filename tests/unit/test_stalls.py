@@ -13,7 +13,7 @@ from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.restarts import Restarts, Start, SupervisionSettings, find_start
+from openrlhf_ebpo.supervisor.restarts import PAUSE, Restarts, Start, SupervisionSettings, find_start
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
 
@@ -143,6 +143,15 @@ def save(folder, step, attempt):
     manifest.complete(checkpoint, attempt=attempt)
 
 
+GOOD = {
+    "logger.stall_minutes": 10.0,
+    "train.stall_limit": 0.0,
+    "train.max_restarts": 0,
+    "ckpt.save_steps": 5,
+    "ckpt.disable_ds": False,
+}
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
@@ -154,8 +163,13 @@ def save(folder, step, attempt):
     ],
 )
 def test_a_flag_that_cannot_be_is_named(flag, value):
-    good = {"logger.stall_minutes": 10.0, "train.stall_limit": 0.0, "train.max_restarts": 0}
-    good |= {"ckpt.save_steps": 5, "ckpt.disable_ds": False}
-    SupervisionSettings.from_args(nested(good)).check()
+    SupervisionSettings.from_args(nested(GOOD)).check()
     with pytest.raises(UsageError, match=rf"--{flag} is {value}"):
-        SupervisionSettings.from_args(nested({**good, flag: value})).check()
+        SupervisionSettings.from_args(nested({**GOOD, flag: value})).check()
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
+def test_a_pause_that_cannot_be_is_named_before_the_training(monkeypatch, text):
+    monkeypatch.setenv(PAUSE, text)
+    with pytest.raises(UsageError, match=f"environment variable {PAUSE} is '{text}'; give a number above 0"):
+        SupervisionSettings.from_args(nested(GOOD)).check()

@@ -3,11 +3,14 @@ one."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -186,6 +189,21 @@ def test_a_schedulers_signal_lets_the_training_save_and_end(start, restarts, num
     assert command.status == PAUSED and command.run["status"] == "paused"
     assert command.run["error"] == f"saved step 3 and ended, as {name} asked"
     assert "restarts" not in command.run and not (command.run_dir / END_FILE).exists()
+
+
+def test_a_terminal_that_is_closed_lets_the_training_save_and_end(tmp_path):
+    """Nothing can be printed from then on."""
+    terminal, theirs = pty.openpty()
+    argv = ["env", "--default-signal=HUP", sys.executable, COMMAND, "saves", str(tmp_path)]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = subprocess.Popen(
+        argv, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), **streams
+    )
+    os.close(theirs)
+    with open(terminal, "rb") as lines:
+        assert lines.readline().startswith(b"ready")
+    assert process.wait(SECONDS) == PAUSED
+    assert read_run(tmp_path / "run")["error"] == "saved step 3 and ended, as SIGHUP asked"
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
