@@ -6,6 +6,7 @@ takes 1.6 s and 110 MB to import.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 
@@ -81,11 +82,31 @@ def sign_flip_p(shares: np.ndarray) -> float:
     return (extreme + 1) / (DRAWS + 1)
 
 
+def of_proportions(a: float, draws_a: float, b: float, draws_b: float, choices: int = 1) -> Estimate:
+    """Return b - a, two shares of so many draws each, with Newcombe's interval; choices: pairs of which this one was
+    chosen (`widening`)."""
+    z = Z * widening(choices)
+    (a_low, a_high), (b_low, b_high) = (_wilson(*side, z) for side in ((a, draws_a), (b, draws_b)))
+    return Estimate(b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low))
+
+
+def _wilson(share: float, draws: float, z: float) -> tuple[float, float]:
+    centre = share + z**2 / (2 * draws)
+    half = z * (max(share * (1 - share), 0.0) / draws + z**2 / (4 * draws**2)) ** 0.5
+    return (centre - half) / (1 + z**2 / draws), (centre + half) / (1 + z**2 / draws)
+
+
 def of_seeds(values: np.ndarray) -> Estimate:
     """Return the mean of (n, …) values, n of 2 or more, and its t-interval; of differences, where they are paired."""
     mean = values.mean(axis=0)
     half = t_quantile(len(values) - 1) * values.std(axis=0, ddof=1) / len(values) ** 0.5
     return Estimate(mean, mean - half, mean + half)
+
+
+def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of (n, …) values of seeds: of two the lower and the higher, of more the t-interval of their
+    mean."""
+    return (values.min(0), values.max(0)) if len(values) == 2 else of_seeds(values)[1:]
 
 
 def of_steps(values: np.ndarray, size: int, means: int = 2) -> float | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from openrlhf_ebpo.eval.differences import of_tasks
+from openrlhf_ebpo.eval.differences import of_proportions, of_tasks, spread
 from openrlhf_ebpo.run.score_text import percent, points
 
 from .results import Result, rates
 from .runs import Run
 
+SHORT, PEAK, MAX_LAST = 20, 3, 3  # steps
 PART, FEWEST = 10, 5  # a window is a tenth of a run, of five steps or more
 
 
@@ -81,6 +83,45 @@ def over_questions(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change |
             count += len(both)
     tasks = f" of {len(found)} tasks" if len(found) > 1 else ""
     return Change(*of_tasks(found), f"{count:,} question{'' if count == 1 else 's'}{tasks}") if found else None
+
+
+def over_seeds(differences: np.ndarray, is_share: bool = True) -> Change:
+    """Average the (n,) differences of two runs of one seed each, n of 2 or more."""
+    kind, paired = ("range", "") if len(differences) == 2 else ("95% CI", ", paired by seed")
+    low, high = map(float, spread(differences))
+    return Change(float(differences.mean()), low, high, f"{len(differences)} seeds{paired}", is_share, kind)
+
+
+class Fall(NamedTuple):
+    """From the mean of the steps start to start + PEAK, as positions, to the mean of the last ones."""
+
+    start: int
+    peak: float
+    end: float
+    low: float
+    high: float
+
+
+def sudden_fall(values: np.ndarray, draws: np.ndarray) -> Fall | None:
+    """Find the best steps from which the last ones, one to MAX_LAST, fell by more than chance explains; by a test of
+    two proportions, since one jump in few steps is most of the noise that `of_steps` sees. None for longer curves.
+
+    Args:
+        values: (N,) shares, one a step.
+        draws: (N,) independent answers in each.
+    """
+    count, falls = len(values), []
+    if count >= SHORT or not (draws > 0).all():
+        return None
+    for last in range(1, min(MAX_LAST, count - PEAK) + 1):
+        weights = np.convolve(draws[:-last], np.ones(PEAK), "valid")
+        peaks = np.convolve((values * draws)[:-last], np.ones(PEAK), "valid") / weights
+        start, end = int(peaks.argmax()), float(np.average(values[-last:], weights=draws[-last:]))
+        peak = float(peaks[start])
+        found = of_proportions(peak, weights[start], end, draws[-last:].sum(), MAX_LAST * count)
+        falls.append(Fall(start, peak, end, found.low, found.high))
+    found = min(falls, key=lambda fall: fall.high, default=None)
+    return found if found and found.high < 0 else None
 
 
 def window(count: int) -> int:

@@ -27,6 +27,12 @@ def choice(values: dict, name: str, chosen: bool) -> HTML:
     return html('<button type="button" {} aria-pressed="{}">{}</button>', setting(**values), pressed, name)
 
 
+def every_seed(view: dict) -> HTML:
+    """Write the button that shows each seed of a configuration, or their mean."""
+    each = view["seeds"] == "each"
+    return html('<div class="choices">{}</div>', choice({"seeds": "mean" if each else "each"}, "every seed", each))
+
+
 def notices(problems: Sequence[str]) -> HTML:
     """List problems once, where the visitor sees them."""
     distinct = list(dict.fromkeys(problems))

@@ -24,7 +24,7 @@ from .parquet import columns_of, flags, numbers, read, to_python, whole_numbers
 from .runs import Run, inside, stamp
 from .text import middle_cut, plain
 
-NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage")
+NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage", "response_length")
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
 _CLOSE = 1e-6
@@ -53,7 +53,7 @@ class Groups:
     compared: np.ndarray  # valid samples with both advantages
     ignored: np.ndarray  # of these, samples with zero advantage under GRPO
     push: np.ndarray  # sum of the advantages of the rescued
-    shift: np.ndarray  # sum of |advantage - GRPO's| of the compared
+    length: np.ndarray  # sum of the responses' tokens
     prompt_id: np.ndarray  # object
     cluster: np.ndarray  # object
 
@@ -203,7 +203,7 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
         compared=total(compared).astype(np.int32),
         ignored=total(compared & (grpo == 0)).astype(np.int32),
         push=total(np.where(rescued & compared, advantage, 0)),
-        shift=total(np.where(compared, np.abs(advantage - grpo), 0)),
+        length=total(np.nan_to_num(number["response_length"])),
         prompt_id=_texts(table, "prompt_id", starts),
         cluster=_texts(table, "cluster", starts),
     )

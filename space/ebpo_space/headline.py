@@ -9,21 +9,23 @@ reward; how far another training would differ is then unknown, and the sentence 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
-from openrlhf_ebpo.eval.differences import of_steps
+from openrlhf_ebpo.eval.differences import of_steps, spread
 from openrlhf_ebpo.run.run_log import dig
 
 from . import results, seeds
-from .change import Change, over_questions, window
+from .change import Change, over_questions, over_seeds, window
 from .components import dot, table
 from .errors import RunError
-from .improvement import Outcome, shares
+from .improvement import TRAINING_REWARD, Outcome, shares
 from .text import HTML, harmless, html, join, run_name
+from .warnings import Warned
 from .workspace import Opened
 
 GRPO = "group_norm"
@@ -64,14 +66,20 @@ def configurations(measured: Sequence[Measured]) -> list[Configuration]:
     return found
 
 
-def headline(measured: Sequence[Measured]) -> HTML:
-    """Compare configurations that start from the same model and train on the same data; "" unless there are two."""
+def headline(measured: Sequence[Measured], warned: Mapping[str, Sequence[Warned]] = MappingProxyType({})) -> HTML:
+    """Compare configurations that start from the same model and train on the same data; "" unless there are two.
+    warned: warnings by run."""
     every = configurations(measured)
     base = next((one for one in every if one.runs[0].estimator == GRPO), every[0] if every else None)
     others = [one for one in every if one is not base and one.start == base.start][:MAX_COMPARISONS]
     count = Counter(one.runs[0].estimator for one in every)
-    compared = ((one, compare(one, base)) for one in others)
-    items = join(_sentence(*found, _name(one, count), _name(base, count)) for one, found in compared if found)
+
+    def sentence(one: Configuration) -> HTML:
+        found = compare(one, base)
+        named = {_name(each, count): each for each in (one, base)}
+        return _sentence(*found, *named, _doubts(named, warned)) if found else HTML()
+
+    items = join(map(sentence, others))
     return html('<section class="headline" aria-label="Comparison">{}</section>', items) if items else HTML()
 
 
@@ -81,19 +89,35 @@ def _name(one: Configuration, count: Counter) -> HTML:
     return harmless(title(estimator), 40) if count[estimator] == 1 else run_name(one.name, 40)
 
 
-def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML) -> HTML:
-    """paired: seeds of each that are compared."""
+def _doubts(named: Mapping[HTML, Configuration], warned: Mapping[str, Sequence[Warned]]) -> HTML:
+    """List the warnings of configurations, by name, each once."""
+    titles = {
+        name: list(dict.fromkeys(each.rule.title for run in one.runs for each in warned.get(run.run.key, ())))
+        for name, one in named.items()
+    }
+    return HTML("; ").join(html("{}: {}", name, ", ".join(found)) for name, found in titles.items() if found)
+
+
+def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML, doubts: HTML) -> HTML:
+    """paired: seeds of each that are compared. doubts: warnings, which a comparison of training rewards names."""
     verdict = "unsure" if paired == 2 else found.verdict
+    by_reward = what.startswith(TRAINING_REWARD)
     sentence = {
+        "better": html("{} earned more training reward than {}", one, base),
+        "worse": html("{} earned less training reward than {}", one, base),
+    }.get(verdict if by_reward else "") or {
         "better": html("{} did better than {}", one, base),
         "worse": html("{} did worse than {}", one, base),
         "open": html("No difference shown between {} and {}", one, base),
         "unsure": html("{} against {}", one, base),
     }[verdict]
     unseen = f" Less than {found.least} could not be seen." if verdict == "open" and found.high > found.low else ""
+    doubted = html('<p class="doubts">Warnings: {}.</p>', doubts) if by_reward and doubts else ""
     return html(
-        '<div class="{}"><p class="big">{} <b>{}</b></p><p>{}, {} over {}.{} {}</p></div>',
-        *(verdict, sentence, found.text, what, found.interval, found.over, unseen, SEEDS.get(paired, "")),
+        '<div class="{}"><p class="big">{} <b>{}</b></p><p>{}, {} over {}.{} {}</p>{}</div>',
+        *("doubted" if doubted else verdict, sentence, found.text),
+        *("By training reward: no held-out answers" if by_reward else what, found.interval, found.over, unseen),
+        *(SEEDS.get(paired, ""), doubted),
     )
 
 
@@ -112,10 +136,7 @@ def compare(one: Configuration, base: Configuration) -> tuple[Change, str, int] 
 def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> tuple[Change, str, int]:
     """Ends of runs of the same seed, paired."""
     differences = np.array([one.alike[seed].last - base.alike[seed].last for seed in both])
-    low, high = map(float, seeds.spread(differences))
-    kind, paired = ("range", "") if len(both) == 2 else ("95% CI", ", paired by seed")
-    is_share = one.alike[both[0]].is_share
-    change = Change(float(differences.mean()), low, high, f"{len(both)} seeds{paired}", is_share, kind)
+    change = over_seeds(differences, one.alike[both[0]].is_share)
     return change, one.what.rpartition(", ")[0], len(both)
 
 
@@ -150,7 +171,7 @@ def _by_step(one: Opened, base: Opened) -> tuple[Change, str] | None:
         return None
     value, over = float(apart[-size:].mean()), f"steps {int(steps[-size]):,} to {int(steps[-1]):,}"
     low, high = (min(max(end, -1), 1) if is_share else end for end in (value - half, value + half))
-    return Change(value, low, high, over, is_share), "training reward"
+    return Change(value, low, high, over, is_share), TRAINING_REWARD
 
 
 def seed_table(measured: Sequence[Measured]) -> HTML:
@@ -172,8 +193,8 @@ def _row(one: Configuration) -> list[HTML | str]:
         return [name, count, "–", "not at the same step yet"]
     write = next(iter(one.alike.values())).format
     firsts, lasts = (np.array([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
-    low, high = seeds.spread(lasts)
-    least, most = (write(end, True).removesuffix(" points") for end in seeds.spread(lasts - firsts))
+    low, high = spread(lasts)
+    least, most = (write(end, True).removesuffix(" points") for end in spread(lasts - firsts))
     return [
         name,
         count,

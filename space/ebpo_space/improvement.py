@@ -13,13 +13,15 @@ import numpy as np
 from openrlhf_ebpo.eval.differences import of_steps, widening
 
 from . import change, results
-from .change import Change, over_questions, window
+from .change import PEAK, Change, over_questions, sudden_fall, window
 from .errors import RunError
 from .metrics import Metrics
 from .results import Result
 from .runs import Run
 from .text import middle_cut
+from .workspace import Opened
 
+TRAINING_REWARD = "training reward"
 FEWEST_AT_PEAK = 3  # steps whose mean is a peak
 
 
@@ -54,6 +56,10 @@ class Outcome:
         return "fell" if self.peak else self.change.verdict
 
     @property
+    def is_held_out(self) -> bool:
+        return not self.what.startswith(TRAINING_REWARD)
+
+    @property
     def difference(self) -> str:
         return self.format(self.last - self.first, signed=True)
 
@@ -61,10 +67,10 @@ class Outcome:
         return change.format_value(value, self.is_share, signed)
 
 
-def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[Outcome | None, list[str]]:
+def outcome(run: Opened) -> tuple[Outcome | None, list[str]]:
     """Measure a run by the best means known, None without steps and evaluations; and list what could not be read."""
-    evaluations, problems = results.find(run)
-    return _evaluated(run, evaluations) or _logged(metrics) or _trained(metrics, rewards), problems
+    evaluations, problems = results.find(run.run)
+    return _evaluated(run.run, evaluations) or _logged(run.metrics) or _trained(run), problems
 
 
 def held_out(evaluations: Sequence[Result]) -> tuple[list[str], dict[int, float]]:
@@ -138,22 +144,36 @@ def shares(values: np.ndarray, rewards: tuple[float, float]) -> tuple[np.ndarray
     return ((values - fail) / (passing - fail), True) if on_it else (values, False)
 
 
-def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
+def _trained(run: Opened) -> Outcome | None:
     """Compare the mean reward of the last tenth of the steps against the first's."""
-    steps, values = metrics.rewards()
+    steps, values = run.metrics.rewards()
     if len(values) < 2:
         return None
-    values, is_share = shares(values, rewards)
+    values, is_share = shares(values, run.rewards)
     size = window(len(values))
     first, last = float(values[:size].mean()), float(values[-size:].mean())
     half = of_steps(values, size)
-    what = f"training reward, first {size} against last {size} of {len(values):,} steps"
+    what = f"{TRAINING_REWARD}, first {size} against last {size} of {len(values):,} steps"
     if half is None:
         return Outcome(what, first, last, None, "too few steps for an interval", is_share)
     over = "noise: that between successive steps"
     low, high = _possible(last - half, last + half, is_share)
     found = Change(last - first, low - first, high - first, over, is_share)
-    return Outcome(what, first, last, found, over, is_share, _best_window(steps, values, is_share))
+    peak = _best_window(steps, values, is_share)
+    if peak is None and is_share and found.verdict != "worse":
+        peak = _short_peak(steps, values, run.prompts)
+    return Outcome(what, first, last, found, over, is_share, peak)
+
+
+def _short_peak(steps: np.ndarray, values: np.ndarray, prompts: tuple[np.ndarray, np.ndarray]) -> Peak | None:
+    """Find the best steps of a short run, if its last ones fell from there."""
+    known = np.isin(steps, prompts[0])
+    fall = sudden_fall(values, prompts[1][np.searchsorted(prompts[0], steps)]) if known.all() else None
+    if fall is None:
+        return None
+    apart = Change(fall.end - fall.peak, max(fall.low, -1.0), fall.high, "prompts: two proportions")
+    at = f"in steps {int(steps[fall.start]):,} to {int(steps[fall.start + PEAK - 1]):,}"
+    return Peak(at, fall.peak, apart)
 
 
 def _possible(low: float, high: float, is_share: bool) -> tuple[float, float]:

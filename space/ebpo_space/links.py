@@ -22,6 +22,7 @@ PARAMETERS: dict[str, Parameter] = {  # by name in the address
     "hidden": ([], names),
     "table": (False, flag),  # of all runs, open
     "sort": ("", one_of(SORTS)),
+    "seeds": ("mean", one_of(("mean", "each"))),  # of one configuration
     **{name: parameter for page in PAGES.values() for name, parameter in page.parameters.items()},
 }
 

@@ -23,11 +23,10 @@ from .run_state import Condition, ago, clock, condition, lasting, signs
 from .search import one_passing_text
 from .settings import model_of
 from .text import HTML, attribute, harmless, html, join, run_name
-from .warnings import COPIED, RULES, Warned, find_warnings
+from .warnings import COPIED, PROMPTS, RULES, Warned, find_warnings
 from .workspace import Opened
 
 UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
-OVER_TIME = (("shrinkage", "shrinkage S"), ("prior_mean", "prior mean"))
 WARNINGS = 6  # of one run that are shown
 NO_WARNINGS = f"No warnings ({len(RULES)} checks)"
 
@@ -55,13 +54,13 @@ class Examined:
 
 
 def examine(run: Opened, groups: Groups, now: float) -> Examined:
-    measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2)}
+    measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2), PROMPTS: run.prompts}
     held_out = read_held_out(run.run)
     if has_evaluations := len(held_out[0]) > 1:
         measured[HELD_OUT] = held_out
     warnings = find_warnings(run.metrics, run.rewards, measured)
     state = condition(run.about, run.metrics, signs(run.run), now)
-    measure, problems = outcome(run.run, run.metrics, run.rewards)
+    measure, problems = outcome(run)
     return Examined(run, state, measure, warnings, groups, has_evaluations, problems, now)
 
 
@@ -104,9 +103,10 @@ def _outcome(of: Examined, scale: tuple[float, float]) -> HTML:
     ends = " → ".join(format_value(float(values[at]), is_share) for at in (0, -1)) if len(values) else ""
     line = sparkline(steps, values, f"Mean reward: {ends}", of.run.run.number, scale)
     figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, ends) if line else ""
+    verdict = found.verdict if found.is_held_out or not of.warnings else "doubted"
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',
-        *(found.verdict, _fall(found) if found.peak else _change(found)),
+        *(verdict, _fall(found) if found.peak else _change(found)),
         *(html("<b>{}</b>", found.format(end)) for end in (found.first, found.last)),
         *(harmless(found.what, 200), found.how, figure),
     )
@@ -124,7 +124,7 @@ def _fall(found: Outcome) -> HTML:
     peak = found.peak
     best = f" ({peak.best})" if peak.best else ""
     return html(
-        '<p class="big">{}<small>since its best</small></p><p>rose to <b>{}</b> {}{}, then fell by more than '
+        '<p class="big">{}<small>since its best</small></p><p>was <b>{}</b> {}{}, then fell by more than '
         "chance would explain "
         "({}, allowing for the choice of the best)</p>",
         *(peak.fall.text, found.format(peak.value), peak.at, best, peak.fall.interval),
@@ -135,14 +135,8 @@ def _changed(of: Examined) -> HTML:
     run = of.run
     if not run.about and not len(of.groups):
         return HTML("<section></section>")
-    moved = ((label, run.metrics.series(f"ebpo/{name}")[1]) for name, label in OVER_TIME)
-    lines = join(
-        html("<p>{} <b>{} → {}</b></p>", label, number(values[0]), number(values[-1]))
-        for label, values in moved
-        if len(values)
-    )
     head = "What GRPO left out" if run.estimator == GRPO else f"What {title(run.estimator)[:40]} changed"
-    return html("<section><h3>{}</h3>{}{}</section>", head, _difference(of), lines)
+    return html("<section><h3>{}</h3>{}</section>", head, _difference(of))
 
 
 def _difference(of: Examined) -> HTML:
@@ -156,8 +150,7 @@ def _difference(of: Examined) -> HTML:
         share = whole_percent(int(groups.ignored.sum()) / responses)
         return html(template, share, "of responses got no advantage: all of their group earned the same", steps)
     about = "of responses got an advantage where GRPO gives none"
-    shift = html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(groups.shift.sum() / responses), steps)
-    return html(template, whole_percent(moved / responses), about, _pushes(of, responses)) + shift
+    return html(template, whole_percent(moved / responses), about, _pushes(of, responses))
 
 
 def _pushes(of: Examined, responses: int) -> str:

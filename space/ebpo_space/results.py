@@ -7,14 +7,16 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval.differences import spread
 from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
@@ -42,6 +44,11 @@ class Result:
     questions: int
     samples: int
     place: str  # of samples.parquet, below the run
+    seeds: tuple[Result, ...] = ()  # those that this one averages
+
+    @property
+    def parts(self) -> tuple[Result, ...]:
+        return self.seeds or (self,)
 
     @property
     def vote(self) -> str | None:
@@ -68,17 +75,53 @@ class Column(NamedTuple):
         return f"step {self.step}" if self.step else "base model"
 
 
+def average_seeds(name: str, by_run: Sequence[Sequence[Result]]) -> list[Result]:
+    """Average the results of runs of one configuration where most of them have one; all results as they are if no two
+    runs share a place. name: of the configuration, which is the average's run.
+
+    Of the base model, which all seeds start from, the first run's scores and interval stand.
+    """
+    places: dict[tuple, list[Result]] = {}
+    for result in itertools.chain(*by_run):
+        places.setdefault((result.protocol, result.task, result.step), []).append(result)
+    runs = Counter(key for results in by_run for key in {(each.protocol, each.task) for each in results})
+    found = [each for place, each in places.items() if len(each) > 1 and 2 * len(each) > runs[place[:2]]]
+    if not found:
+        return list(itertools.chain(*by_run))
+    return [
+        replace(each[0], run=name, seeds=tuple(each), metrics=_average(each) if each[0].step else each[0].metrics)
+        for each in found
+    ]
+
+
+def _average(results: Sequence[Result]) -> dict:
+    """Average every metric that all results have; its interval is over seeds."""
+    names = [name for name in results[0].metrics if all(name in each.metrics for each in results)]
+    values = {name: np.array([each.metrics[name]["value"] for each in results]) for name in names}
+    ends = {name: [float(np.clip(end, 0, 1)) for end in spread(each)] for name, each in values.items()}
+    return {name: {"value": float(each.mean()), "interval": ends[name]} for name, each in values.items()}
+
+
 def checkpoints(found: Iterable[tuple[int, Result]]) -> list[Column]:
     return sorted({Column(number, result.run, result.step) for number, result in found})
 
 
-def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = ()) -> list[Column]:
+def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = (), one_base: bool = False) -> list[Column]:
     """Choose checkpoints by name; without any, take all, or of many the first and the last of each run, up to RUNS
-    runs, one of each configuration in turn."""
+    runs, one of each configuration in turn.
+
+    Args:
+        one_base: all runs started from the same base model, which gets one column, the first.
+    """
     every = checkpoints(found)
-    chosen = [column for column in every if column.name in names]
-    if chosen or len(every) <= COLUMNS:
-        return chosen[:COLUMNS] or every
+    chosen = [column for column in every if column.name in names][:COLUMNS] or every
+    chosen = chosen if len(chosen) <= COLUMNS else _ends(chosen)
+    if not one_base:
+        return chosen
+    return [column for column in chosen if not column.step][:1] + [column for column in chosen if column.step]
+
+
+def _ends(every: Sequence[Column]) -> list[Column]:
     configurations: dict[int, dict[str, list[Column]]] = {}
     for column in every:
         configurations.setdefault(column.number, {}).setdefault(column.run, []).append(column)

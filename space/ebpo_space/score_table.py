@@ -1,72 +1,46 @@
-"""pass@1 of every task at every checkpoint, with bars on one scale, and what changed from the first to the last, in
-words."""
+"""pass@1 of every task at every checkpoint, with bars on one scale, and how far each is from its start and from the
+configuration that it is compared with."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from openrlhf_ebpo.run import score_text
 from openrlhf_ebpo.run.score_text import NONE, percent, points
 
-from .change import Change, over_questions
+from . import seeds
+from .change import Change, over_questions, over_seeds
 from .components import dot, table
 from .errors import RunError
 from .figures import colour
 from .headline import GRPO
-from .results import Column, Result, ends_of
-from .runs import Run
-from .text import HTML, attribute, distinct_names, harmless, html, join, run_name
+from .results import Column, Result
+from .text import HTML, attribute, harmless, html, join, run_name
 from .workspace import Opened
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
 AVERAGE = ""  # the task that stands for all
+By = Mapping[tuple[str, int, str], Result]  # by run (or configuration), step and task
 
 
 @dataclass(frozen=True)
 class Scores:
-    """by: results by run, step and task. changes: by run and task, from the run's first column to its last; lasts:
-    the last column of each run, GRPO's first if there is one; against: from the first of them to that of the run."""
+    """changes: by run and task, from the run's base model or first checkpoint to its last column; against: from the
+    last column of `base` to that of the run. one_base: the first column is the base model of all runs."""
 
     columns: Sequence[Column]
     tasks: Sequence[str]
-    by: dict[tuple[str, int, str], Result]
-    reported: dict[str, dict[str, float]]
-    changes: dict[tuple[str, str], Change]
-    lasts: Sequence[Column]
-    against: dict[tuple[str, str], Change]
+    by: By
+    reported: Mapping[str, Mapping[str, float]]
+    changes: Mapping[tuple[str, str], Change]
+    against: Mapping[tuple[str, str], Change]
+    base: Column | None
     protocol: str
-
-    @classmethod
-    def of(
-        cls,
-        numbered: Sequence[tuple[int, Result]],
-        columns: Sequence[Column],
-        tasks: Sequence[str],
-        reported: dict,
-        opened: Sequence[Opened],
-        problems: list[str],
-    ) -> Scores:
-        """Add what cannot be read to `problems`."""
-        by = {(result.run, result.step, result.task): result for _, result in numbered if "pass@1" in result.metrics}
-        runs = {run.run.key: run.run for run in opened}
-        ends = ends_of(columns).values()
-        grpo = {run.run.key for run in opened if run.estimator == GRPO}
-        lasts = sorted((last for _, last in ends), key=lambda last: last.run not in grpo)
-
-        def compared(pairs: Iterable[tuple[Column, Column]]) -> dict[tuple[str, str], Change]:
-            return {
-                (last.run, task): found
-                for first, last in pairs
-                for task in (AVERAGE, *tasks)
-                if (found := _between(runs, by, first, last, [task] if task else tasks, problems))
-            }
-
-        changes = compared((first, last) for first, last in ends if first != last)
-        against = compared((lasts[0], last) for last in lasts[1:])
-        protocol = numbered[0][1].protocol if numbered else ""
-        return cls(columns, tasks, by, reported, changes, lasts, against, protocol)
+    one_base: bool
 
     @functools.cached_property
     def scale(self) -> int:
@@ -75,6 +49,10 @@ class Scores:
         ends = [self.by[place].metrics["pass@1"]["interval"][1] for place in places if place in self.by]
         return next((scale for scale in SCALES if 100 * max(ends, default=0) <= scale), SCALES[-1])
 
+    @functools.cached_property
+    def lasts(self) -> set[Column]:
+        return set({column.run: column for column in sorted(self.columns, key=lambda c: c.step)}.values())
+
     def value(self, column: Column, task: str) -> float | None:
         """Find the score of a task, or the average of all if the column has all."""
         tasks = [task] if task else self.tasks
@@ -82,64 +60,149 @@ class Scores:
         return sum(each.metrics["pass@1"]["value"] for each in found) / len(found) if all(found) else None
 
 
-def _between(
-    runs: Mapping[str, Run], by: dict, first: Column, last: Column, tasks: Sequence[str], problems: list[str]
-) -> Change | None:
-    """Over the tasks that both checkpoints have."""
-    ends = [(by.get((first.run, first.step, task)), by.get((last.run, last.step, task))) for task in tasks]
-    try:
-        return over_questions((runs[first.run], a, runs[last.run], b) for a, b in ends if a and b)
-    except RunError as error:
-        problems.append(f"{last.run}: {error}")
-        return None
+def compare_columns(
+    numbered: Sequence[tuple[int, Result]],
+    columns: Sequence[Column],
+    tasks: Sequence[str],
+    reported: Mapping,
+    opened: Sequence[Opened],
+    one_base: bool,
+    problems: list[str],
+) -> Scores:
+    """Compare each run with its start, and with GRPO's or the first of another configuration; what cannot be read is
+    added to `problems`."""
+    by = {(result.run, result.step, result.task): result for _, result in numbered if "pass@1" in result.metrics}
+    runs = {run.run.key: run for run in opened}
+    first_part = {result.run: result.parts[0].run for _, result in numbered}
+    lasts = {c.run: c for c in sorted(columns, key=lambda c: c.step) if c.step or not one_base}
+    base = next(
+        (c for c in lasts.values() if runs[first_part[c.run]].estimator == GRPO), next(iter(lasts.values()), None)
+    )
+
+    def compared(pairs: Sequence[tuple[Column, Column]]) -> dict[tuple[str, str], Change]:
+        found = {}
+        for first, last in pairs:
+            for task in (AVERAGE, *tasks):
+                ends = [
+                    tuple(by.get((c.run, c.step, one)) for c in (first, last)) for one in ([task] if task else tasks)
+                ]
+                try:
+                    change = _compare([(a, b) for a, b in ends if a and b], runs)
+                    found |= {(last.run, task): change} if change else {}
+                except RunError as error:
+                    problems.append(f"{last.run}: {error}")
+        return found
+
+    starts = {run: last._replace(step=min(s for name, s, _ in by if name == run)) for run, last in lasts.items()}
+    changes = compared([(starts[run], last) for run, last in lasts.items() if starts[run] != last])
+
+    def rival(last: Column) -> Column:
+        """Of the seeds of the base configuration, the one of the same seed."""
+        seed = _seed(runs, first_part[last.run])
+        same = (c for c in lasts.values() if c.number == base.number and _seed(runs, first_part[c.run]) == seed)
+        return next(same, base)
+
+    others = [last for last in lasts.values() if last.number != base.number]
+    against = compared([(rival(last), last) for last in others])
+    protocol = numbered[0][1].protocol if numbered else ""
+    return Scores(columns, tasks, by, reported, changes, against, base, protocol, one_base)
+
+
+def _seed(runs: Mapping[str, Opened], key: str) -> int | None:
+    return seeds.seed_of(runs[key].about)
+
+
+def _compare(ends: Sequence[tuple[Result, Result]], runs: Mapping[str, Opened]) -> Change | None:
+    """Compare the mean over tasks of the second result of each pair with the first: by seed if they share several,
+    else question by question.
+
+    Raises:
+        RunError: samples cannot be read.
+    """
+    sides = [tuple({_seed(runs, part.run): part for part in result.parts} for result in pair) for pair in ends]
+    shared = set.intersection(*(a.keys() & b.keys() for a, b in sides)) if sides else set()
+    if len(shared) > 1:
+        value = lambda result: result.metrics["pass@1"]["value"]  # noqa: E731
+        differences = [np.mean([value(b[seed]) - value(a[seed]) for a, b in sides]) for seed in shared]
+        return over_seeds(np.array(differences))
+    seed = next(iter(shared), None)
+    pairs = [(a.get(seed) or next(iter(a.values())), b.get(seed) or next(iter(b.values()))) for a, b in sides]
+    return over_questions((runs[a.run].run, a, runs[b.run].run, b) for a, b in pairs)
 
 
 Cell = Callable[[str], HTML | str]  # of a task
 
 
 def score_table(scores: Scores) -> HTML:
-    columns: list[tuple[HTML, Cell]] = [
-        *([_against(scores)] if scores.against else []),
-        *([_changes(scores)] if scores.changes else []),
-        *(_checkpoint(scores, column) for column in scores.columns),
-        *(_reported(scores, name) for name in scores.reported),
-    ]
+    columns = [_checkpoint(scores, column) for column in scores.columns]
     tasks = [*scores.tasks, *([AVERAGE] if len(scores.tasks) > 1 else [])]
     rows = [[_task(scores, task), *(cell(task) for _, cell in columns)] for task in tasks]
-    caption = f"Results under protocol {scores.protocol}"
+    several = any(len(result.parts) > 1 for result in scores.by.values())
+    over = "over questions, as if others of their kind were asked" + (
+        "; of several seeds the t-interval over seeds, as if others were trained" if several else ""
+    )
     return html(
         '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its '
         "questions × samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the "
-        "score; the line over it is the 95 % interval over questions, as if others of their kind were asked. ± is the "
-        "standard error across runs, as if the same questions were answered again.</p>{}"
+        "score; the line over it is the 95 % interval {}. ± is the standard error across runs, as if the same "
+        "questions were answered again.{}</p>{}"
         '<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p></section>',
-        *(harmless(scores.protocol, 80), table(["task", *(head for head, _ in columns)], rows, caption, "scores")),
+        *(harmless(scores.protocol, 80), over, _rivals(scores)),
+        table(["task", *(head for head, _ in columns)], rows, f"Results under protocol {scores.protocol}", "scores"),
     )
 
 
+def _rivals(scores: Scores) -> HTML:
+    """Name what the differences below a score are to."""
+    if not scores.against:
+        return HTML()
+    return html(" Differences are to {}{}.", dot(scores.base.number), run_name(scores.base.name, 48))
+
+
 def _task(scores: Scores, task: str) -> HTML:
+    """Name a task; the paper's numbers of it stand below."""
     if task == AVERAGE:
-        return html("average<small>of these {} tasks</small>", len(scores.tasks))
-    sizes = {f"{r.questions:,} × {r.samples:,}" for (_, _, of), r in scores.by.items() if of == task}
-    return html("{}<small>{}</small>", harmless(task, 60), ", ".join(sorted(sizes)))
+        about = f"of these {len(scores.tasks)} tasks"
+    else:
+        about = ", ".join(
+            sorted({f"{r.questions:,} × {r.samples:,}" for (_, _, of), r in scores.by.items() if of == task})
+        )
+    rows = join(_reported(scores, name, task) for name in scores.reported)
+    said = html('<small class="reported">reported in the paper</small>{}', rows) if rows else HTML()
+    return html("{}<small>{}</small>{}", harmless(task or "average", 60), about, said)
+
+
+def _reported(scores: Scores, name: str, task: str) -> HTML:
+    values = [scores.reported[name].get(each) for each in (scores.tasks if task == AVERAGE else [task])]
+    if None in values:
+        return HTML()
+    method, value = name.partition(", ")[0], score_text.reported(sum(values) / len(values))
+    return html('<small class="reported" title="{}">{} {}</small>', attribute(name, 80), method, value)
 
 
 def _checkpoint(scores: Scores, column: Column) -> tuple[HTML, Cell]:
     ticks = html('<small class="ticks" aria-hidden="true"><span>0</span><span>{}</span></small>', f"{scores.scale} %")
-    head = html("{}{}<small>{}</small>{}", dot(column.number), run_name(column.run, 28), column.step_name, ticks)
+    if scores.one_base and not column.step:
+        head = html("base model<small>of all</small>{}", ticks)
+    else:
+        count = max(len(r.parts) for (run, step, _), r in scores.by.items() if (run, step) == (column.run, column.step))
+        step = f"{column.step_name}, {count} seeds" if count > 1 else column.step_name
+        head = html("{}{}<small>{}</small>{}", dot(column.number), run_name(column.run, 24), step, ticks)
+    is_last = column in scores.lasts
 
     def cell(task: str) -> HTML | str:
         value = scores.value(column, task)
         if value is None:
             return NONE
-        if task == AVERAGE:
-            return html("<b>{}</b>", percent(value)) + _bar(value, None, scores, column)
-        result = scores.by[column.run, column.step, task]
+        result = scores.by.get((column.run, column.step, task))
+        apart = _differences(scores, column, task) if is_last else HTML()
+        if result is None:
+            return html("<b>{}</b>{}{}", percent(value), _bar(value, None, scores, column), apart)
         metric = result.metrics["pass@1"]
         return html(
-            '<b>{}</b><small>{}</small><span class="sr"> ({})</span>{}{}',
+            '<b>{}</b><small>{}</small><span class="sr"> ({})</span>{}{}{}',
             *(percent(value), score_text.plus_minus(metric), score_text.span(metric)),
-            *(_bar(value, metric["interval"], scores, column), _vote(result)),
+            *(_bar(value, metric["interval"], scores, column), _vote(result), apart),
         )
 
     return head, cell
@@ -166,44 +229,16 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
     )
 
 
-def _changes(scores: Scores) -> tuple[HTML, Cell]:
-    """Compare the last column of each run with its first."""
-    ends = [pair for run, pair in ends_of(scores.columns).items() if (run, AVERAGE) in scores.changes]
-    steps = {f"{f'step {first.step}' if first.step else 'base'} to {last.step}" for first, last in ends}
-    head = html("change<small>{}</small>", steps.pop() if len(steps) == 1 else "from a run’s first column")
-    return head, lambda task: _differences([last for _, last in ends], scores.changes, task)
+def _differences(scores: Scores, column: Column, task: str) -> HTML:
+    """Write how far a run's last column is from its start, and from the configuration that it is compared with."""
+    found = ("change", scores.changes.get((column.run, task))), ("difference", scores.against.get((column.run, task)))
+    return join(_difference(name, each) for name, each in found if each)
 
 
-def _against(scores: Scores) -> tuple[HTML, Cell]:
-    """Compare the last columns of all runs with the first of them."""
-    base, *others = scores.lasts
-    head = html("difference<small>to {}{}, {}</small>", dot(base.number), run_name(base.run, 28), base.step_name)
-    return head, lambda task: _differences(others, scores.against, task)
-
-
-def _differences(columns: Sequence[Column], found: Mapping[tuple[str, str], Change], task: str) -> HTML | str:
-    """Lay out a line for each run; the only one in words too."""
-    named = zip(columns, distinct_names([column.run for column in columns], 20), strict=True)
-    lines = [_difference(c, name, found[c.run, task]) for c, name in named if (c.run, task) in found]
-    only = html("<p>{}</p>", found[columns[0].run, task].sentence) if len(lines) == len(columns) == 1 else HTML()
-    return html('<div class="against">{}{}</div>', join(lines), only) if lines else NONE
-
-
-def _difference(column: Column, name: str, found: Change) -> HTML:
+def _difference(name: str, found: Change) -> HTML:
     low, high = points(found.low), points(found.high)
     return html(
-        '<span title="{}">{}{} <b class="{}">{}</b> <small>{} to {}</small></span>',
-        *(attribute(f"{column.name}: {found.sentence}", 300), dot(column.number), harmless(name, 20)),
-        *(found.verdict, points(found.difference), low, high),
+        '<span class="against" title="{0}"><small>{1}</small> <b class="{2}">{3}</b> <small>{4} to {5}</small>'
+        '<span class="sr">: {0}</span></span>',
+        *(attribute(found.sentence, 300), name, found.verdict, points(found.difference), low, high),
     )
-
-
-def _reported(scores: Scores, name: str) -> tuple[HTML, Cell]:
-    method, _, model = name.partition(", ")
-    head = html('{}<small>{}</small><small class="reported">reported in the paper</small>', method, model)
-
-    def cell(task: str) -> str:
-        values = [scores.reported[name].get(each) for each in (scores.tasks if task == AVERAGE else [task])]
-        return NONE if None in values else score_text.reported(sum(values) / len(values))
-
-    return head, cell

@@ -14,7 +14,7 @@ from functools import reduce
 
 import numpy as np
 
-from openrlhf_ebpo.eval.differences import of_seeds
+from openrlhf_ebpo.eval.differences import spread
 from openrlhf_ebpo.run.run_log import dig
 
 from .text import common_start
@@ -99,11 +99,3 @@ def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return steps of both; seeds mostly have the same, and sorting 20,000 of them for each panel takes its time."""
     return a if np.array_equal(a, b) else np.intersect1d(a, b, assume_unique=True)
-
-
-def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the band of (n, …) values: of two the lower and the higher, of more the 95 % t-interval of their mean."""
-    if len(values) == 2:
-        return values.min(0), values.max(0)
-    _, low, high = of_seeds(values)
-    return low, high

@@ -105,9 +105,14 @@ def command_of(about: dict) -> str:
     return " ".join(shlex.quote(part) for part in redacted_argv(argv))[:MAX_COMMAND_CHARS]
 
 
+def model_path(about: dict) -> str:
+    """Return the name or path of the model that a run starts from; "" where run.json does not say."""
+    return str(about.get("model") or dig(about, "args", "actor", "model_name_or_path") or "")
+
+
 def model_of(about: dict) -> str:
-    """Return the last part of the model's name or path; "" where run.json does not say."""
-    name = str(about.get("model") or "")
+    """Return the last part of `model_path`."""
+    name = model_path(about)
     return name.rstrip("/").rpartition("/")[2] or name
 
 

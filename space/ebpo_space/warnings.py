@@ -19,22 +19,25 @@ import numpy as np
 
 from openrlhf_ebpo.run.catalogue import HELD_OUT
 
+from .change import sudden_fall
 from .metrics import REWARD, Metrics
 
 FEWEST, FAR = 10, 8  # steps that say what is usual before a spike; standard deviations
 SOLVED = 0.9  # share of the reward from which a low entropy is not a loss: nothing is left to explore
 NOISE = 4  # standard errors
 RISE = 0.1  # of the reward, as a share of the way from fail to pass
+PROMPTS = "prompts"  # of each step
 COPIED = "copied_answers"  # share of passing answers that are one text: measured in rollouts, not logged
 
 
 class Series(NamedTuple):
     """One metric, without gaps. reward: the mean reward of the ten steps up to each (`of_short`), as a share from fail
-    to pass, NaN where unknown."""
+    to pass, NaN where unknown. draws: prompts of each step, 0 where unknown."""
 
     steps: np.ndarray
     values: np.ndarray
     reward: np.ndarray
+    draws: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -129,10 +132,11 @@ def stays_at(series: Series, rule: Rule) -> np.ndarray:
 
 def fallen(series: Series, rule: Rule) -> np.ndarray:
     """Flag where the mean of the last `window` steps is at most that share of the best one before, by more than noise
-    between steps."""
+    between steps; of fewer steps, where one to three fell from the best three (`sudden_fall`)."""
     values, window = series.values, rule.window
     if len(values) < 2 * window:
-        return np.zeros(len(values), bool)
+        ends = range(1, len(values) + 1)
+        return np.array([sudden_fall(values[:end], series.draws[:end]) is not None for end in ends], bool)
     means = _trailing(values, window)
     means[: window - 1] = means[window - 1]
     best = np.maximum.accumulate(means)
@@ -231,7 +235,11 @@ def _series(metrics: Metrics, name: str, rewards: tuple[float, float], measured:
     sums = np.concatenate([[0.0], np.cumsum(reward, dtype=np.longdouble)])
     with np.errstate(all="ignore"):
         means = ((sums[through] - sums[np.maximum(through - window, 0)]) / np.minimum(through, window)).astype(float)
-    return Series(steps, (values - fail) / span if name in REWARD else values, (means - fail) / span)
+    at, prompts = measured.get(PROMPTS, (steps[:0], np.zeros(0)))
+    draws = np.zeros(len(steps))
+    _, here, there = np.intersect1d(steps, at, return_indices=True)
+    draws[here] = prompts[there]
+    return Series(steps, (values - fail) / span if name in REWARD else values, (means - fail) / span, draws)
 
 
 def _trailing(values: np.ndarray, window: int) -> np.ndarray:

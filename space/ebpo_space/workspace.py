@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.custom_metrics import custom_metrics
 from openrlhf_ebpo.run.run_log import dig
@@ -23,6 +25,7 @@ from .runs import AT_ONCE, Run, Runs, describe, inside
 
 PAGE_SECONDS = 60.0  # that a rendered page is kept; it may say how long ago something was
 MAX_KEPT_PAGES = 24  # of at most some megabytes
+USUAL_GROUP = 8  # responses to a prompt, where run.json does not say
 ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it again."
 
 
@@ -45,6 +48,13 @@ class Opened:
     def custom_metrics(self) -> dict[str, Metric]:
         """Metrics of its own code, as the run describes them."""
         return custom_metrics(self.about.get("metrics"))
+
+    @property
+    def prompts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps, and the prompts of each; as few as its responses may be worth."""
+        steps, responses = self.metrics.series("rollout/num_samples")
+        size = dig(self.about, "args", "rollout", "n_samples_per_prompt")
+        return steps, responses / (size if type(size) is int and size > 0 else USUAL_GROUP)
 
     @property
     def rewards(self) -> tuple[float, float]:

@@ -6,15 +6,20 @@ import pytest
 from space_runs import evaluation, learning_run
 
 from openrlhf_ebpo.eval.differences import compare, of_steps
-from openrlhf_ebpo.space import results
+from openrlhf_ebpo.space import improvement, results
 from openrlhf_ebpo.space.change import Change, over_questions, window
 from openrlhf_ebpo.space.headline import _by_step
-from openrlhf_ebpo.space.improvement import outcome
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.runs import Run
 from openrlhf_ebpo.space.workspace import Opened
 
 SHARE = (0.0, 1.0)
+
+
+def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float], about: dict | None = None):
+    ebpo = {"fail_reward": rewards[0], "pass_reward": rewards[1]}
+    args = {"algo": {"advantage": {"ebpo": ebpo}}, **(about or {})}
+    return improvement.outcome(Opened(run, {"args": args}, metrics, ()))
 
 
 def metrics(**columns) -> Metrics:
@@ -213,3 +218,25 @@ def test_the_interval_covers_a_run_that_learns(steps):
 
 def test_a_run_that_never_changes_has_an_interval_without_width():
     assert of_steps(np.full(40, 0.5), 5) == 0.0
+
+
+@pytest.mark.parametrize("steps", [12, 16])
+def test_a_sudden_collapse_at_the_end_of_a_short_run_is_a_fall(tmp_path, steps):
+    """One jump is most of what successive differences see of few steps: 64 responses to 16 prompts decide."""
+    rates = np.concatenate([np.linspace(0.1, 0.8, steps - 2), [0.0, 0.0]])
+    group = {"rollout": {"n_samples_per_prompt": 4}}
+    for seed in range(40):
+        values = np.random.default_rng(seed).binomial(64, rates) / 64
+        logged = metrics(rollout__reward_mean=values, rollout__num_samples=np.full(steps, 64))
+        found, _ = outcome(Run("x", tmp_path, 0), logged, SHARE, group)
+        assert found.verdict == "fell" and found.peak.fall.high < 0, seed
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_a_level_short_run_rarely_falls(tmp_path, rate):
+    group, verdicts = {"rollout": {"n_samples_per_prompt": 1}}, []
+    for seed in range(300):
+        values = np.random.default_rng(seed).binomial(64, rate, 12) / 64
+        logged = metrics(rollout__reward_mean=values, rollout__num_samples=np.full(12, 64))
+        verdicts.append(outcome(Run("x", tmp_path, 0), logged, SHARE, group)[0].verdict)
+    assert verdicts.count("fell") <= 6

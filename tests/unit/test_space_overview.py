@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from panels import board
 from recorded_runs import GOOD, save_result
 from space_runs import evaluation as evaluation_of
 from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo import space
+from openrlhf_ebpo.space import results
 from openrlhf_ebpo.space.app import changes_of, fingerprint
 from openrlhf_ebpo.space.headline import SEEDS
 from openrlhf_ebpo.space.links import clean
@@ -61,9 +63,8 @@ def test_a_card_says_state_outcome_and_what_changed(workspace):
     assert "held-out pass@1, mean of 2 tasks, base model to step 12" in found["ebpo-1"]
     assert VERDICT["better"] in found["ebpo-1"] and "paired over 30 questions" in found["ebpo-1"]
     assert "What EBPO changed" in found["ebpo-1"] and "pushed down" in found["ebpo-1"]
-    assert "shrinkage S" in found["ebpo-1"] and "prior mean" in found["ebpo-1"]
     assert "What GRPO left out" in found["grpo-1"] and "of responses got no advantage" in found["grpo-1"]
-    assert "shrinkage S" not in found["grpo-1"] and ">complete<" in found["grpo-1"]
+    assert ">complete<" in found["grpo-1"]
 
 
 def test_a_training_that_goes_silent_is_told_though_no_file_changes(folder, workspace):
@@ -175,6 +176,24 @@ def test_without_evaluations_the_training_rewards_are_compared(folder, tmp_path)
         shutil.rmtree(tmp_path / name / "eval")
     said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
     assert "training reward" in said and "over steps 26 to 30" in said and SEEDS[1] in said
+    assert "By training reward: no held-out answers" in said and "EBPO earned more training reward than GRPO" in said
+    assert 'class="better"' in said or "Warnings:" in said
+
+
+def test_a_headline_by_a_gamed_reward_names_the_warning_and_is_not_green(tmp_path):
+    """The reward goes from 7 to 95 % by answers of two tokens."""
+    for name, estimator in (("ebpo", "ebpo"), ("grpo", "group_norm")):
+        run = learning_run(tmp_path / name, steps=20, seed=1, name=name, prompts=2, estimator=estimator)
+        shutil.rmtree(run / "eval")
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            gained = (row["step"] - 1) / 19 if name == "ebpo" else 0
+            row |= {"rollout/reward_mean": 0.07 + 0.88 * gained, "response_length": 60 - 58 * gained}
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))
+    assert "EBPO earned more training reward than GRPO" in found["headline"]
+    assert "Length has changed with the reward; GRPO:" in found["headline"], "those of EBPO come first"
+    assert 'class="doubted"' in found["headline"] and 'class="better"' not in found["headline"] + found["cards"]
 
 
 @pytest.mark.parametrize("better", [True, False])
@@ -291,23 +310,43 @@ def table(workspace, **view) -> str:
 
 def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
     found = table(workspace)
-    assert found.count("change<small>base to 12") == 1 and "ebpo-1</span>, base model" not in found
+    assert found.split("</thead>")[0].count("base model<small>of all</small>") == 1, "the base model once"
     assert "30 questions of 2 tasks" in found and "better by more than chance would explain, over " in found
-    assert found.count("chance would explain") + found.count("no difference shown") == 12, (
-        "two tasks and the average: two runs and what is between them, the latter in words too"
-    )
+    changes, differences = (re.findall(f"<small>{name}</small> <b", found) for name in ("change", "difference"))
+    assert (len(changes), len(differences)) == (6, 3), "two tasks and the average: two runs, and between them"
 
 
-def test_models_are_compared_in_one_column_and_questions_can_be_searched(workspace):
-    found = table(workspace, runs="ebpo-1,grpo-1,ebpo-2")
-    assert found.count(">difference<small>to") == 1
-    cells = re.findall(r'<div class="against">(.*?)</div>', found)
-    assert len(cells) == 6, "two tasks and their average, against GRPO and against the base model"
-    for cell in cells[::2]:
-        assert set(re.findall(r"</i>([\w-]+) <b", cell)) == {"ebpo-1", "ebpo-2"}, "against GRPO"
-        assert len(re.findall(r"<small>[+−][\d.]+ to [+−][\d.]+</small>", cell)) == 2
-    alone = table(workspace, runs="ebpo-1")
-    assert ">difference<small>to" not in alone
+def test_seeds_of_a_configuration_are_one_column_and_never_compared_with_each_other(workspace):
+    found = table(workspace, runs="ebpo-1,grpo-1,ebpo-2,grpo-2")
+    head = re.findall(r'<th scope="col">(.*?)</th>', found)
+    assert len(head) == 4 and "ebpo-*" in head[2] and "step 12, 2 seeds" in head[2] and "grpo-*" in head[3]
+    assert found.count("over 2 seeds") == 2 * 9, "6 changes and 3 differences, each in words and in a title"
+    assert "t-interval over seeds" in found and "Differences are to" in found
+    shown = evaluation.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)
+    panels = {panel["id"]: panel for panel in board(shown).values()}
+    for panel in panels.values():
+        assert {value["name"].partition(" ")[0] for value in panel["values"]} == {"ebpo-*", "grpo-*"}
+    each = table(workspace, runs="ebpo-1,grpo-1,ebpo-2,grpo-2", seeds="each")
+    assert "ebpo-2" in each and "t-interval" not in each
+    alone = table(workspace, runs="ebpo-1,ebpo-2", seeds="each")
+    assert "<small>difference</small>" not in alone and "<small>change</small>" in alone
+
+
+def test_the_t_interval_is_over_seeds(tmp_path):
+    for seed in (1, 2, 3):
+        learning_run(tmp_path / f"s{seed}", steps=4, seed=seed, name="x", prompts=2)
+    opened = Workspace(Runs([str(tmp_path)]))
+    runs = [opened.open(key).run for key in opened.runs.listed()]
+    by_run = [results.find(run)[0] for run in runs]
+    (pooled,) = [r for r in results.average_seeds("s*", by_run) if (r.task, r.step) == ("aime24", 4)]
+    values = [r.metrics["pass@1"]["value"] for own in by_run for r in own if (r.task, r.step) == ("aime24", 4)]
+    half = 4.30265 * np.std(values, ddof=1) / 3**0.5
+    assert pooled.metrics["pass@1"]["value"] == pytest.approx(np.mean(values))
+    ends = np.clip([np.mean(values) - half, np.mean(values) + half], 0, 1)
+    assert pooled.metrics["pass@1"]["interval"] == pytest.approx(ends.tolist()) and len(pooled.parts) == 3
+
+
+def test_questions_can_be_searched(workspace):
     shown = evaluation.render(clean({"runs": "ebpo-1", "find": "QUESTION 7:"}), workspace)["questions"]
     assert shown.count("<li>") == 1 and "Question 7:" in shown
     none = evaluation.render(clean({"runs": "ebpo-1", "find": "nobody asked"}), workspace)["questions"]
@@ -320,7 +359,7 @@ def test_damaged_samples_leave_the_scores(folder, tmp_path):
     for path in copy.glob("eval/*/*/*/samples.parquet"):
         path.write_bytes(b"damaged")
     found = evaluation.render(clean({}), Workspace(Runs([str(tmp_path)])))
-    assert "aime24" in found["table"] and "change" not in found["table"].split("</thead>")[0].replace("change of", "")
+    assert "aime24" in found["table"] and "<small>change</small>" not in found["table"]
     assert "damaged" in found["notes"]
 
 

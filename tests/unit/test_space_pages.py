@@ -308,7 +308,7 @@ def test_a_long_name_keeps_its_end(tmp_path):
     runs = Workspace(Runs([str(tmp_path)]))
     assert runs.runs.listed() == [f"{name}1", f"{name}2"]
     for page in ("samples", "evaluation"):
-        shown = " ".join(str(text) for text in PAGES[page].render(clean({}), runs).values())
+        shown = " ".join(str(text) for text in PAGES[page].render(clean({"seeds": "each"}), runs).values())
         assert "seed1<" in shown and "seed2<" in shown and "more characters" not in shown
 
 
@@ -330,10 +330,12 @@ def test_a_question_shows_every_column_of_the_table(tmp_path):
     for seed in range(3):
         learning_run(tmp_path / f"run{seed}", steps=8, seed=seed, name="x", prompts=2)
     many = Workspace(Runs([str(tmp_path)]))
-    found = evaluation.render(clean({}), many)
+    found = evaluation.render(clean({"seeds": "each"}), many)
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
-    opened = evaluation.render(clean({"question": key}), many)["questions"]
-    assert opened.count("<details") == 6 and opened.count("<details open") == 3
+    opened = evaluation.render(clean({"question": key, "seeds": "each"}), many)["questions"]
+    assert opened.count("<details") == 4 and opened.count("<details open") == 3, "the base model's once"
+    together = evaluation.render(clean({"question": key}), many)["questions"]
+    assert together.count("<details open") == 3, "seeds of one column"
 
 
 def test_the_rest_of_a_long_question_can_be_asked_for(tmp_path):
@@ -349,7 +351,7 @@ def test_the_rest_of_a_long_question_can_be_asked_for(tmp_path):
     assert chunk(runs, {**asked, "from": "20000", "to": "20010"}) == "word word "
 
 
-OF_ALL = {"tab", "runs", "hidden", "table", "sort"}  # values that no page owns
+OF_ALL = {"tab", "runs", "hidden", "table", "sort", "seeds"}  # values that no page owns
 
 
 def test_a_page_is_one_line_of_the_table():

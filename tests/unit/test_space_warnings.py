@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.space.metrics import Follower, Metrics
 from openrlhf_ebpo.space.search import KINDS
-from openrlhf_ebpo.space.warnings import COPIED, RULES, find_warnings
+from openrlhf_ebpo.space.warnings import COPIED, PROMPTS, RULES, find_warnings
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
@@ -138,6 +138,14 @@ def test_rewards_of_minus_and_plus_one():
     assert {each.rule.name for each in find_warnings(failed, (-1.0, 1.0))} == {"zero", "fallen"}
     assert find_warnings(metrics(rollout__reward_mean=2 * REWARD - 1), (-1.0, 1.0)) == []
     assert find_warnings(failed, (1.0, 1.0)) is not None  # run.json may say anything
+
+
+def test_a_short_run_that_collapses_is_warned_of():
+    reward = np.array([0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.6, 0.7, 0.8, 0.0, 0.0])
+    short = metrics(np.arange(1, 13), rollout__reward_mean=reward)
+    (warned,) = find_warnings(short, measured={PROMPTS: (short.steps, np.full(12, 16.0))})
+    assert warned.rule.name == "fallen" and warned.begins == 11 and warned.lasts
+    assert find_warnings(short) == [], "how many answers a step has is not known"
 
 
 def test_a_reward_that_was_there_and_is_lost_has_fallen_too():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import gradio as gr
 
 from .. import seeds
-from ..components import choice, empty, no_runs, notices
+from ..components import choice, empty, every_seed, no_runs, notices
 from ..figures import board
 from ..metric_panels import sections, zoom_range
 from ..metrics import AXES
@@ -23,7 +23,6 @@ PARAMETERS = {
     "smooth": (0.05, number(0, 0.3)),
     "more": ([], names),
     "zoom": ("", span),
-    "seeds": ("mean", one_of(("mean", "each"))),
 }
 
 
@@ -66,13 +65,11 @@ def quick(view: dict, several: bool = False) -> HTML:
     axes = join(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
     log = choice({"log": not view["log"]}, "log scale", view["log"])
     log += choice({"whole": not view["whole"]}, "all values", view["whole"])
-    each = {"seeds": "mean" if view["seeds"] == "each" else "each"}
-    log += choice(each, "every seed", view["seeds"] == "each") if several else HTML()
     return html(
         '<div class="pair"><div class="choices" role="group" aria-label="Over">{}</div>'
         '<button type="button" class="unfold" data-unfold aria-expanded="false">Settings</button>'
-        '<div class="choices folded">{}</div></div>',
-        *(axes, log),
+        '<div class="choices folded">{}</div>{}</div>',
+        *(axes, log, every_seed(view) if several else ""),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import gradio as gr
@@ -10,16 +11,17 @@ import numpy as np
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
 
-from .. import results
-from ..components import empty, no_runs, notices
+from .. import results, seeds
+from ..components import empty, every_seed, no_runs, notices
 from ..figures import board
 from ..lines import Line, checkpoint_panel, pass_panel
 from ..page import Page, Parts, menu
 from ..parameters import names, text
 from ..results import COLUMNS, Column, Result
-from ..score_table import Scores, score_table
+from ..score_table import compare_columns, score_table
+from ..settings import model_path
 from ..text import HTML, html
-from ..workspace import Workspace
+from ..workspace import Opened, Workspace
 from . import questions
 
 PAPER = {f"{model},{size}": f"{model}, G = {size}" for model, size in paper.REPORTED}
@@ -43,6 +45,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
         parts.control("columns", columns, "change")
         choices = [("not shown", ""), *[(name, key) for key, name in PAPER.items()]]
         parts.control("paper", gr.Dropdown(choices, value="", label="The paper’s numbers", **any_value), "input")
+    parts.html("quick")
     parts.html("notes")
     parts.html("table")
     parts.board("board")
@@ -56,28 +59,47 @@ def render(view: dict, workspace: Workspace) -> dict:
     if not workspace.chosen(view):
         return {"notes": no_runs(workspace.runs.awaited()), **_menus([], [], False)}
     opened, problems = workspace.open_all(view)
-    found: list[tuple[int, Result]] = []
-    for run in opened:
-        each, wrong = results.find(run.run)
-        problems += [f"{run.run.key}: {problem}" for problem in wrong]
-        found += [(run.run.number, result) for result in each]
-    protocols = sorted({result.protocol for _, result in found})
-    if not found:
+    every_result = [result for run in opened for result in _read(run, problems)]
+    if not every_result:
         return {"notes": notices(problems) + NO_RESULTS, **_menus([], [], False)}
-    largest = results.largest_protocol([result for _, result in found])
+    protocols = sorted({result.protocol for result in every_result})
+    largest = results.largest_protocol(every_result)
     protocol = view["protocol"] if view["protocol"] in protocols else largest
-    found = [(number, result) for number, result in found if result.protocol == protocol]
+    every_result = [result for result in every_result if result.protocol == protocol]
+    groups = seeds.group_by_configuration(opened)
+    found = _numbered(groups, every_result, view["seeds"] == "mean")
     tasks = sorted({result.task for _, result in found})
-    columns, every = results.columns(found, view["columns"]), results.checkpoints(found)
+    evaluated = {result.run for result in every_result}
+    bases = {model_path(run.about) for run in opened if run.run.key in evaluated}
+    one_base = len(bases) == 1 and "" not in bases
+    columns, every = results.columns(found, view["columns"], one_base), results.checkpoints(found)
     reported = _reported(view["paper"], problems)
-    made = Scores.of(found, columns, tasks, reported, opened, problems)
+    made = compare_columns(found, columns, tasks, reported, opened, one_base, problems)
     return {
+        "quick": every_seed(view) if any(len(group) > 1 for group in groups) else "",
         "table": score_table(made) + _left_out(columns, every),
-        "board": board(panels(found, tasks)),
+        "board": board(panels(found, tasks, one_base)),
         **questions.render(view, workspace, found, columns, tasks, problems),
         "notes": notices(problems),
         **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else [], True),
     }
+
+
+def _read(run: Opened, problems: list[str]) -> list[Result]:
+    found, wrong = results.find(run.run)
+    problems += [f"{run.run.key}: {problem}" for problem in wrong]
+    return found
+
+
+def _numbered(groups: Sequence, found: Sequence[Result], averaged: bool) -> list[tuple[int, Result]]:
+    """Pair every result with the number of its colour; averaged: results of seeds of one configuration are one."""
+    numbered = []
+    for group in groups:
+        by_run = [own for run in group if (own := [result for result in found if result.run == run.run.key])]
+        name = seeds.name([run.run.key for run in group])
+        own = results.average_seeds(name, by_run) if averaged and len(by_run) > 1 else itertools.chain(*by_run)
+        numbered += [(group[0].run.number, result) for result in own]
+    return numbered
 
 
 def _left_out(chosen: Sequence[Column], every: Sequence[Column]) -> HTML:
@@ -109,20 +131,20 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
         return {}
 
 
-def panels(found: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[dict]:
+def panels(found: Sequence[tuple[int, Result]], tasks: Sequence[str], one_base: bool = False) -> list[dict]:
     """Draw pass@1 by step where a run has several checkpoints, and pass@k where there are several samples."""
     by_step, by_k = [], []
     for task in tasks:
         mine = [(number, result) for number, result in found if result.task == task]
-        lines, curves = _lines(mine), _curves(mine)
+        lines, curves = _lines(mine), _curves(mine, one_base)
         by_step += [checkpoint_panel(task, lines)] if any(len(line.x) > 1 for line in lines) else []
         by_k += [pass_panel(task, curves)] if curves else []
     return [
         {
             "title": "Checkpoints",
             "note": (
-                "pass@1 by training step; step 0 is the base model. Bars: 95 % over questions. The numbers are at "
-                "the last step."
+                "pass@1 by training step; step 0 is the base model. Bars: 95 % over questions; bands of seeds: 95 % "
+                "t-interval of their mean. The numbers are at the last step."
             ),
             "kind": "two",
             "panels": by_step,
@@ -130,7 +152,7 @@ def panels(found: Sequence[tuple[int, Result]], tasks: Sequence[str]) -> list[di
         {
             "title": "pass@k",
             "note": "The chance that at least one of k samples is right. Solid: the last checkpoint of a run, with its "
-            "95 % band over questions; dotted: the first. The numbers are at k = 1.",
+            "95 % band over questions, or over seeds; dotted: the first. The numbers are at k = 1.",
             "kind": "two",
             "panels": by_k,
         },
@@ -142,15 +164,21 @@ def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
     lines = []
     for number, own in _by_run(mine, lambda result: "pass@1" in result.metrics):
         value, low, high = _percents([r.metrics["pass@1"] for r in own])
-        lines.append(Line(own[0].run, number, np.array([r.step for r in own]), value, low, high))
+        ends = {"band": (low, high)} if any(r.seeds for r in own) else {"low": low, "high": high}
+        lines.append(Line(own[0].run, number, np.array([r.step for r in own]), value, **ends))
     return lines
 
 
-def _curves(mine: Sequence[tuple[int, Result]]) -> list[Line]:
-    """Draw the first (dotted) and the last checkpoint of each run, in its colour."""
-    curves = []
+def _curves(mine: Sequence[tuple[int, Result]], one_base: bool) -> list[Line]:
+    """Draw the first (dotted) and the last checkpoint of each run, in its colour. one_base: the base model of all runs
+    is drawn once."""
+    curves, drawn_base = [], False
     for number, own in _by_run(mine, lambda result: len(result.pass_curve()) > 1):
         for each in own if len(own) == 1 else (own[0], own[-1]):
+            if one_base and not each.step:
+                if drawn_base:
+                    continue
+                drawn_base = True
             ks, metrics = zip(*each.pass_curve(), strict=True)
             value, *band = _percents(metrics)
             more = {"band": tuple(band)} if each is own[-1] else {"dash": "dot"}

@@ -43,7 +43,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     return {
         "notes": notices(problems),
         "sum": html('<p class="sum">{}</p>', counts(examined)) if examined else "",
-        "headline": headline(measured),
+        "headline": headline(measured, {each.run.run.key: each.warnings for each in examined}),
         "seeds": seed_table(measured),
         "cards": html('<div class="cards">{}</div>', cards(examined)),
     }
@@ -78,7 +78,8 @@ def counts(examined: Sequence[Examined]) -> HTML:
     kinds = sorted(states, key=SEVERITY.index)
     listed = ", ".join(f"{states[kind]} {state(kind)}" for kind in kinds) if len(examined) > 1 else state(kinds[0])
     warned = sum(len(each.warnings) for each in examined)
-    count = f"{warned} warning{'' if warned == 1 else 's'}" if warned else NO_WARNINGS
+    begun = any(len(each.run.metrics.steps) for each in examined)
+    count = f"{warned} warning{'' if warned == 1 else 's'}" if warned else NO_WARNINGS if begun else "No metrics yet"
     return html(
         '{} run{}: <b class="{}">{}</b> · <span class="{}">{}</span>',
         *(len(examined), "" if len(examined) == 1 else "s", "bad" if kinds[0] in BAD else "", listed),

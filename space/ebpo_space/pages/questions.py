@@ -19,6 +19,7 @@ from ..workspace import Workspace
 
 PER_PAGE = 25
 TEXTS = 720_000  # characters of all samples of one question
+MAX_SEEDS = 3  # of a configuration whose samples are shown; “every seed” shows the others
 ORDERS = {
     "hardest": "hardest first",
     "easiest": "easiest first",
@@ -80,12 +81,16 @@ def _read(
     rates: dict[str, dict[Column, float]] = {}
     texts: dict[str, str] = {}
     for column, result in evaluated:
-        try:
-            for question in results.questions(workspace.runs.get(column.run), result):
-                rates.setdefault(question.key, {})[column] = question.rate
-                texts[question.key] = question.text
-        except RunError as error:
-            problems.append(f"{column.run}: {error}")
+        found: dict[str, list[float]] = {}
+        for part in result.parts:
+            try:
+                for question in results.questions(workspace.runs.get(part.run), part):
+                    found.setdefault(question.key, []).append(question.rate)
+                    texts[question.key] = question.text
+            except RunError as error:
+                problems.append(f"{part.run}: {error}")
+        for key, each in found.items():
+            rates.setdefault(key, {})[column] = sum(each) / len(each)
     return rates, texts
 
 
@@ -158,7 +163,9 @@ def _question(key: str, text: str, rates: Rates, samples: HTML | None) -> HTML:
 def _samples(workspace: Workspace, evaluated: Evaluated, key: str, problems: list[str]) -> HTML:
     """Show the samples of one question in the table's columns; the latest checkpoint of each run stands open."""
     parts, question, source, opened = [], None, {}, set()
-    for column, result in sorted(evaluated, key=lambda pair: (pair[0].number, -pair[0].step)):
+    ordered = sorted(evaluated, key=lambda pair: (pair[0].number, -pair[0].step))
+    seeds = [(Column(c.number, part.run, c.step), part) for c, result in ordered for part in result.parts[:MAX_SEEDS]]
+    for column, result in seeds:
         try:
             rows = results.samples(workspace.runs.get(column.run), result, key)
         except RunError as error:
@@ -168,7 +175,7 @@ def _samples(workspace: Workspace, evaluated: Evaluated, key: str, problems: lis
             if question is None:
                 question = rows[0]
                 source = {"run": column.run, "place": result.place, "row": question["row"], "field": "question"}
-            room = min(max(TEXTS // len(evaluated) // len(rows), 400), reading.WHOLE)
+            room = min(max(TEXTS // len(seeds) // len(rows), 400), reading.WHOLE)
             parts.append(_column_samples(column, result, rows, room, is_open=column.run not in opened))
             opened.add(column.run)
     if question is None:
