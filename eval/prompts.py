@@ -8,7 +8,6 @@ writes, the bare question.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION, check_template
 from openrlhf_ebpo.data.training_prompts import read_instruction
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models.chat_template import Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.run.checkpoints import saved
 from openrlhf_ebpo.run.run_log import dig, read_known_run, read_run
 
@@ -46,12 +46,12 @@ class PromptForm:
     system: str | None = None
     input_template: str | None = None
     source: str = ""
-    template_kwargs: tuple[tuple[str, str], ...] | None = None
+    template_kwargs: Kwargs | None = None
     bos: bool = False
 
     def given(self) -> dict:
         """Return further arguments of the chat template, by name."""
-        return {name: json.loads(value) for name, value in self.template_kwargs or ()}
+        return values(self.template_kwargs)
 
 
 def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path | None = None) -> PromptForm:
@@ -76,18 +76,17 @@ def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path |
     return PromptForm(TEMPLATES.get(template, template), used, source=source, bos=trained.bos)
 
 
-def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) -> PromptForm:
-    """Return the form whose chat template is given these.
+def with_kwargs(form: PromptForm, template_kwargs: Kwargs, run_dir: str | Path | None) -> PromptForm:
+    """Return the form whose chat template is given these; without any, those of the model's training.
 
     Raises:
-        UsageError: it uses no chat template.
+        UsageError: it uses no chat template. RunDirectoryError: no run is in run_dir.
     """
-    if template_kwargs and not form.chat_template:
-        names = ", ".join(name for name, _ in template_kwargs)
-        raise UsageError(
-            f"--template_kwargs {names}: no chat template is used ({form.source}); add --chat_template, or "
-            f"leave them out"
-        )
+    check_used(template_kwargs, form.chat_template, "--template_kwargs", "--chat_template")
+    if not template_kwargs and form.chat_template and run_dir is not None:
+        trained = _data_of(run_dir).get("template_kwargs")
+        pairs = [str(each) for each in trained] if isinstance(trained, list) else []
+        template_kwargs = parse_kwargs(pairs, f"{run_dir}/run.json: --data.template_kwargs")
     return replace(form, template_kwargs=template_kwargs or None)
 
 

@@ -29,7 +29,6 @@ MATH_VERIFY = "math-verify"
 OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs")
 UNSET = {"chat_template": "as the model was trained", "max_model_len": "what the longest prompt needs"}
 IN_FOLDER = re.compile(r"[\w.:-]{0,60}")
-NOT_TEMPLATE_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "chat_template", "tools", "documents")
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,6 @@ def check(protocol: Protocol) -> None:
         UsageError: a setting that makes no sense; names its flag.
     """
     p, room = protocol, protocol.max_model_len
-    taken = [name for name, _ in p.template_kwargs if name in NOT_TEMPLATE_KWARGS]
     problems = {
         f"--n {p.n}: must be at least 1": p.n < 1,
         f"--max_new_tokens {p.max_new_tokens}: must be at least 1": p.max_new_tokens < 1,
@@ -147,7 +145,6 @@ def check(protocol: Protocol) -> None:
         f"--top_k {p.top_k}: must be at least 1, or -1 for all tokens": p.top_k != -1 and p.top_k < 1,
         f"--min_p {p.min_p}: must be from 0 (off) to 1": not 0 <= p.min_p <= 1,
         "--stop '': an empty text would end every response; leave it out": not all(p.stop),
-        f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here": taken,
         f"--max_model_len {room}: leaves no room for a prompt with --max_new_tokens {p.max_new_tokens}": room
         is not None
         and room <= p.max_new_tokens,

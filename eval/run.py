@@ -117,7 +117,7 @@ def form_of(settings: EvalSettings) -> PromptForm:
     protocol = settings.protocol
     run_dir = settings.checkpoints or settings.run_dir or prompts.run_of(settings.model)
     form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
-    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs), settings.add_bos, run_dir)
+    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs, run_dir), settings.add_bos, run_dir)
 
 
 def load_tasks(settings: EvalSettings) -> list[Task]:

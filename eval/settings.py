@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError, raise_problems
+from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.eval import prompts, protocols
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE
 from openrlhf_ebpo.extension import add_trust_flag
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings
+from openrlhf_ebpo.models.chat_template import ARGUMENTS, parse_kwargs
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
@@ -56,12 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ),
     )
     add("--chat_template", action=argparse.BooleanOptionalAction, help="put that into the tokenizer's chat template")
-    add(
-        "--template_kwargs",
-        nargs="+",
-        metavar="NAME=JSON",
-        help="what the tokenizer's chat template is given besides, such as enable_thinking=false",
-    )
+    add("--template_kwargs", **{**ARGUMENTS, "help": f"{ARGUMENTS['help']} (default: as --model was trained)"})
     add(
         "--add_bos",
         action=argparse.BooleanOptionalAction,
@@ -112,7 +106,7 @@ class EvalSettings:
             own["model"] = str(Path(args.model).expanduser().absolute())
         changes = {name: getattr(args, name) for name in OVERRIDES}
         changes["stop"] = None if args.stop is None else tuple(args.stop)
-        changes["template_kwargs"] = None if args.template_kwargs is None else template_kwargs(args.template_kwargs)
+        changes["template_kwargs"] = parse_kwargs(args.template_kwargs) or None
         protocol = protocols.override(protocols.get(args.protocol), **changes)
         return cls(**own, protocol=protocol, engine=EngineSettings.from_args(args, args.model or ""))
 
@@ -148,27 +142,3 @@ class EvalSettings:
             if importlib.util.find_spec(name) is None:
                 problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
         raise_problems(problems)
-
-
-def template_kwargs(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Read NAME=JSON pairs; sorted, values in JSON's one spelling.
-
-    Raises:
-        UsageError: one of them is not so, or a name is there twice.
-    """
-    found = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        try:
-            value = json.dumps(json.loads(text), sort_keys=True, allow_nan=False)
-        except (ValueError, RecursionError):
-            equals = ""
-        if not (equals and name.isidentifier()):
-            raise UsageError(
-                f"--template_kwargs {pair}: write NAME=VALUE with a value as JSON has it, such as "
-                "enable_thinking=false or 'effort=\"low\"'"
-            )
-        if name in found:
-            raise UsageError(f"--template_kwargs: {name} is there twice")
-        found[name] = value
-    return tuple(sorted(found.items()))

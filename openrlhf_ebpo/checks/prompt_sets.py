@@ -12,6 +12,7 @@ from openrlhf_ebpo.checks.preflight import dataset_problems
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.models.chat_template import ARGUMENTS, Kwargs, parse_kwargs, values
 from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.models.tokenizer_fit import MAX_ERROR_CHARS, TRAINING, Prompting, cut, mismatches, or_warning
 
@@ -42,6 +43,7 @@ class PromptSettings:
     max_len: int
     max_new_tokens: int | None
     use_ms: bool
+    template_kwargs: Kwargs
 
     @classmethod
     def from_args(cls, args) -> PromptSettings:
@@ -63,6 +65,7 @@ class PromptSettings:
             max_len=data.max_len,
             max_new_tokens=args.rollout.max_new_tokens,
             use_ms=args.use_ms,
+            template_kwargs=parse_kwargs(data.template_kwargs),
         )
 
     @property
@@ -71,29 +74,9 @@ class PromptSettings:
         return self.max_len - (self.max_new_tokens or 1)
 
     def open_rows(self, name: str, split: str, max_rows: int | None = None):
-        """Open a data set, prompts and labels alone, by upstream's own reader.
-
-        Raises:
-            UsageError: the data set has no such split, or a row that cannot be read. Others: what the reader raises.
-        """
-        from datasets import disable_progress_bars
-        from datasets.exceptions import DatasetGenerationError
-        from openrlhf.datasets.utils import blending_datasets
-
-        disable_progress_bars()
-        strategy = SimpleNamespace(
-            print=lambda *_: None, is_rank_0=lambda: False, args=SimpleNamespace(use_ms=self.use_ms)
-        )
+        """Open a data set, prompts and labels alone, as `open_rows` does."""
         max_rows = min(max_rows or self.max_samples, self.max_samples)
-        try:
-            data = blending_datasets(name, None, strategy, max_count=max_rows, dataset_split=split)
-        except AttributeError as error:  # of the splits, upstream has taken none
-            raise UsageError(
-                f"{name} has no split {split!r}: give another --data.prompt_split (--eval.split)"
-            ) from error
-        except DatasetGenerationError as error:  # of any row: preflight reads the first ones
-            cause = one_line(f"{error.__cause__ or error}", MAX_ERROR_CHARS)
-            raise UsageError(f"{name} cannot be loaded, so the training could not either: {cause}") from error
+        data = open_rows(name, split, max_rows, self.use_ms, "--data.prompt_split (--eval.split)")
         return data.select_columns([key for key in (self.input_key, self.label_key) if key])
 
     def render_rows(self, rows: Iterable[dict], model: str, source: str = "--data.prompt_dataset") -> list[Prompt]:
@@ -116,7 +99,8 @@ class PromptSettings:
                     f"not text: row {row['id']} has one of type {type(row['prompt']).__name__}. "
                     "Add --data.apply_chat_template, or name a column of texts"
                 )
-        prompts = render(named, model, self.chat_template, self.template, add_bos=self.add_bos)
+        kwargs = values(self.template_kwargs)
+        prompts = render(named, model, self.chat_template, self.template, kwargs, self.add_bos)
         if empty := [prompt.key for prompt in prompts if not prompt.text]:
             raise UsageError(
                 f"{source}: column {self.input_key!r} (--data.input_key) is empty in row {empty[0]}, and vLLM answers "
@@ -138,12 +122,35 @@ class PromptSettings:
         return self.render_rows(self.open_rows(self.names[0], self.split, count), self.model)
 
 
+def open_rows(name: str, split: str, max_rows: int, use_ms: bool, flag: str):
+    """Open a data set by upstream's own reader. flag: names the split.
+
+    Raises:
+        UsageError: the data set has no such split, or a row that cannot be read. Others: what the reader raises.
+    """
+    from datasets import disable_progress_bars
+    from datasets.exceptions import DatasetGenerationError
+    from openrlhf.datasets.utils import blending_datasets
+
+    disable_progress_bars()
+    strategy = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=SimpleNamespace(use_ms=use_ms))
+    try:
+        return blending_datasets(name, None, strategy, max_count=max_rows, dataset_split=split)
+    except AttributeError as error:  # of the splits, upstream has taken none
+        raise UsageError(f"{name} has no split {split!r}: give another {flag}") from error
+    except DatasetGenerationError as error:  # of any row: preflight reads the first ones
+        cause = one_line(f"{error.__cause__ or error}", MAX_ERROR_CHARS)
+        raise UsageError(f"{name} cannot be loaded, so the training could not either: {cause}") from error
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, (text or "").split(","))))
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument_group("prompts").add_argument(
+    group = parser.add_argument_group("prompts")
+    group.add_argument("--data.template_kwargs", **ARGUMENTS)
+    group.add_argument(
         "--data.add_bos",
         action="store_true",
         help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), unless it begins "

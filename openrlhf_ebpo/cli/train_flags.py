@@ -20,6 +20,7 @@ from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.hub import settings as hub
 from openrlhf_ebpo.hub.pull import pull_start
 from openrlhf_ebpo.hub.settings import HubSettings
+from openrlhf_ebpo.models import chat_template
 from openrlhf_ebpo.redact import hide_secrets, redacted_argv
 from openrlhf_ebpo.rewards import settings as rewards
 from openrlhf_ebpo.rewards.settings import RewardSettings
@@ -129,6 +130,7 @@ def settle(args: SimpleNamespace) -> list[str]:
     args.ckpt.load_enable = args.ckpt.load_enable or args.ckpt.load_step is not None
     args.logger.run_dir = args.logger.run_dir or str(Path(args.ckpt.output_dir) / "run")
     advantage.settle(args.algo.advantage)
+    chat_template.settle(args.data)
     preflight.absolute_paths(args)
     args.reward.timeout = RewardSettings.from_args(args).timeout
     return notices

@@ -12,6 +12,7 @@ from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.models.chat_template import parse_kwargs
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
 DEFAULT_PROMPTS = 4  # with an answer each
@@ -52,6 +53,7 @@ class SampleSettings:
             seed=args.train.seed,
             rewards=RewardSettings.from_args(args),
             patience=MAX_WAIT_SECONDS,
+            template_kwargs=parse_kwargs(args.data.template_kwargs),
         )
         sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
         return cls(engine, sampling, args.algo.advantage.ebpo.pass_reward)

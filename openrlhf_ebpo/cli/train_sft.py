@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.checks.answer_pairs import MODEL, PairSettings
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, nested, parse
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
+from openrlhf_ebpo.models import chat_template
 from openrlhf_ebpo.models.saving import ModelSaving
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
@@ -23,7 +25,6 @@ from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.machine import adapt_args
 
 MODULE = "openrlhf.cli.train_sft"
-MODEL = "model.model_name_or_path"
 EXAMPLE = r"""examples:
   openrlhf-ebpo sft --model.model_name_or_path Qwen/Qwen3-0.6B --data.dataset pairs.jsonl \
     --data.input_key question --data.output_key answer --ckpt.output_dir model
@@ -44,13 +45,15 @@ def run(argv: list[str]) -> None:
         "itself it is one process; deepspeed or torchrun start several."
     )
     parser.epilog = EXAMPLE
+    parser.add_argument_group("prompts").add_argument("--data.template_kwargs", **chat_template.ARGUMENTS)
     add_trust_flag(parser)
     flat = vars(parse(parser, argv))
     trust_models(flat.pop("trust_remote_code"))
     hide_secrets(flat)
     args = nested(flat)
     preflight.absolute_paths(args)
-    files = preflight.InputFiles.from_args(args)
+    chat_template.settle(args.data)
+    files, pairs = preflight.InputFiles.from_args(args), PairSettings.from_args(args)
     install()
     files.check()
     files.check_models_fetched()
@@ -59,6 +62,8 @@ def run(argv: list[str]) -> None:
     args = command.validate(args)
     print(*(f"{change}\n" for change in adapt_args(args)), sep="", end="", flush=True)
     first = os.environ["RANK"] == "0"
+    if first:
+        print(*(f"{warning}\n" for warning in pairs.check()), sep="", end="", flush=True)
     with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
         command.train(args)
     import torch.distributed

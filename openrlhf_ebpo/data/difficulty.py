@@ -42,6 +42,7 @@ from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.models.chat_template import ARGUMENTS, Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.models.hub_models import check_fetched, model_problems
 from openrlhf_ebpo.models.tokenizer_fit import DIFFICULTY, Prompting, fit_warnings
 from openrlhf_ebpo.progress import (
@@ -57,7 +58,7 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.seams.install import install
 
 REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
-FORM = ("apply_chat_template", "input_template", "add_bos")  # of prompts
+FORM = ("apply_chat_template", "template_kwargs", "input_template", "add_bos")  # of prompts
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 
 
@@ -89,6 +90,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "the longest prompt and --max_new_tokens",
     )
     add("--apply_chat_template", action="store_true", help="put prompts into the tokenizer's chat template")
+    add("--template_kwargs", **ARGUMENTS)
     add("--input_template", metavar="TEXT", help="or into this text, in place of its {}")
     add("--add_bos", action="store_true", help="begin prompts with the tokenizer's begin token, as --data.add_bos")
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
@@ -103,7 +105,7 @@ class DifficultySettings:
     """What is measured, and how.
 
     engine: its max_len is None where the longest prompt decides. A response passes from `pass_reward`.
-    apply_chat_template, input_template, add_bos: the form of the prompts, as in training.
+    apply_chat_template, template_kwargs, input_template, add_bos: the form of the prompts, as in training.
     """
 
     input: str
@@ -114,6 +116,7 @@ class DifficultySettings:
     sampling: Sampling
     pass_reward: float
     apply_chat_template: bool
+    template_kwargs: Kwargs
     input_template: str | None
     add_bos: bool
 
@@ -124,10 +127,17 @@ class DifficultySettings:
         rewards = RewardSettings.from_flags(reward, agent, *limits, REWARD_LIMITS)
         own = {name: getattr(args, name) for name in ("input", "output", "limit", "force", "pass_reward")}
         form = {name: getattr(args, name) for name in FORM}
+        form["template_kwargs"] = kwargs = parse_kwargs(args.template_kwargs)
+        check_used(kwargs, args.apply_chat_template, "--template_kwargs", "--apply_chat_template")
         return cls(
             **own,
             engine=EngineSettings.from_args(
-                args, preflight.absolute_names(args.model), max_len=args.max_len, seed=args.seed, rewards=rewards
+                args,
+                preflight.absolute_names(args.model),
+                max_len=args.max_len,
+                seed=args.seed,
+                rewards=rewards,
+                template_kwargs=kwargs,
             ),
             sampling=Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens),
             **form,
@@ -148,6 +158,7 @@ class DifficultySettings:
             **{name: sampling[name] for name in ("n", "temperature", "top_p", "max_new_tokens")},
             "max_len": self.engine.max_len,
             **{name: getattr(self, name) for name in FORM},
+            "template_kwargs": values(self.template_kwargs),
         }
 
     def check(self) -> None:
@@ -243,7 +254,7 @@ def measure(settings: DifficultySettings, rows: list[dict], records: dict, appen
     engines.prepare_process()
     engine, sampling, model = settings.engine, settings.sampling, settings.engine.model
     chat, add_bos = settings.apply_chat_template, settings.add_bos
-    prompts = render(rows, model, chat, settings.input_template, add_bos=add_bos)
+    prompts = render(rows, model, chat, settings.input_template, values(settings.template_kwargs), add_bos)
     lengths = prompt_lengths(prompts, model)
     engine = replace(engine, max_len=engine.max_len or max(lengths) + sampling.max_new_tokens)
     room = engine.max_len - sampling.max_new_tokens

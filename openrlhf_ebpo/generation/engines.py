@@ -26,6 +26,7 @@ from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.generation.cluster import ray_with, reason
 from openrlhf_ebpo.generation.deaths import LOAD_SECONDS, is_engine_death, read_cause
 from openrlhf_ebpo.generation.rendering import Prompt, TokenizerByReference, announce_special_tokens
+from openrlhf_ebpo.models.chat_template import Kwargs
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, install
@@ -49,6 +50,7 @@ class EngineSettings:
     max_len: tokens of prompt and response together, as training's --data.max_len; None: not known yet.
     patience: seconds for the next engine to start (None: LOAD_SECONDS), and for the next prompt to be finished (None:
         no limit). While there is a limit, a line a minute says what is waited for.
+    template_kwargs: of the chat template, for an agent that renders its own turns.
     """
 
     model: str
@@ -60,6 +62,7 @@ class EngineSettings:
     seed: int = 42
     rewards: RewardSettings = field(default_factory=RewardSettings)
     patience: float | None = None
+    template_kwargs: Kwargs = ()
 
     @classmethod
     def from_args(cls, args: argparse.Namespace, model: str, **fields) -> EngineSettings:
@@ -283,7 +286,7 @@ def _sender(sampling: Sampling, settings: EngineSettings):
         # only an agent, and the search for a stop text, read vLLM's text; all else takes token ids
         detokenize=settings.rewards.agent is not None or bool(sampling.stop),
     )
-    tokenizer = TokenizerByReference(settings.model)
+    tokenizer = TokenizerByReference(settings.model, True, settings.template_kwargs)
 
     def send(actor, prompt: Prompt):
         return actor.generate_responses.remote(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models.chat_template import Kwargs, bind, parse_kwargs, values
 from openrlhf_ebpo.models.tokenizer_fit import text_tokenizer, token_ids
 from openrlhf_ebpo.rewards import special_tokens
 
@@ -34,7 +35,7 @@ def render(
 ) -> list[Prompt]:
     """Render rows with id, prompt and label as training would give them to the model.
 
-    template_kwargs: further arguments of the chat template; training gives none.
+    template_kwargs: further arguments of the chat template, by name.
 
     Raises:
         UsageError: the tokenizer or its chat template does not take the prompts, one is a chat that ends with the
@@ -134,12 +135,28 @@ def prompt_lengths(prompts: list[Prompt], model: str) -> list[int]:
     return [len(ids) for ids in tokens]
 
 
-@functools.cache
-def tokenizer_of(model: str, use_fast: bool = True):
+def tokenizer_of(model: str, use_fast: bool = True, template_kwargs: Kwargs = ()):
     """Return the tokenizer as training sets it up; cached per process."""
+    return _load_tokenizer(model, use_fast, template_kwargs)
+
+
+@functools.cache
+def _load_tokenizer(model: str, use_fast: bool, template_kwargs: Kwargs):
     from openrlhf.utils.utils import get_tokenizer
 
-    return get_tokenizer(model, None, "left", use_fast=use_fast)
+    return bind(get_tokenizer(model, None, "left", use_fast=use_fast), values(template_kwargs))
+
+
+def with_template_kwargs(original):
+    """Wraps get_tokenizer, which gives training and warm start the tokenizer that renders their data sets."""
+
+    @functools.wraps(original)
+    def get_tokenizer(pretrain, model, padding_side="left", strategy=None, *args, **kwargs):
+        tokenizer = original(pretrain, model, padding_side, strategy, *args, **kwargs)
+        data = getattr(getattr(strategy, "args", None), "data", None)
+        return bind(tokenizer, values(parse_kwargs(getattr(data, "template_kwargs", None))))
+
+    return get_tokenizer
 
 
 class TokenizerByReference:
@@ -157,6 +174,8 @@ class PromptsNameTheirTokenizer:
     """Mixin over SamplesGenerator: what goes to the rollout actors with each prompt is the tokenizer's name."""
 
     def _dispatch_prompts_to_vllm(self, *args, **kwargs):
-        slow = [False] if self.args.data.disable_fast_tokenizer else []
-        self.tokenizer = TokenizerByReference(self.args.actor.model_name_or_path, *slow)
+        data = self.args.data
+        self.tokenizer = TokenizerByReference(
+            self.args.actor.model_name_or_path, not data.disable_fast_tokenizer, parse_kwargs(data.template_kwargs)
+        )
         return super()._dispatch_prompts_to_vllm(*args, **kwargs)

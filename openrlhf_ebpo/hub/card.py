@@ -32,6 +32,7 @@ RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json", PRIOR
 PICTURE = "images/training.png"
 CURVES = tuple(catalogue.metrics_for(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag
+    ("chat template's arguments", "data.template_kwargs"),
     ("responses per prompt (G)", "rollout.n_samples_per_prompt"),
     ("prompts per step", "rollout.batch_size"),
     ("responses per optimizer step", "train.batch_size"),

@@ -73,21 +73,29 @@ class ModelUse:
             return
         config = read_json(folder / "config.json")
         text = config.get("text_config") or config  # image-text models have their language half there
-        problems = [f"--{MODEL} {self.model}: {problem}" for problem in _file_problems(folder, config, self)]
+        problems = [
+            f"--{MODEL} {self.model}: {problem}" for problem in file_problems(self.model, folder, self.chat_template)
+        ]
         raise_problems([*problems, *_length_problems(text, self), *_split_problems(text, self)])
 
 
-def _file_problems(folder: Path, config: dict, use: ModelUse) -> Iterator[str]:
+def file_problems(model: str, folder: Path, chat_template: bool) -> Iterator[str]:
+    """List what the files of a model that generates text lack. folder: of `model`; chat_template: it is used.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    config = read_json(folder / "config.json")
     classes = config.get("architectures") or []
     classes = [classes] if isinstance(classes, str) else classes
     other = "vision_config" in config or "AutoModelForCausalLM" in (config.get("auto_map") or {})
     if classes and not other and not any(name.endswith(CAUSAL_LM) for name in classes):
         yield f"its config.json says {', '.join(classes)}, and a model that generates text (…ForCausalLM) is needed"
-    if Path(use.model).is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
+    if Path(model).is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
         yield f"the folder has no tokenizer (none of {', '.join(TOKENIZERS)}); copy the files of the original"
     settings = read_json(folder / "tokenizer_config.json")
     has_template = "chat_template" in settings or any((folder / name).exists() for name in TEMPLATES)
-    if use.chat_template and settings and not has_template:
+    if chat_template and settings and not has_template:
         yield (
             "--data.apply_chat_template is given, and its tokenizer has no chat template: a base model takes the "
             "prompt as it is, leave the flag out (CHAT_TEMPLATE=0 for the launch scripts); or put a "

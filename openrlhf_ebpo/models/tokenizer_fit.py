@@ -21,7 +21,8 @@ MAX_TEXTS = 256  # about so many are compared by their tokens: a mistake in the 
 
 
 class Flags(NamedTuple):
-    """The names that a command has for them. length: of prompt and response together."""
+    """The names that a command has for them. add_bos: "" without such a flag. length: of prompt and response
+    together."""
 
     add_bos: str
     length: str
@@ -31,6 +32,7 @@ class Flags(NamedTuple):
 TRAINING = Flags("--data.add_bos", "--data.max_len", "--data.input_template")
 EVALUATION = Flags("--add_bos", "--max_model_len", "--template")
 DIFFICULTY = Flags("--add_bos", "--max_len", "--input_template")
+WARM_START = Flags("", "--data.max_len", "--data.input_template")
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,11 @@ def _begin(tokenizer, prompting: Prompting, tokens: Sequence[Sequence[int]], fla
     begin, put = tokenizer.bos_token_id, begin_of(tokenizer)
     if without := sum(tuple(each[: len(put)]) != put for each in tokens):
         remedy = f"Give {flags.add_bos}"
-        if put != (begin,):
+        if put != (begin,) or not flags.add_bos:
             text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
             place = "of the chat template" if prompting.chat_template else f"of every prompt, or of {flags.template}"
-            remedy = (
-                f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text} at the beginning "
-                f"{place}"
-            )
+            cannot = f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: w" if flags.add_bos else "W"
+            remedy = f"{cannot}rite {text} at the beginning {place}"
         them = "it" if len(put) == 1 else "them"
         lacking = f"{without} of {len(tokens)} prompts lack {them}"
         if not prompting.lengths:

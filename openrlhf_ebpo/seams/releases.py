@@ -30,6 +30,7 @@ SOURCES = {
     "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ("576117b63be4",),
     "openrlhf.trainer.ppo_utils.samples_generator.SamplesGenerator": ("11458b2545a7",),
     "openrlhf.datasets.prompts_dataset.PromptDataset": ("c67a76171e1f",),
+    "openrlhf.utils.utils.get_tokenizer": ("d6c83069a3e4",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.setup_dataloader": ("f4b22fa08dc3",),
     "openrlhf.utils.agent.SingleTurnAgentExecutor": ("e06d107899c7",),
     "openrlhf.utils.agent.MultiTurnAgentExecutor": ("251641a99dd5",),

@@ -152,6 +152,14 @@ SEAMS = (
         until="upstream has a flag for it",
     ),
     Seam(
+        "openrlhf.utils.utils",
+        "get_tokenizer",
+        "openrlhf_ebpo.generation.rendering:with_template_kwargs",
+        where="controller, sample generator, train_sft; with --data.template_kwargs",
+        why="upstream passes nothing to the chat template: a model that thinks by default can be trained no other way",
+        until="upstream has a flag for it",
+    ),
+    Seam(
         "openrlhf.utils.deepspeed.deepspeed",
         "DeepspeedStrategy.setup_dataloader",
         "openrlhf_ebpo.training.prompts:keep_requested_order",

@@ -52,6 +52,30 @@ def test_prompts_equal_those_of_upstreams_data_set(model, rows, flags, text):
     assert (found[0].key, found[0].text) == (rows[0]["id"], text)
 
 
+def test_arguments_of_the_chat_template_reach_every_rendering(tmp_path):
+    """Upstream's data sets of training and warm start, prompts outside training, and agents in another process."""
+    from datasets import Dataset
+    from openrlhf.datasets import PromptDataset, SFTDataset
+    from openrlhf.utils import get_tokenizer
+
+    model, kwargs = save(tmp_path, template="{{ effort }}" + CHAT, model_type="qwen3"), {"effort": 3}
+    data = {"input_key": "prompt", "label_key": "label", "output_key": "label", "cluster_key": None}
+    data |= {"apply_chat_template": True, "template_kwargs": ["effort=3"]}
+    strategy = SimpleNamespace(args=SimpleNamespace(data=SimpleNamespace(**data)), is_rank_0=lambda: False)
+    tokenizer = get_tokenizer(model, None, "right", strategy)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    rows = Dataset.from_list(TEXTS)
+    texts = PromptDataset(rows, tokenizer, strategy).prompts
+    texts += SFTDataset(rows, tokenizer, 64, strategy, num_processors=2).prompts
+    texts += [each.text for each in render(TEXTS, model, True, template_kwargs=kwargs)]
+    arrived = pickle.loads(pickle.dumps(TokenizerByReference(model, True, (("effort", "3"),))))
+    for each in (arrived, pickle.loads(pickle.dumps(tokenizer))):
+        chat = [{"role": "user", "content": "1+1="}]
+        texts.append(each.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    assert texts == ["3<user>1+1=<assistant>"] * 5
+    assert render(TEXTS, model, True)[0].text == "<user>1+1=<assistant>"
+
+
 @pytest.mark.parametrize("make", [save, save_llama, save_gemma])
 @pytest.mark.parametrize("text", ["1+1=", "a b", " a", "\na"])
 def test_with_the_begin_token_a_prompt_is_read_as_the_tokenizer_reads_it(make, text, tmp_path):
@@ -123,6 +147,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
         **{
             "actor.model_name_or_path": f"{model}/chat",
             "data.disable_fast_tokenizer": slow,
+            "data.template_kwargs": None,
             "algo.advantage.is_correction_level": "off",
             "rollout.n_samples_per_prompt": 4,
             "reward.timeout": 7.5,

@@ -15,7 +15,7 @@ from openrlhf_ebpo.eval import protocols
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_bos, with_kwargs
 from openrlhf_ebpo.eval.protocols import PROTOCOLS, override
-from openrlhf_ebpo.eval.settings import template_kwargs
+from openrlhf_ebpo.models.chat_template import parse_kwargs
 
 DEFAULT, GREEDY = (PROTOCOLS[name] for name in ("default", "greedy"))
 
@@ -109,7 +109,6 @@ def test_a_template_of_ones_own_is_named_by_its_hash():
         ({"min_p": 1.5}, "--min_p 1.5"),
         ({"min_p": float("nan")}, "--min_p nan"),
         ({"stop": ("\n", "")}, "--stop '': an empty text would end every response"),
-        ({"template_kwargs": (("tokenize", "true"),)}, "--template_kwargs tokenize: not for you to set"),
         ({"max_model_len": 4096}, "leaves no room for a prompt"),
         ({"template": "Solve it."}, "write raw, dapo, boxed, training, or a text with {question} in it"),
     ],
@@ -141,23 +140,26 @@ def test_another_version_of_the_scorer_is_refused():
     ],
 )
 def test_template_arguments_are_json(pairs, found):
-    assert template_kwargs(pairs) == found
+    assert parse_kwargs(pairs) == found
 
 
 @pytest.mark.parametrize(
     "pairs",
-    [["enable_thinking"], ["enable_thinking=False"], ["=1"], ["a b=1"], ["x=NaN"], ["x=" + "[" * 9999], ["x=1", "x=2"]],
+    [
+        *(["enable_thinking"], ["enable_thinking=False"], ["=1"], ["a b=1"], ["x=NaN"], ["x=" + "[" * 9999]),
+        *(["x=1", "x=2"], ["tokenize=true"]),
+    ],
 )
 def test_invalid_template_arguments(pairs):
-    with pytest.raises(UsageError, match=r"--template_kwargs.* (write NAME=VALUE|x is there twice)"):
-        template_kwargs(pairs)
+    with pytest.raises(UsageError, match=r"--template_kwargs.* (write NAME=VALUE|x is there twice|not for you to set)"):
+        parse_kwargs(pairs)
 
 
 def test_template_arguments_need_a_chat_template():
     given = (("enable_thinking", "false"),)
-    assert with_kwargs(prompt_form("raw", True), given).given() == {"enable_thinking": False}
+    assert with_kwargs(prompt_form("raw", True), given, None).given() == {"enable_thinking": False}
     with pytest.raises(UsageError, match="--template_kwargs enable_thinking: no chat template is used"):
-        with_kwargs(prompt_form("raw", False), given)
+        with_kwargs(prompt_form("raw", False), given, None)
 
 
 # Prompts.
@@ -246,6 +248,17 @@ def test_a_model_is_asked_with_the_begin_token_that_it_was_trained_with(tmp_path
             assert with_bos(form, True, run).bos is True and with_bos(form, False, run).bos is False
     assert with_bos(prompt_form("raw", False), None, None).bos is False
     assert prompt_settings(with_bos(prompt_form("raw", False), True, None))["bos"] is True
+
+
+def test_a_model_is_asked_with_the_template_arguments_that_it_was_trained_with(tmp_path):
+    pq.write_table(pa.Table.from_pylist(training_rows("Q: {question}")), tmp_path / "x.parquet")
+    form = {"dataset": tmp_path / "x.parquet", "apply_chat_template": True}
+    run = write_run(tmp_path / "run", **form, template_kwargs=["thinking=false"])
+    assert with_kwargs(prompt_form("dapo", None, run), (), run).given() == {"thinking": False}
+    assert with_kwargs(prompt_form("dapo", None, run), (("effort", "1"),), run).given() == {"effort": 1}
+    assert with_kwargs(prompt_form("dapo", False, run), (), run).given() == {}
+    other = write_run(tmp_path / "other", **form, template_kwargs=None)
+    assert with_kwargs(prompt_form("dapo", None, other), (), other).template_kwargs is None
 
 
 def test_the_run_of_an_exported_model(tmp_path):

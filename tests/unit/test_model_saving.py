@@ -80,7 +80,7 @@ def test_settings_of_generation_are_read_from_config_json_where_that_is_the_only
     (folder / GENERATION).unlink()
     with pytest.raises(ValueError, match="`temperature`"):
         save_as_the_end_does(folder)
-    with pytest.raises(UsageError, match=r"config\.json \(settings of generation\) cannot be saved .*`temperature`"):
+    with pytest.raises(UsageError, match=r"config\.json \(settings of generation\) cannot be saved.*`temperature`"):
         check(folder)
 
 

@@ -32,6 +32,7 @@ def args(tmp_path):
         values |= {
             "max_samples": 10**8,
             "add_bos": False,
+            "template_kwargs": None,
             "max_len": 40,
             "cluster_key": None,
             "prompt_split": "train",
