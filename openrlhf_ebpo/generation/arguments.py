@@ -12,9 +12,6 @@ import logging
 
 from openrlhf_ebpo.generation.log_probs import PROCESSED
 
-UPSTREAMS_WORKER = "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"
-QUIET_WORKER = "openrlhf_ebpo.generation.quiet_worker.QuietWorker"
-
 
 def offline_defaults(create_engine_config):
     """Replace EngineArgs.create_engine_config: an engine without a server is configured as vLLM's class LLM is, which
@@ -30,19 +27,6 @@ def offline_defaults(create_engine_config):
         return create_engine_config(self, usage_context, *args, **kwargs)
 
     return configured_as_llm
-
-
-class QuietRolloutActor:
-    """Mixin over RolloutRayActor: vLLM's worker gets our extension. One that is not upstream's stays, such as the CPU
-    backend's.
-
-    Ray's workers import this file before upstream's, so it must not import quiet_worker.py, which imports upstream's.
-    """
-
-    async def __init__(self, *args, **kwargs):
-        if kwargs.get("worker_extension_cls") == UPSTREAMS_WORKER:
-            kwargs["worker_extension_cls"] = QUIET_WORKER
-        await super().__init__(*args, **kwargs)
 
 
 class MadeWith:

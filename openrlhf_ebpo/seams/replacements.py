@@ -225,16 +225,6 @@ SEAMS = (
         until="upstream always measures how far rollouts and trainer are apart",
     ),
     Seam(
-        "openrlhf.trainer.ray.vllm_engine",
-        "RolloutRayActor",
-        "openrlhf_ebpo.generation.arguments:QuietRolloutActor",
-        where="rollout actors",
-        why="upstream's worker prints a line for every tensor of every weight sync (vllm_worker_wrap.py, "
-        "update_weight): about 400 an engine and step, among which warnings are lost. It runs in vLLM's processes, "
-        "which only an argument reaches",
-        until="upstream prints them for debugging alone",
-    ),
-    Seam(
         "vllm.engine.arg_utils",
         "EngineArgs.create_engine_config",
         "openrlhf_ebpo.generation.arguments:offline_defaults",
