@@ -42,7 +42,6 @@ SOURCES = {
     "openrlhf.utils.loss_utils.get_loss_batch_info": ("5ff6166e43e6",),
     "openrlhf.utils.loss_utils._optimizer_step_loss_norm": ("ebf549cde744",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.save_ckpt": ("7a036f572da7",),
-    "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.save_model": ("576c88c2f7e0",),
     "openrlhf.trainer.ray.launcher.RayActorGroup.async_init_model_from_pretrained": ("3c293c3e9178",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.load_ckpt": ("6ff8e416fcea",),
     "openrlhf.utils.deepspeed.deepspeed_utils.get_train_ds_config": ("2e79fbb11ad6",),

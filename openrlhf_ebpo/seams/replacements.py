@@ -347,15 +347,6 @@ SEAMS = (
         until="upstream saves first, and DeepSpeed leaves `*_offload_buffer` out",
     ),
     Seam(
-        "openrlhf.utils.deepspeed.deepspeed",
-        "DeepspeedStrategy.save_model",
-        "openrlhf_ebpo.training.tied_weights:tied_once",
-        where="policy and critic actors, train_sft",
-        why="upstream clones the weights before it saves them: the head of a model that ties it to the embedding is "
-        "written a second time, a fifth of a small model's export",
-        until="upstream leaves tied weights to save_pretrained",
-    ),
-    Seam(
         "openrlhf.trainer.ray.launcher",
         "RayActorGroup.async_init_model_from_pretrained",
         "openrlhf_ebpo.generation.deaths:wait_for_engines_too",
