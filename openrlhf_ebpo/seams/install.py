@@ -87,10 +87,6 @@ def apply(seam: Seam, module) -> None:
     setattr(owner, name, new)
 
 
-def unavailable(original):
-    return functools.wraps(original)(lambda: False)
-
-
 def subclass(original, mixin: type):
     """A subclass of `mixin` and upstream's class, a Ray actor class again if that was one, options kept."""
     metadata = getattr(original, "__ray_metadata__", None)

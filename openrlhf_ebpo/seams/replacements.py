@@ -391,13 +391,4 @@ SEAMS = (
         "onto the GPU",
         until="upstream looks for a complete checkpoint, and DeepSpeed leaves `*_offload_buffer` out",
     ),
-    Seam(
-        "transformers.utils.import_utils",
-        "is_sklearn_available",
-        "openrlhf_ebpo.seams.install:unavailable",
-        where="every process",
-        why="where scikit-learn is installed (our topics need it), transformers imports it, SciPy and pandas for "
-        "assisted decoding, which nothing here uses: about a second of every process of a training",
-        until="transformers imports it where it uses it",
-    ),
 )

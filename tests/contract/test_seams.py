@@ -125,10 +125,9 @@ def test_engines_keep_statistics_that_their_log_shows(tmp_path, monkeypatch, lev
 
 def test_what_a_process_that_installs_imports_and_replaces():
     """Ray's workers unpickle the actor's class, which imports the mixins before upstream's module; one that imported
-    that module would need itself. Then upstream's is imported, and replaced, without scikit-learn."""
+    that module would need itself. Then upstream's is imported, and replaced, without torch's compiler."""
     modules = {seam.replacement.partition(":")[0] for seam in all_seams() if seam.name == "RolloutRayActor"}
-    assert modules and importlib.util.find_spec("sklearn")
-    compiler = () if is_cpu_stack() else ("torch._inductor.lowering",)
+    assert modules
     python(
         "import importlib, sys\nfrom openrlhf_ebpo.seams.install import install\ninstall()\n"
         f"for name in {sorted(modules)}: importlib.import_module(name)\n"
@@ -137,8 +136,7 @@ def test_what_a_process_that_installs_imports_and_replaces():
         "from openrlhf.utils import agent\n"
         "assert agent.SingleTurnAgentExecutor._ebpo_seams == "
         "('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
-        "heavy = tuple(name for name in ('sklearn', 'torch._inductor.lowering') if name in sys.modules)\n"
-        f"assert heavy == {compiler}, heavy\n"
+        f"assert ('torch._inductor.lowering' in sys.modules) == {not is_cpu_stack()}\n"
     )
 
 
