@@ -246,14 +246,6 @@ SEAMS = (
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
-        "PolicyModelActor",
-        "openrlhf_ebpo.training.accumulation:FreezablePolicy",
-        where="policy actors, with --critic.freezing_steps",
-        why="the buffer keeps the batches of all frozen steps, and the first step after them trains on these too",
-        until="upstream clears the buffer of a policy that it does not train",
-    ),
-    Seam(
-        "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
         "openrlhf_ebpo.training.policy_metrics:PolicyMetrics",
         where="policy actors",

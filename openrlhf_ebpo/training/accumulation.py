@@ -4,9 +4,6 @@ Under --train.dynamic_batch_enable the number of micro-batches changes from step
 DeepSpeed of one for each optimizer step. DeepSpeed (0.19.6) then takes every backward pass for the last one: ZeRO 1 and
 2 keep the gradient of the last micro-batch alone, without a word. Upstream does know which one is the last, so
 DeepSpeed is told.
-
-In the steps of --critic.freezing_steps upstream gives the policy its batches without training on them: they would be
-part of the first step after.
 """
 
 from __future__ import annotations
@@ -18,14 +15,6 @@ class AccumulatingPolicy:
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
         set_accumulation_boundary(self, self.actor.model, step)
         return super().training_step(experience, kl_ctl, step, loss_batch_info)
-
-
-class FreezablePolicy:
-    """Mixin over PolicyModelActor."""
-
-    def drop_batch(self) -> None:
-        """Called by the trainer after a step in which the policy is frozen."""
-        self.trainer.replay_buffer.clear()
 
 
 class AccumulatingCritic:

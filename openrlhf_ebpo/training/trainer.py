@@ -130,10 +130,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
 
     def ppo_train(self, global_steps):
         with health.batch_kept(self, global_steps + 1):
-            status = super().ppo_train(global_steps)
-        if global_steps <= self.args.critic.freezing_steps:
-            ray.get(self.actor_model_group.async_run_method(method_name="drop_batch"))
-        return status
+            return super().ppo_train(global_steps)
 
     def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
         metrics = {k: v for k, v in (logs_dict or {}).items() if k != "generated_samples"}
