@@ -13,14 +13,23 @@ import re
 
 # <think>, <seed:think>, <thought> (EXAONE), [THINK] (Magistral), ◁think▷ (Kimi)
 THOUGHT_TAG = re.compile(r"</?(?:\w{1,30}:)?(?:think|thinking|thought|reasoning)(?::\w{1,30})?>|\[/?THINK\]|◁/?think▷")
-SPECIAL = re.compile(r"<[|｜][^<>\n]{1,60}[|｜]>|</?s>|<(?:bos|eos|pad|end_of_turn)>")  # of decoded tokens
+SPECIAL = re.compile(
+    r"<[|｜][^<>\n]{1,60}[|｜]>|</?s>|<(?:bos|eos|pad|end_of_turn)>|\x1b\[[\d;]*m"
+)  # of tokens, terminals
 # A second backslash is forgiven. A bare number needs no braces, and any other escaped character is not a brace.
 TOKEN = re.compile(
     r"(?P<open>\\{1,2}(?:boxed|fbox)\s*\{)|\\{1,2}boxed\s+(?P<bare>-?\d+)|\\.|(?P<brace>[{}])", re.DOTALL
 )
+BOX_NAME = re.compile(r"(?:(\\?[A-Za-z]+(?:_\w|_\{\w+\})?) *= *)?\$*$")  # x = \boxed{1}
+MAX_BETWEEN_BOXES = 60  # characters
+_BOX_SPACE = r"(?:[\s$~]|\\(?:q?quad|[,;:! ]))*"
+BOXES_JOINED = re.compile(
+    rf"{_BOX_SPACE}(?:[,;，；、]|[,;]?{_BOX_SPACE}(?:\\(?:text|mathrm) *\{{ *)?(?:and|or|和|或)\s*\}}?){_BOX_SPACE}"
+)
 _LABEL = r"(?:(?:the )?(?:final )?answer|(?:故|所以|因此)?(?:最终|最后|正确)?答案?(?:应?为|是)?)"
 ANSWER_LINE = re.compile(
-    rf"[ \t$*_#>`~•-]*(?:\d{{1,3}}[.)][ \t*_]+)?(?:\\text(?:bf)?\{{)?{_LABEL}[ \t*_]*[:：](?: *\}})?(.*)", re.IGNORECASE
+    rf"[ \t$*_#>`~•-]*(?:\d{{1,3}}[.)][ \t*_]+)?(?:\\text(?:bf)?\{{)?{_LABEL}(?: is)?[ \t*_]*[:：](?: *\}})?(.*)",
+    re.IGNORECASE,
 )
 HEADING = re.compile(rf"[ \t>]*(?:#+[ \t*_]*{_LABEL}|\*\*{_LABEL}\*\*|__{_LABEL}__)[ \t*_#\r]*", re.IGNORECASE)
 HASHES = re.compile(r"[ \t>*]*####(?!#)(.*)")
@@ -73,19 +82,37 @@ def without_thoughts(response: str, in_thoughts: bool = False) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """Return the content of the box that closes last. One that never closes does not count: the response was cut off
-    there."""
-    content, opened = None, []  # of each open brace: where its box's content starts, None for a brace of no box
+    """Return the content of the box that closes last; of several that are joined, as in `x=\\boxed{1}` or
+    `x=\\boxed{-2}`, a list. One that never closes does not count: the response was cut off there."""
+    boxes: list[tuple[int, int, str]] = []  # closed ones, none inside another: start, end, content
+    opened: list[re.Match | None] = []  # open braces: of a box, or of nothing
     for token in TOKEN.finditer(text):
-        if token["open"]:
-            opened.append(token.end())
-        elif token["bare"]:
-            content = token["bare"]
-        elif token["brace"] == "{":
-            opened.append(None)
-        elif token["brace"] == "}" and opened and (start := opened.pop()) is not None:
-            content = text[start : token.start()]
-    return content
+        if token["bare"]:
+            boxes.append((*token.span(), token["bare"]))
+        elif token["open"] or token["brace"] == "{":
+            opened.append(token if token["open"] else None)
+        elif token["brace"] == "}" and opened and (start := opened.pop()):
+            while boxes and boxes[-1][0] > start.start():
+                boxes.pop()
+            boxes.append((start.start(), token.end(), text[start.end() : token.start()]))
+    return _joined_boxes(text, boxes) if boxes else None
+
+
+def _joined_boxes(text: str, boxes: list[tuple[int, int, str]]) -> str:
+    """Return the contents of the last box and of those that are joined to it; with their names, if these differ."""
+    contents: list[str] = []
+    names: list[str | None] = []
+    while boxes:
+        start, _, content = boxes.pop()
+        between = text[max(start - MAX_BETWEEN_BOXES, boxes[-1][1] if boxes else 0) : start]
+        name = BOX_NAME.search(between)
+        contents.insert(0, content)
+        names.insert(0, name[1])
+        if not BOXES_JOINED.fullmatch(between, 0, name.start()):
+            break
+    if None not in names and len(set(names)) == len(names) > 1:
+        contents = [f"{name}={content}" for name, content in zip(names, contents, strict=True)]
+    return ", ".join(dict.fromkeys(contents))
 
 
 def _after_label(text: str) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import string
 from collections.abc import Callable, Sequence
 
 from openrlhf_ebpo.rewards import pieces, units
@@ -30,7 +31,7 @@ from openrlhf_ebpo.rewards.reading import (
 )
 
 APPROXIMATE = re.compile(r"\\(?:approx|simeq|doteq|thickapprox)(?![a-zA-Z])")
-NAME = re.compile(r"[\s\\A-Za-z]*")
+NAME = re.compile(r"(?:[\s\\](?!pi(?![a-z]))|[A-Za-z])*")
 # A choice and its value: (B) 27, \textbf{(B)}~27, B. 27.
 CHOICE = re.compile(
     rf"(?:\\{STYLE} *\{{ *)?\(?([A-J])(?:\)|[.:](?= ))[ .:]*\}}?[ .:]*(?!and\b|or\b)"
@@ -81,10 +82,19 @@ def grade(gold: str, answer: str) -> bool:
         return int(gold) == int(answer)
     if answer == gold:
         return True
-    if APPROXIMATE.search(answer) and not APPROXIMATE.search(gold):
+    golds = _sides(gold)
+    if APPROXIMATE.search(answer) and (len(golds) > 1 or not APPROXIMATE.search(gold)):
         sides = [side for side in APPROXIMATE.split(answer) if not NAME.fullmatch(side)]
-        answer = sides[-1 if "." in gold else 0] if sides else answer
-    return is_same(normal(gold), normal(answer))
+        answer = sides[-1 if len(golds) == 1 and "." in gold else 0] if sides else answer
+    return any(is_same(normal(each), normal(answer)) for each in golds)
+
+
+def _sides(gold: str) -> list[str]:
+    r"""Return both sides of a gold that gives an exact number and a decimal, `\sqrt{10} \approx 3.162`; or the gold."""
+    sides = APPROXIMATE.split(gold)
+    exact, *decimal = (_quantity(normal(side).rpartition("=")[2].strip(), True)[0] for side in sides)
+    is_pair = len(decimal) == 1 and number(decimal[0]) and getattr(formula(exact), "is_number", False)
+    return sides if is_pair else [gold]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -136,13 +146,18 @@ def _same_number(gold: str, answer: str) -> bool | None:
 
 
 def _same_quantity(gold: str, answer: str) -> bool | None:
-    """Compare values with units: one of both may leave its unit out."""
+    """Compare values with units: one of both may leave its unit out. A lone letter of the gold is one if the answer has
+    it, too."""
     (value, unit), (other, other_unit) = _quantity(gold, True), _quantity(answer, False)
+    if unit is None and other_unit is not None and _quantity(gold, False)[1] == other_unit:
+        value, unit = _quantity(gold, False)
     if unit is None and other_unit is None:
         return None
     if unit is None and number(value) is None and other_unit is not None and not units.is_known(other_unit):
         return None
-    return (None in (unit, other_unit) or unit == other_unit) and is_same(value, other)
+    if None in (unit, other_unit):
+        return is_same(value, other) or None  # it may be a letter: 3V/4 is 3/4 V
+    return unit == other_unit and is_same(value, other)
 
 
 def _quantity(text: str, is_gold: bool) -> tuple[str, str | None]:
@@ -173,7 +188,14 @@ def _same_residue(gold: str, answer: str) -> bool | None:
 
 def _same_ratio(gold: str, answer: str) -> bool | None:
     """Compare 2:3:5 part by part, up to a common factor; 2:3 equals 2/3."""
+    (names, gold), (other_names, answer) = pieces.named_ratio(gold), pieces.named_ratio(answer)
     ratios = [pieces.split(text, ":") for text in (gold, answer)]
+    if names and other_names and names != other_names:
+        if sorted(names) != sorted(other_names) or len(ratios[1]) != len(names):
+            return False
+        ratios[1] = [ratios[1][other_names.index(name)] for name in names]
+    if (names or other_names) and max(map(len, ratios)) == 1:
+        return is_same(gold, answer)
     if max(map(len, ratios)) == 1:
         return None
     if (time := pieces.CLOCK.fullmatch(gold)) and (other := pieces.CLOCK.fullmatch(answer)):
@@ -190,7 +212,8 @@ def _same_ratio(gold: str, answer: str) -> bool | None:
 
 
 def _same_named(gold: str, answer: str) -> bool | None:
-    """Compare values that have names: `x=1, y=2` by name, and with (1, 2) in the order of the names."""
+    """Compare values that have names: `x=1, y=2` by name, and with (1, 2) as they are written. Coordinates go in the
+    order of the alphabet, and so do neighbouring letters of an answer: their gold may be (p, q)."""
     named, others = pieces.named(gold), pieces.named(answer)
     if named is None and others is None:
         return None
@@ -202,12 +225,12 @@ def _same_named(gold: str, answer: str) -> bool | None:
         value, bracket = pieces.entries(gold)
         if len(others) == 1:
             return None if "=" in gold else is_same(gold, next(iter(others.values())))
-        ordered = list(others.values())
+        ordered = pieces.in_order_of_names(others, string.ascii_lowercase)
         return _in_order(value, ordered) if bracket else _in_any_order(value, ordered)
     if len(named) == 1:
         return None if "=" in answer else is_same(next(iter(named.values())), answer)
     values = pieces.entries(answer)[0]
-    return "=" not in answer and _in_order(list(named.values()), values)
+    return "=" not in answer and _in_order(pieces.in_order_of_names(named, "xyz"), values)
 
 
 def _same_relation(gold: str, answer: str) -> bool | None:
@@ -310,9 +333,11 @@ STYLED = re.compile(rf"\\{STYLE} *\{{([^{{}}]*)\}}|\\(?:begin|end)\{{[a-z]*\}}")
 
 
 def _exact(expression):
-    """Return an expression with decimals as fractions, and i as the imaginary unit."""
-    from sympy import Float, I, Product, Rational, Sum, Symbol
+    """Return an expression with decimals as fractions, i as the imaginary unit, and without a factor 1."""
+    from sympy import Float, I, Mul, Product, Rational, Sum, Symbol
 
+    if isinstance(expression, Mul) and 1 in expression.args:
+        expression = Mul(*(factor for factor in expression.args if factor != 1), evaluate=False)
     if expression.has(Sum, Product):  # i may be their index
         return expression
     replaced = {each: Rational(str(each)) for each in expression.atoms(Float)}

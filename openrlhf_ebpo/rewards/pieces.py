@@ -25,10 +25,12 @@ NAMED = re.compile(
     r"^\s*(?P<name>(?P<base>\\?[A-Za-z]+|[A-Z] *\\c[au]p *[A-Z]|m? *\\angle *[A-Z]+|\\(?:text|mathrm)\{[^{}]*\})"
     r"(?:_(?:\w|\{[^{}]*\}))?'*(?:\([^()=]*\))?)\s*=(?P<value>[^=]+)$"
 )
+RATIO_NAMES = re.compile(r" *\\?[A-Za-z][^:=,\d]*(?:_\{?\w+\}?)? *(?:: *\\?[A-Za-z][^:=,\d]*(?:_\{?\w+\}?)? *)+")
 TOGETHER = re.compile(r"^\((?P<names>[^()\d]+)\) *= *\((?P<values>.+)\)$")  # (x, y) = (1, 2)
 SIGN = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>=]|\\equiv(?![a-zA-Z])")
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
+FUNCTION_VALUE = re.compile(r"(?<![A-Za-z\\])([A-Za-z])\([a-z]\)")  # f(x), a value like any other: 0 < f(x) < 1
 RESIDUE = re.compile(
     r"^(.+?),?\s*\(?\s*(?:\\pmod|\\bmod|\\mod|(?:\\text\{\s*)?\bmod(?:\s*\})?)\s*\{?\s*([^{}()]+?)\s*\}?\s*\)?$"
 )
@@ -103,16 +105,29 @@ def signs(text: str) -> list[str]:
     return list(dict.fromkeys(PM.sub(upper, MP.sub(lower, text)).lstrip("+ ") for upper, lower in ("+-", "-+")))
 
 
+def named_ratio(text: str) -> tuple[list[str], str]:
+    """Return the names and the values of `a:b = 2:3`; no names and the text of anything else."""
+    names, _, values = text.partition("=")
+    found = RATIO_NAMES.fullmatch(names) and "=" not in values
+    return (split(names, ":"), values.strip()) if found else ([], text)
+
+
 def named(text: str) -> dict[str, str] | None:
-    """Return values by name, in the order of the names, where every piece is `name = value` and the names differ in
-    more than an index; of (x, y) = (1, 2) in the order given."""
+    """Return values by name, in the order given, where every piece is `name = value` and the names differ in more than
+    an index; also of (x, y) = (1, 2)."""
     if together := TOGETHER.match(text):
         names, values = split(together["names"]), split(together["values"])
         return dict(zip(names, values, strict=True)) if len(names) == len(values) else None
     found = [NAMED.match(piece) for piece in _parts(text)]
     if None in found or len({match["base"] for match in found}) < len(found):
         return None
-    return dict(sorted((match["name"].replace(" ", ""), match["value"].strip()) for match in found))
+    return {match["name"].replace(" ", ""): match["value"].strip() for match in found}
+
+
+def in_order_of_names(named: dict[str, str], letters: str) -> list[str]:
+    """Return values as they are written; in the order of their names, if these follow each other in `letters`."""
+    names = sorted(named)
+    return [named[name] for name in (names if "".join(names) in letters else named)]
 
 
 def relation(text: str) -> tuple[list[str], list[str]]:
@@ -141,7 +156,7 @@ def solutions(text: str, formula: Callable):
     if len(conditions := [part for each in ALSO.split(text) for part in split(each)]) > 1 and INEQUALITY.search(text):
         found = [solutions(part.strip(), formula) for part in conditions]
         return None if None in found else Intersection(*found)
-    read = formula(ELEMENT.sub("", text))
+    read = formula(FUNCTION_VALUE.sub(r"\1", ELEMENT.sub("", text)))
     if isinstance(read, Set):
         return read
     if not isinstance(read, (Relational, And)) or len(read.free_symbols) != 1:

@@ -34,11 +34,15 @@ SYMBOLS = {
     **{"≈": r"\approx ", "⁄": "/", "∕": "/", "√": r"\sqrt", "∛": r"\sqrt[3]"},
     **{letter: rf"\mathbb{{{plain}}}" for letter, plain in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
 }
-UNSEEN = dict.fromkeys(map(ord, "$€£¥₹\u200b\u200c\u200d\u2060\ufeff\xad"))  # currencies, and what has no width
+# currencies, and what has no width: joiners, marks of a writing direction
+UNSEEN = dict.fromkeys(map(ord, "$€£¥₹\u200b\u200c\u200d\u200e\u200f\u061c\u2060\u2066\u2067\u2068\u2069\ufeff\xad"))
+PICTURE = "[\u2600-\u26ff\u2705\u2713-\u2718\u2728\u2764\ufe0f\U0001f300-\U0001faff]"
 INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
 STYLE = r"(?:text(?:bf|it|rm|sf|tt|up|normal)?|math(?:bf|it|rm|sf|tt|normal)|operatorname|mbox|boldsymbol|bm)"
 WORD = re.compile(rf"(?:\\{STYLE}\s*\{{\s*)?([A-Za-z]{{3,}})\s*\}}?")  # letters alone, perhaps in a text command
 POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "万": 4, "亿": 8}
+PLAIN_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|coth|sin|cos|tan|cot|sec|csc|ln|log|pi"
+DOUBLED = re.compile(r"\\\\(?:[A-Za-z]{2}|[{}%])")  # LaTeX that was escaped twice, not the end of a row
 BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 
 
@@ -74,7 +78,10 @@ _NORMAL = [
         (r"\\(?:approx|simeq|doteq|thickapprox)(?![a-zA-Z])", "="),
         (r"(?<=[\w)}]) *\*\* *(?=[\w({-])", "^"),
         (r"\^ *(-\d+|\d\d+)", r"^{\1}"),
-        (r"(?<![a-zA-Z\\{])(sin|cos|tan|cot|ln|log|pi)(?![a-zA-Z])", r"\\\1"),
+        (rf"\\{STYLE} *\{{ *({PLAIN_FUNCTIONS}) *\}}", r"\\\1 "),
+        (rf"(?<![a-zA-Z\\])({PLAIN_FUNCTIONS})(?![a-zA-Z])", r"\\\1"),
+        (r"(?<=[A-Za-z]) *\^ *(\w|\{[^{}]*\}) *_ *(\w|\{[^{}]*\})", r"_\2^\1"),
+        (r"_ *\{? *\\(odot|oplus|star|ast|infty)(?![a-z]) *\}?", r"_{\1}"),
         (r"(?<![a-zA-Z\\])infinity(?![a-zA-Z])", r"\\infty"),
         (r"\\mathbf *\{ *([RZNQ]) *\}|(?<=\\in) *([RZNQ])(?![a-zA-Z])", r"\\mathbb{\1\2}"),
         (r"\\text *\{ *(?:all )?real numbers *\}|^(?:all )?real numbers$", r"\\mathbb{R}"),
@@ -121,7 +128,7 @@ NUMBER = re.compile(
     r")"
 )
 CHOICES = re.compile(r"\(?[A-J①-⑩]\)?(?: *(?:,|、|;|&|\band\b) *\(?[A-J①-⑩]\)?)+")  # A, C and D: ACD
-PERCENT = re.compile(r" *(?:\\?%|percent|\\text *\{ *percent *\})")
+PERCENT = re.compile(rf" *(?:\\?%|percent|pct|\\{STYLE} *\{{ *(?:percent|pct|\\?%) *\}})")
 MAX_NUMBER = 1000  # characters
 FUNCTIONS = (
     "sin|cos|tan|cot|sec|csc|log|exp|lim|max|min|gcd|lcm|det|deg|arg|sup|inf|arcsin|arccos|arctan|sinh|cosh|tanh|sqrt"
@@ -140,9 +147,11 @@ def clean(text: str) -> str:
     """Give one spelling to what differs in typing only: a box around it all, dollars, mathematics brackets, thousands
     spaces, final full stop, and Unicode digits, minus, fractions, powers, roots and operators."""
     text = SPECIAL.sub("", text).replace("\\$", "").translate(UNSEEN)
+    if DOUBLED.search(text) and not re.search(r"(?<!\\)\\(?:\\\\)*(?!\\)", text):  # every backslash is doubled
+        text = text.replace("\\\\", "\\")
     text = re.sub(r"(?<=\d)(?:,\\! *|\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
     text = re.sub(r"(?<!\\)\\[()\[\]]", "", text)
-    text = re.sub(r"(?:(?<![.\\])[.,;:\s]|\\+)+$", "", text).strip()
+    text = re.sub(rf"(?:(?<![.\\])[.,;:\s]|\\+|(?<=.){PICTURE})+$", "", text).strip()
     text = re.sub(r"^[\"'“‘](.*)[\"'”’]$", r"\1", text)
     if re.fullmatch(r"[+-]?\d{1,3}(?: \d{3})+", text):
         return text.replace(" ", "")

@@ -46,7 +46,7 @@ UNIT_OF = {
 }
 UNIT_OF["ms"] = "ms"  # milliseconds, not several m
 AREAS = {"square": "2", "sq": "2", "cubic": "3", "平方": "2", "立方": "3"}
-COMMAND = r"\\(?:text|textrm|mathrm|mathsf|mbox|rm|operatorname)"
+COMMAND = r"\\(?:text(?:rm|bf|it|sf|normal)?|mathrm|mathsf|mbox|rm|operatorname)"
 _WORD = (
     rf"(?:{COMMAND}\s*\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|(?<![A-Za-z\\])[A-Za-z]+|\^?\s*\{{?\s*\\(?:circ|degree)\s*\}}?)"
 )
@@ -106,7 +106,9 @@ def unit_behind_formula(text: str) -> tuple[str, str | None]:
 
 def _is_unit_word(word: str, is_apart: bool, is_lone_gold: bool) -> bool:
     if word.startswith("\\"):
-        return re.sub(rf"{COMMAND}|[{{}}\s~]", "", word) not in ("", "e", "i", "d")
+        name = re.sub(rf"{COMMAND}|[{{}}\s~]", "", word)
+        is_vector = word.startswith(("\\textbf", "\\textit")) and len(name) == 1 and name not in UNIT_OF
+        return name not in ("", "e", "i", "d") and not is_vector
     if len(word) < 3:
         is_unit = word in UNIT_OF or word in AREAS
         return is_unit and (is_apart or word != "in") and not (len(word) == 1 and is_lone_gold)

@@ -139,6 +139,21 @@ def test_a_prompt_that_opens_no_thoughts_or_has_ended_them_leaves_the_response_a
     assert reward_func([f"{prompt}\\boxed{{7}}"], [prompt], ["7"])["rewards"].tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"\boxed{1} \text{ and } \boxed{2}", "1, 2"),
+        (r"$x=\boxed{1}$, $x=\boxed{2}$ or $x = \boxed{3}$", "1, 2, 3"),
+        (r"x=\boxed{1},\quad y=\boxed{2}", "x=1, y=2"),
+        (r"\boxed{7}, and \boxed{7}", "7"),
+        (r"\boxed{3}, so it is \boxed{2}", "2"),
+        (r"\boxed{\boxed{4}}, \boxed 5", r"\boxed{4}, 5"),
+    ],
+)
+def test_boxes_that_are_joined_are_one_list(response, answer):
+    assert extract_answer(response) == answer == gold_text(response)
+
+
 def test_rows_of_a_display_formula():
     assert extract_answer("Answer:\n\\[\\begin{aligned} x &= 1 \\\\ y &= 2 \\end{aligned}\\]") == "x = 1, y = 2"
     assert (
@@ -161,6 +176,8 @@ def test_rows_of_a_display_formula():
         "<answer>",
         "<think>",
         "<a",
+        "\\boxed{1}, x=",
+        "\\boxed{1} ",
         "<a:",
         "</think>",
         "> \n>",

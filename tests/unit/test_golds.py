@@ -16,7 +16,7 @@ READ = [
     ("$\\frac{1}{2}$", "\\frac{1}{2}"),
     ("\\boxed{\\text{even}}", "\\text{even}"),
     ("$\\boxed{204}$", "204"),
-    ("Thus we get \\boxed{7} and \\boxed{8}.", "8"),
+    ("Thus we get \\boxed{7} and \\boxed{8}.", "7, 8"),
     ("\\$18.90", "18.90"),
     ("She sells 9.\nSo 9 * 2 = 18.\n#### 18", "18"),
     ("-3", "-3"),
