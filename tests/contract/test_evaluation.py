@@ -12,11 +12,14 @@ import pyarrow as pa
 import pytest
 from deepspeed_engine import Engine
 
+from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.hub.training import Pushes
+from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Heart
 from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.training.best_checkpoint import best_so_far
 from openrlhf_ebpo.training.save_times import SaveTimes
 from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation
 
@@ -157,6 +160,31 @@ def test_an_evaluation_that_was_interrupted_is_repeated_at_the_resume_and_anothe
     assert values_of_checkpoints(tmp_path)["best_global_step6"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("step", "last", "due"),
+    [
+        (3, 0, True),
+        (4, 3, False),
+        (5, 0, True),
+        (5, 3, False),
+        (7, 3, True),
+        (6, 6, False),
+        (4, 6, False),
+        (2, 0, False),
+    ],
+)
+def test_an_evaluation_is_due_once_a_multiple_has_passed_since_the_last(trainer, step, last, due):
+    """With --eval.steps 3: also at a step between, where a resume begins after one that was missed."""
+    run, evaluated = trainer(), []
+    run.evaluate = lambda step: evaluated.append(step) or {}
+    run.evaluated = last
+    run.evaluate_if_due(step, {})
+    assert evaluated == [step] * due and run.evaluated == (step if due else last)
+    run.evaluated, run.eval_dataloader = 0, None
+    run.evaluate_if_due(step, {})
+    assert len(evaluated) == due, "nothing to evaluate on"
+
+
 def test_an_evaluation_samples_with_its_own_temperature_and_number(trainer, monkeypatch):
     run, asked = trainer(), {}
     monkeypatch.setattr("openrlhf.trainer.ppo_trainer.compute_eval_metrics", lambda *_: {})
@@ -216,6 +244,18 @@ def test_a_resumed_run_knows_the_best_that_was_saved_after_its_checkpoint(traine
     assert best(tmp_path) == {"best_global_step2"}
     run.save_best_checkpoint(scores(0.0, 0.7), 6)
     assert best(tmp_path) == {"best_global_step6"}
+
+
+def test_the_best_is_the_latest_complete_one_by_the_number_of_its_step(tmp_path):
+    """A death between the save of a better one and the rotation leaves two."""
+    for step, value in ((9, 0.2), (10, 0.3), (11, 0.4)):
+        folder = tmp_path / "ckpt" / "_actor" / f"best_global_step{step}"
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text("whole")
+        write_json(folder / "metric.json", {"metric_value": value, "metric_key": "eval_b_pass4"})
+        manifest.complete(folder)
+    (folder / "weights").unlink()
+    assert best_so_far(tmp_path / "ckpt", tmp_path / "run", "eval_b_pass4") == 0.3
 
 
 def test_a_best_checkpoint_that_is_gone_counts_as_none(trainer, tmp_path):

@@ -1,5 +1,6 @@
 """Checkpoints through the patched strategy: upstream's choice of what goes, but only once the new one is complete."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -162,6 +163,21 @@ def test_every_file_is_on_disk_before_the_list_says_so(strategy, tmp_path, monke
     assert damage(folder) is None
 
 
+def test_a_disk_that_fails_while_it_writes_leaves_no_complete_checkpoint(strategy, tmp_path, monkeypatch):
+    """fsync reports it, in the thread that waits for the disk; the checksum is of what is in memory."""
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1", 1)
+
+    def fail(folder):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "sync_folder", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            strategy.save_ckpt(Engine(), str(tmp_path), "global_step2", 1)
+    assert damage(tmp_path / "global_step2") and damage(tmp_path / "global_step1") is None
+    assert (tmp_path / "latest").read_text() == "global_step1"
+
+
 def test_nothing_goes_before_the_critics_part_is_whole_too_and_then_both_old_ones_go(strategy, tmp_path):
     strategy.args.algo.advantage.estimator = "gae"
     actor, critic = str(tmp_path / "_actor"), str(tmp_path / "_critic")
@@ -300,6 +316,11 @@ def test_the_drivers_verdict_is_taken_and_nothing_is_read_again(strategy, actor,
     with monkeypatch.context() as patched:
         patched.setattr(manifest, "_crc32", lambda path: pytest.fail(f"{path} is read"))
         assert strategy.load_ckpt(Engine(), str(actor))[1] == {"step": "global_step9"}
+    torch.save({"module": {}}, actor / "global_step9" / STATES)  # rank 0 reads its client state all the same
+    manifest.complete(actor / "global_step9")
+    assert strategy.load_ckpt(Engine(), str(actor))[1] == {"step": "global_step10"}
+    torch.save(STATE, actor / "global_step9" / STATES)
+    manifest.complete(actor / "global_step9")
     (actor / "global_step9" / "weights").unlink()  # this node's disk has it otherwise
     assert strategy.load_ckpt(Engine(), str(actor))[1] == {"step": "global_step10"}
 

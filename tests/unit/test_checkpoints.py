@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import replay_runs
@@ -10,7 +11,8 @@ from hub_runs import export_model, make_run
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.models.model_folder import problems
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.checkpoints import LIST, add_rows, final_model, find_unlisted, rows, saved
+from openrlhf_ebpo.run.checkpoints import LIST, add_rows, check_none_lost, final_model, find_unlisted, rows, saved
+from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.run.run_log import RunDirectoryError
 
 
@@ -86,6 +88,20 @@ def test_the_final_model_is_that_of_a_complete_run(tmp_path, status, step):
     run_dir = make_run(tmp_path, steps=(2, 6), status=status)
     export_model(tmp_path / "model", 4)  # may be of an earlier run
     assert final_model(run_dir) == (step and (step, tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("status", "listed", "lost"),
+    [("complete", False, True), ("interrupted", True, True), ("interrupted", False, False)],
+)
+def test_a_run_that_saved_or_is_complete_does_not_begin_again_without_its_checkpoints(tmp_path, status, listed, lost):
+    """Complete without a line: it saved no checkpoint (--ckpt.disable_ds), and would be trained again."""
+    run_dir = make_run(tmp_path, steps=(2,), status=status)
+    (run_dir / "metrics.jsonl").write_text('{"step": 2}\n')
+    if not listed:
+        (run_dir / LIST).unlink()
+    with pytest.raises(CheckpointError, match="training would begin at step 0") if lost else nullcontext():
+        check_none_lost(run_dir, tmp_path / "ckpt" / "_actor")
 
 
 def test_a_damaged_file_is_named(run_dir):
