@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import itertools
 import json
 import logging
 import multiprocessing
@@ -303,7 +304,7 @@ def pause_after(failures: int, error: HubError | None = None) -> float:
 
 def retrying(
     action: Callable[[], T],
-    attempts: int = ATTEMPTS,
+    attempts: float = ATTEMPTS,
     report: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
@@ -312,14 +313,14 @@ def retrying(
     Raises:
         HubError: the last one, or the first permanent one.
     """
-    for failures in range(1, attempts + 1):
+    for failures in itertools.count(1):
         try:
             return action()
         except HubError as error:
-            if error.permanent or failures == attempts:
+            if error.permanent or failures >= attempts:
                 raise
             seconds = pause_after(failures, error)
-            report(f"{error}\n  trying again in {seconds:g} s ({failures} of {attempts} attempts)")
+            report(f"{error}\n  trying again in {seconds:g} s")
             sleep(seconds)
     raise AssertionError("not reached")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-COPY = "copy the checkpoint folder (--ckpt.path); --hub.resume_from takes weights and prior"
+COPY = "copy the checkpoint folder (--ckpt.path)"
 SCORED_ELSEWHERE = "generate responses with any client, then `openrlhf-ebpo eval score --input FILE`"
 CHOICES = "evaluate with lighteval, or give a custom benchmark with its own scorer"
 ESTIMATORS = (

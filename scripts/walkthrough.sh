@@ -100,14 +100,10 @@ stage "evaluation: the word problems as a chat, by a custom scorer" "$run/run/ev
     env PYTHONPATH="$root/examples/walkthrough" openrlhf-ebpo eval --checkpoints "$run/run" --tasks word_problems:TASK --protocol greedy \
     --max_new_tokens 256 --chat_template --template raw
 
-stage "push: into a folder, as it would be on the Hub" "$run/pushed/sha256.json" 1 \
-    openrlhf-ebpo hub push "$run/run" --repo me/smollm2-ebpo --folder "$run/pushed"
-
 cat <<END
 
 All of it took $SECONDS s. Look at
 $(compgen -G "$run/run/eval/*/report.md" | sed 's/.*/  &      before and after, with intervals/')
-  $run/pushed/README.md                  the model's card
 and at every answer, its reward and its advantage, with
   . .venv/bin/activate && openrlhf-ebpo space --runs $run/run
 END

@@ -13,11 +13,11 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import publish as publishing
 from openrlhf_ebpo.hub import pull as pulling
 from openrlhf_ebpo.hub.content import local_file
-from openrlhf_ebpo.hub.exports import Export, read_record
+from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.publish import Commit, Repo
-from openrlhf_ebpo.hub.push import Push, drain
+from openrlhf_ebpo.hub.push import Push
 from openrlhf_ebpo.hub.settings import check_target
-from openrlhf_ebpo.hub_client import hub_api
+from openrlhf_ebpo.hub_client import HubError, hub_api
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_log import read_run
 
@@ -73,10 +73,19 @@ def model_of(run_dir: Path, step: int) -> Path:
 
 
 def push(run_dir: Path, client=None, **how) -> list[str]:
-    """Push what the Hub lacks, in one round; returns what was said."""
+    """Push what the Hub lacks, in one round; returns what was said, with the error at its end."""
     said: list[str] = []
-    drain(push_of(run_dir, client or hub_api(), said, **how), attempts=1)
-    return said
+    error = round_of(push_of(run_dir, client or hub_api(), said, **how))
+    return said + [str(error)] * bool(error)
+
+
+def round_of(push: Push) -> HubError | None:
+    """The error of one round."""
+    try:
+        push.round()
+    except HubError as error:
+        return error
+    return None
 
 
 def push_of(run_dir: Path, client, said: list[str] | None = None, repo: str = REPO, **how) -> Push:
@@ -101,7 +110,7 @@ def pull(client, repo: str, folder: Path, revision: str | None = None, report=la
 def set_repo(run_dir: Path, **hub) -> Path:
     """The run directory, as if its training had been given --hub.repo and the like."""
     run = read_run(run_dir)
-    run["args"]["hub"] = {"repo": REPO, "private": True, "every": 1, "wait": 600.0, **hub}
+    run["args"]["hub"] = {"repo": REPO, "private": True, **hub}
     write_json(run_dir / "run.json", run)
     return run_dir
 
@@ -113,11 +122,6 @@ def export_of(run_dir: Path, step: int) -> Export:
 def notices(hub) -> str:
     """What a training is told of its --hub.repo at its start."""
     return "\n".join(check_target(Repo(hub_api(), REPO), True, {}, "--hub.repo"))
-
-
-def states(run_dir: Path) -> dict[str, str]:
-    """step -> state, of hub.json."""
-    return {step: row["state"] for step, row in read_record(run_dir)["steps"].items()}
 
 
 def weights(size: int, seed: int = 0) -> bytes:

@@ -13,20 +13,17 @@ from openrlhf_ebpo.checks import preflight, prompt_sets
 from openrlhf_ebpo.cli import old_flags, train_sample
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import nested, parse
-from openrlhf_ebpo.errors import UsageError, raise_problems
+from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator import settings as advantage
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.hub import settings as hub
-from openrlhf_ebpo.hub.pull import pull_start
 from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.models import chat_template
 from openrlhf_ebpo.redact import hide_secrets, redacted_argv
 from openrlhf_ebpo.rewards import settings as rewards
 from openrlhf_ebpo.rewards.settings import RewardSettings
-from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run import settings as run
-from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.training import policy_loss, prompts, save_times
@@ -119,44 +116,19 @@ def continued(command: Command) -> Command:
     return dataclasses.replace(command, force=False)
 
 
-def settle(args: SimpleNamespace) -> list[str]:
-    """Fill in, in place, what depends on other flags or on the Hub; returns notices.
+def settle(args: SimpleNamespace) -> None:
+    """Fill in, in place, what depends on other flags.
 
     Raises:
-        UsageError: flags of the Hub do not go together, or --hub.resume_from cannot be pulled.
+        UsageError: flags of the Hub do not go together.
     """
     HubSettings.from_args(args).check(args.ckpt.save_steps, args.ckpt.save_hf)
-    notices = resume_from_hub(args) if args.hub.resume_from else []
     args.ckpt.load_enable = args.ckpt.load_enable or args.ckpt.load_step is not None
     args.logger.run_dir = args.logger.run_dir or str(Path(args.ckpt.output_dir) / "run")
     advantage.settle(args.algo.advantage)
     chat_template.settle(args.data)
     preflight.absolute_paths(args)
     args.reward.timeout = RewardSettings.from_args(args).timeout
-    return notices
-
-
-def resume_from_hub(args: SimpleNamespace) -> list[str]:
-    """Pull --hub.resume_from and set the flags that name its files, in place; returns notices.
-
-    Raises:
-        UsageError: it cannot be pulled, or clashes with other flags.
-    """
-    wanted, model, ebpo = args.hub.resume_from, args.actor.model_name_or_path, args.algo.advantage.ebpo
-    if model:
-        raise UsageError(
-            f"--hub.resume_from {wanted} and --actor.model_name_or_path {model} both name the weights to start from: "
-            "give one of them"
-        )
-    ckpt_path, estimator = Path(args.ckpt.path).expanduser().absolute(), args.algo.advantage.estimator
-    run_lock.check_free(ckpt_path)  # what comes from the Hub is put there
-    resumes = args.ckpt.load_enable and newest_complete(groups(ckpt_path, estimator)).tag is not None
-    start = pull_start(wanted, ckpt_path, resumes)
-    args.actor.model_name_or_path = start.model
-    if start.prior and registry.computed_here(estimator) and not ebpo.init_prior and not ebpo.reset_prior:
-        ebpo.init_prior = start.prior
-        return [*start.notices, f"weights and prior are those of {wanted}"]
-    return [*start.notices, f"weights are those of {wanted}; the prior is not"]
 
 
 def build_parser(upstream: UpstreamMain) -> argparse.ArgumentParser:

@@ -52,7 +52,7 @@ def run(argv: list[str]) -> None:
     install()
     upstream = UpstreamMain(MODULE)
     command = Command.parse(upstream, argv)
-    pulled = settle(command.args)
+    settle(command.args)
     settings = TrainSettings.from_args(command.args, command.force)
     access = check(command, settings)
 
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> None:
     check_run_dir(settings.run, command.recorded, redacted(args), command.force)
     found = checkpoint_to_resume(settings.run, contents=not command.dry_run) if settings.run.resume else None
     resumed, changes = changed_settings.resume(args, settings.run, found)
-    notices += [*pulled, *access, *changes]
+    notices += [*access, *changes]
     if command.dry_run:
         show_dry_run(command, settings, args, notices, found)
         return
@@ -147,7 +147,7 @@ def train(
         # not before the cluster is known to be big enough
         supervisor.claim(settings.run, settings.supervision, **record(command, args, settings, resumed))
         heartbeat.Heart(settings.run.run_dir).beat(heartbeat.STARTING)
-        pushes.start_watch()
+        pushes.start()
         arguments.set_arguments(args.rollout.temperature)
         args.ckpt.verified = found.tag if found else None
         args.ckpt.data, args.ckpt.run = rows, read_run(settings.run.run_dir)["id"]

@@ -132,7 +132,11 @@ def run(args: argparse.Namespace) -> None:
 def recorded_path(ran: LoggedRun, name: str) -> Path | None:
     """A folder of --ckpt.…, where the run left it or where it was moved with the run directory."""
     found = ran.arg("ckpt", name)
-    return checkpoints.next_to_run(ran.folder, found) if checkpoints.is_path(found) else None
+    return (
+        checkpoints.next_to_run(ran.folder, found, checkpoints.recorded_run_dir(ran.folder))
+        if checkpoints.is_path(found)
+        else None
+    )
 
 
 # What was logged

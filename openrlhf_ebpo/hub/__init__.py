@@ -3,6 +3,6 @@
 A saved model goes this way: `exports` lists what a run has exported and what of it the Hub has → `push`, the loop and
 its command, which `training` starts next to a training; each step goes with its `card` → `content`, the filter that all
 published files pass (`model_files` chooses them) → `publish`, one commit, verified and tagged. `run_data` (with
-`data_card`, `response_tables`, `evaluations`) and `space` publish through the same filter; `pull` goes the other way,
-also for --hub.resume_from. `settings` has the flags.
+`data_card`, `response_tables`, `evaluations`) and `space` publish through the same filter; `pull` goes the other way.
+`settings` has the flags.
 """

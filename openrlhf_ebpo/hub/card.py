@@ -172,7 +172,8 @@ def _training(run: dict, step: int) -> dict:
 def _commands(run: dict, repo: str, step: int) -> dict:
     """Explain how to use the model, and how to continue training from it."""
     use = USE.format(repo=json.dumps(repo), tag=json.dumps(step_tag(step)))
-    argv = ["openrlhf-ebpo", "train", "--hub.resume_from", f"{repo}@{step_tag(step)}"]
+    argv = ["openrlhf-ebpo", "train", "--actor.model_name_or_path", "model"]
+    argv += ["--algo.advantage.ebpo.init_prior", "model/prior.json"]
     return {
         "use": fenced("python", use),
         "command": fenced("bash", shlex.join([*argv, *_without(run["argv"], DROPPED_FLAGS)])),
@@ -197,8 +198,7 @@ def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
 
 def base_model(run: dict, run_dir: Path) -> str | None:
     """The repo on the Hub that training started from, None where it was a folder."""
-    resumed = str(setting(run, "hub.resume_from") or "").partition("@")[0]
-    return hub_id(resumed or run.get("model"), run_dir)
+    return hub_id(run.get("model"), run_dir)
 
 
 def metadata(run: dict, base: str | None, repo: str, rows: list[dict], run_dir: Path):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.hub.content import Content, LocalFile, Publishable, escape_names, matches, sha256, size
+from openrlhf_ebpo.hub.content import Content, LocalFile, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub_client import HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
@@ -326,53 +326,12 @@ def check_unchanged(files: Mapping[str, Content]) -> None:
 # A dry run
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One file of a dry run. state: new, changed, unchanged, deleted, stays (somebody else wrote it), or unknown (the
-    Hub cannot be asked). places: where something is taken out of it before it goes."""
-
-    path: str
-    size: int
-    state: str
-    places: tuple[str, ...] = ()
-
-
-def plan(repo: Repo, files: Mapping[str, Content], owner: Owner) -> list[Planned]:
-    """List what `publish` would do, for --dry_run; nothing is created. Every file would go to a new repo.
-
-    Raises:
-        NotOurs: the repo is somebody's.
-    """
-    files, remote, recorded, kept, new = Publishable(files), {}, {}, [], "new"
-    try:
-        commit, remote = check_owner(repo, owner)
-        if commit:
-            with hub_errors(f"looking at {repo.name}"):
-                recorded = read_manifest(repo, commit, remote)
-                kept = written_by_people(repo, commit, remote, files, recorded)
-    except NotOurs:
-        raise
-    except HubError as error:  # the Hub cannot be asked, or not without a token
-        new = "new" if error.status in (401, 404) else "unknown"
-    files = with_manifest(files, kept, recorded)
-    changed, stale = difference(files, remote, recorded)
-    states = {path: "changed" if path in remote else new for path in changed}
-    planned = [
-        Planned(path, size(file), states.get(path, "unchanged"), getattr(file, "places", ()))
-        for path, file in sorted(files.items())
-    ]
-    planned += [Planned(path, remote[path].size, "stays") for path in kept]
-    return planned + [Planned(path, remote[path].size, "deleted") for path in stale]
-
-
-def print_plan(planned: list[Planned], repo: str) -> None:
-    """Print a line for each file, and a total of what would be sent."""
-    for file in planned:
-        print(f"  {megabytes(file.size):>12}  {file.state:<9}  {file.path}")
-        if file.places:
-            print(f"{'':27}secrets, home folders or local paths are taken out of: {escape_names(file.places, most=12)}")
-    sent = [file.size for file in planned if file.state not in ("unchanged", "deleted", "stays")]
-    print(f"dry run: {len(sent)} of {len(planned)} files, {megabytes(sum(sent))}, would go to {repo}; nothing was sent")
+def print_files(files: Mapping[str, Content], repo: str) -> None:
+    """List what a push would send."""
+    for path, content in sorted(files.items()):
+        print(f"  {megabytes(size(content)):>12}  {path}")
+    total = megabytes(sum(map(size, files.values())))
+    print(f"dry run: {len(files)} files, {total}, would go to {repo}; nothing was sent")
 
 
 def megabytes(size: int) -> str:

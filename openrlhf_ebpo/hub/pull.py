@@ -8,7 +8,7 @@ also be complete: every shard of its index, every file as long as its header say
   openrlhf-ebpo hub pull owner/name model
   openrlhf-ebpo hub pull owner/name model --revision step-000010
   openrlhf-ebpo eval --model model --template dapo --chat_template --tasks math500 --output_dir results      measure it
-  openrlhf-ebpo train --hub.resume_from owner/name@10 ...     train on from it
+  openrlhf-ebpo train --actor.model_name_or_path model --algo.advantage.ebpo.init_prior model/prior.json ...   train on
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
@@ -32,7 +31,6 @@ from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.models.auto_map import ModelFileError, custom_code
 from openrlhf_ebpo.models.model_folder import INDEX, missing_files, missing_weights, problems
-from openrlhf_ebpo.run.run_log import PRIOR
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
@@ -319,49 +317,6 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
             "that: take another revision, or ask who has pushed it",
             permanent=True,
         )
-
-
-# --hub.resume_from
-
-
-class Start(NamedTuple):
-    """model: folder for --actor.model_name_or_path. prior: file for --algo.advantage.ebpo.init_prior, None if the step
-    has none. notices: for the user."""
-
-    model: str
-    prior: str | None
-    notices: list[str]
-
-
-def pull_start(resume_from: str, ckpt_path: Path, resumes: bool) -> Start:
-    """Pull --hub.resume_from into `ckpt_path`/hub.
-
-    Args:
-        resumes: the training resumes from a checkpoint of its own, so it keeps the weights that it began with.
-
-    Raises:
-        UsageError: it cannot be pulled, or is an adapter.
-    """
-    repo, named = place(resume_from, "--hub.resume_from")
-    revision = revision_of(named or "")
-    folder = ckpt_path.expanduser().absolute() / "hub" / f"{repo}@{revision or 'main'}".replace("/", "--")
-    complete, notices = (read_record(folder) or {}).get("complete"), []
-    if complete and resumes:  # a branch may have moved on since; the reference policy must not
-        notices = [f"{folder}, pulled when the run began, is used as it is"]
-    else:
-        try:
-            pull(Repo(hub_api(), repo), folder, revision)
-        except HubError as error:
-            if not complete or error.permanent:
-                raise UsageError(f"--hub.resume_from {resume_from}: {error}") from error
-            notices = [f"warning: the Hub cannot be reached ({error}); {folder} was pulled before and is used as it is"]
-    if (folder / "adapter_config.json").is_file():
-        raise UsageError(
-            f"--hub.resume_from {resume_from} is a LoRA adapter: merge {folder} into its base model and name the "
-            "result with --actor.model_name_or_path"
-        )
-    prior = folder / PRIOR
-    return Start(str(folder), str(prior) if prior.is_file() else None, notices)
 
 
 main = command("openrlhf-ebpo hub pull", __doc__, add_flags, run, extra="hub")

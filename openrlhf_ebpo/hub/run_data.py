@@ -29,10 +29,10 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.card import RECORDS, read
-from openrlhf_ebpo.hub.content import Content, files_below, local_file, named, print_left_out, size
+from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out, size
 from openrlhf_ebpo.hub.data_card import EVALUATIONS, METRICS, data_card
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text
-from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, plan, print_plan, publish, same_run
+from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, print_files, publish, same_run
 from openrlhf_ebpo.hub.response_tables import publishable_parquet
 from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
             return in_time(lambda: publish(repo, files, commit, owner), f"pushing to {args.repo}", total)
 
         if args.dry_run:
-            print_plan(retrying(lambda: plan(repo, *collect())), args.repo)
+            print_files(Publishable(collect()[0]), args.repo)
             return
         commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
         retrying(lambda: in_time(lambda: check_write_access(repo), f"looking at {args.repo}"))

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from openrlhf_ebpo.errors import UsageError, raise_problems
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.model_files import kept_secret
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
 from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, in_time, require_client
 from openrlhf_ebpo.redact import redacted_text
 
-WAIT_SECONDS = 600.0
 PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
 NAMES = {"model": "a model", "dataset": "a data set", "space": "a Space"}
 ADDRESS = re.compile(r"https?://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
@@ -101,13 +100,10 @@ def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
 
 @dataclass(frozen=True)
 class HubSettings:
-    """The --hub.* flags of a training. repo: None if nothing is pushed. resume_from: OWNER/NAME[@REVISION]."""
+    """The --hub.* flags of a training. repo: None if nothing is pushed."""
 
     repo: str | None = None
     private: bool = True
-    every: int = 1
-    wait: float = WAIT_SECONDS
-    resume_from: str | None = None
 
     @classmethod
     def from_args(cls, args) -> HubSettings:
@@ -115,19 +111,9 @@ class HubSettings:
         return cls(**vars(args.hub))
 
     def check(self, save_steps: int, save_hf: bool) -> None:
-        """Check them against --ckpt.save_steps and --ckpt.save_hf.
-
-        Raises:
-            UsageError: all that is wrong with them.
-        """
-        problems = []
+        """Raises UsageError: with --ckpt.save_steps, models in the Hugging Face format are not saved."""
         if self.repo and save_steps > 0 and not save_hf:
-            problems.append("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
-        if self.every < 1:
-            problems.append(f"--hub.every is {self.every}; give 1 or more")
-        if self.wait < 0:
-            problems.append(f"--hub.wait is {self.wait:g}; give 0 or more seconds")
-        raise_problems(problems)
+            raise UsageError("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
 
     def check_access(self, run: dict, model: str | None) -> list[str]:
         """Check that the token may write to `repo`, and that it holds no other run; returns notices.
@@ -150,8 +136,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "Hugging Face Hub",
         "Every saved model is pushed in the background, tagged step-000010. The token comes from HF_TOKEN or `hf auth "
-        "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for `openrlhf-ebpo "
-        "hub push RUN_DIR`.",
+        "login`. Training never waits for the Hub; the command ends when all is pushed, or ten minutes after the "
+        "training, and `openrlhf-ebpo hub push RUN_DIR` sends the rest.",
     )
     group.add_argument(
         "--hub.repo",
@@ -167,24 +153,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=True,
         metavar="true|false",
         help="create a private repo; true if not given. An existing repo keeps its visibility",
-    )
-    group.add_argument(
-        "--hub.every", type=int, default=1, metavar="N", help="push every N-th saved model, and the final one"
-    )
-    group.add_argument(
-        "--hub.wait",
-        type=float,
-        default=WAIT_SECONDS,
-        metavar="SECONDS",
-        help="how long to wait at the end for what is not pushed yet; the training counts as complete before",
-    )
-    group.add_argument(
-        "--hub.resume_from",
-        type=lambda text: str(place(text, "--hub.resume_from")),
-        metavar="OWNER/NAME[@STEP]",
-        help="start from weights and prior of a pushed step (a number, a tag, a branch; the newest if not given), "
-        "which are pulled into <ckpt.path>/hub, by a dry run too; takes the place of --actor.model_name_or_path. With "
-        "--algo.kl.init_coef they are also the reference policy",
     )
 
 

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, LocalFile, PublishableZip, files_below, local_file, size
-from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, plan, print_plan, publish, stranger
+from openrlhf_ebpo.hub.content import Content, LocalFile, Publishable, PublishableZip, files_below, local_file, size
+from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, print_files, publish, stranger
 from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     args.runs = [target(name, "--runs", "dataset") for name in args.runs]
     files = space_files(args.runs)
     if args.dry_run:
-        print_plan(plan(repo, files, our_app), repo.name)
+        print_files(Publishable(files), repo.name)
         return
 
     def check() -> None:

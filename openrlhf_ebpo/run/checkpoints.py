@@ -66,8 +66,10 @@ def saved(run_dir: str | Path) -> list[SavedCheckpoint]:
         RunDirectoryError: the file, or run.json, is damaged.
     """
     run_dir = Path(run_dir)
+    before = recorded_run_dir(run_dir)
     listed = [
-        (row, [next_to_run(run_dir, row[kind]) if row.get(kind) else None for kind in KINDS]) for row in rows(run_dir)
+        (row, [next_to_run(run_dir, row[kind], before) if row.get(kind) else None for kind in KINDS])
+        for row in rows(run_dir)
     ]
     return [SavedCheckpoint(row["step"], str(row.get("tag")), *paths, row.get("model")) for row, paths in listed]
 
@@ -77,16 +79,21 @@ def final_model(run_dir: Path) -> tuple[int, Path] | None:
     (--ckpt.output_dir)."""
     run, steps = read_run(run_dir) or {}, [row["step"] for row in read_metrics(run_dir)]
     recorded = dig(run, "args", "ckpt", "output_dir")
-    folder = next_to_run(run_dir, recorded) if recorded else run_dir.parent
+    folder = next_to_run(run_dir, recorded, recorded_run_dir(run_dir)) if recorded else run_dir.parent
     there = run.get("status") == "complete" and steps and any(folder.glob("*.safetensors"))
     return (max(steps), folder) if there else None
 
 
-def next_to_run(run_dir: Path, recorded: str) -> Path:
-    """Return a recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did
-    from the run directory: a copy must not push what has become of the original."""
+def recorded_run_dir(run_dir: Path) -> str | None:
+    """Return where the run directory was when it was written."""
     before = dig(read_run(run_dir), "args", "logger", "run_dir")
-    if not (recorded and before and isinstance(before, str)):
+    return before if isinstance(before, str) else None
+
+
+def next_to_run(run_dir: Path, recorded: str, before: str | None) -> Path:
+    """Return a recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did
+    from the run directory: a copy must not push what has become of the original. before: `recorded_run_dir`."""
+    if not (recorded and before):
         return Path(recorded)
     moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before)))
     return moved if moved.is_dir() else Path(recorded)

@@ -12,8 +12,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from openrlhf_ebpo.errors import TrainingPaused
 from openrlhf_ebpo.estimator import stored
-from openrlhf_ebpo.hub.settings import HubSettings
-from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.models.model_folder import problems
 from openrlhf_ebpo.run import checkpoints, heartbeat
 from openrlhf_ebpo.run.batches import BatchSettings
@@ -38,7 +36,6 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
-        self.hub = Pushes(HubSettings.from_args(self.args), self.args.logger.run_dir)
         self.notices = StepNotices()
         self.save_times = SaveTimes(self.args.ckpt)
 
@@ -114,7 +111,6 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         if (stale := self.watch.is_stale(status)) is not None:
             status[mismatch.STALE] = float(stale)
         self._print_notices(global_step, status)
-        status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
 
     def _print_notices(self, step: int, status: dict) -> None:
@@ -146,7 +142,6 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if saves:
             self._log_checkpoint(global_step, f"global_step{global_step}")
-            self.hub.after_saving()
             self.save_times.restart()
         self.evaluate_if_due(global_step, client_states or {})
         if asked_by:

@@ -13,8 +13,6 @@ import pytest
 from deepspeed_engine import Engine
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.settings import HubSettings
-from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Heart
 from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
@@ -52,7 +50,7 @@ def trainer(strategy, prompt_args, tmp_path, monkeypatch):
         flat |= {"ckpt.save_hf": False, "ckpt.save_steps": 1, "ckpt.save_minutes": 0, "logger.logging_steps": 1}
         trainer.args = prompt_args(4, N, **flat)
         trainer.run_log, trainer.heart = RunLog(tmp_path / "run", None), Heart(tmp_path / "run")
-        trainer.save_times, trainer.hub = SaveTimes(trainer.args.ckpt), Pushes(HubSettings(), tmp_path)
+        trainer.save_times = SaveTimes(trainer.args.ckpt)
         trainer.eval_steps, trainer.eval_dataloader = 3, "questions"
         trainer.wandb_logger = trainer.tensorboard_logger = None
         trainer.experience_maker = SimpleNamespace(estimator=None)

@@ -49,7 +49,7 @@ def test_a_card_says_what_the_model_is(tmp_path):
         "pipeline_tag": "text-generation",
         "tags": ["reinforcement-learning", "openrlhf", "ebpo"],
     }
-    for part in ("`base`, trained for 3 steps", "EBPO", f"]({PICTURE})", "--hub.resume_from owner/tiny@step-000003"):
+    for part in ("`base`, trained for 3 steps", "EBPO", f"]({PICTURE})", "--actor.model_name_or_path model"):
         assert part in text
     assert "| responses per prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
     assert "## Evaluation" not in text and "model-index" not in text
@@ -123,16 +123,13 @@ def test_names_of_the_hub_become_metadata(tmp_path, monkeypatch):
 
 def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_path, monkeypatch):
     monkeypatch.setattr(hub_card, "licence", lambda model, base: {})
-    args = {**arguments(tmp_path), "hub": {"resume_from": "owner/first@step-000010"}}
-    run_dir = write_run(tmp_path, args=args)
+    run_dir = write_run(tmp_path)
     argv = [
         "--actor.model_name_or_path",
         "x",
         "--hub.repo=owner/tiny",
         "--x",
         "a b",
-        "--hub.resume_from",
-        "owner/first@10",
         "--ckpt.load_step",
         "20",
         "--algo.advantage.ebpo.init_prior",
@@ -142,8 +139,7 @@ def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_
     ]
     write_json(run_dir / "run.json", {**read_run(run_dir), "argv": argv})
     text = text_of(run_dir)
-    assert "openrlhf-ebpo train --hub.resume_from owner/tiny@step-000003 --x 'a b'\n" in text
-    assert metadata(text)["base_model"] == "owner/first"
+    assert "--algo.advantage.ebpo.init_prior model/prior.json --x 'a b'\n" in text
 
 
 def test_the_licence_is_the_base_models(tmp_path, hub, use_hub):

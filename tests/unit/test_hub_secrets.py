@@ -445,9 +445,6 @@ def test_of_a_run_full_of_secrets_none_gets_to_the_hub(at_home, tmp_path, hub, a
     run_dir = full_of_secrets(tmp_path, found)
     for argv in (["push", str(run_dir), "--repo", MODEL], ["push-run", str(run_dir), "--repo", RUN]):
         hub_cli.main([*argv, "--dry_run"])
-        said = capsys.readouterr().out
-        assert "are taken out of: api_key, args.actor.adam.api_key, " in said
-        assert re.search("taken out of: (map, name_or_path|prompt, .*error)", said)
     assert not hub.repos
     push(run_dir, api, wanted=[Export(3, run_dir.parent / "ckpt" / "global_step3_hf")])
     hub_cli.main(["push-run", str(run_dir), "--repo", RUN])

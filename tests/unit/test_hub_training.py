@@ -1,29 +1,23 @@
-"""The Hub's flags of a training, and what driver and trainer do with them."""
+"""A training's saved models go to the Hub while it trains, which never waits for it: flags, access, the child."""
 
 import argparse
-import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
+import threading
 import time
-from pathlib import Path
 
 import hub_runs
 import pytest
 from hub_repos import File
-from hub_runs import REPO, push
-from patience import seconds, wait_until
+from hub_runs import REPO, model_of, push, push_of
+from patience import seconds, wait_until, wait_until_gone
 
-from openrlhf_ebpo.cli.train_flags import resume_from_hub
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import training
-from openrlhf_ebpo.hub.exports import Export, is_locked, who_pushes
-from openrlhf_ebpo.hub.pull import pull_start
 from openrlhf_ebpo.hub.settings import HubSettings, add_flags
+from openrlhf_ebpo.hub_client import HubError, hub_api
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import read_run
 
@@ -53,10 +47,9 @@ def test_nothing_happens_without_a_repo(hub, tmp_path, capsys):
     settings().check(2, False)
     assert settings() == HubSettings() and settings().check_access({}, None) == []
     pushes = training.Pushes(settings(), tmp_path)
-    pushes.start_watch()
-    pushes.after_saving()
+    pushes.start()
     pushes.finish()
-    assert pushes.metrics() == {} and pushes.when_stopped() == capsys.readouterr().out == ""
+    assert pushes.process is None and pushes.when_stopped() == capsys.readouterr().out == ""
     assert not hub.requests and not list(tmp_path.iterdir())
 
 
@@ -71,10 +64,7 @@ def test_private_is_the_default_and_can_be_turned_off():
     ("argv", "save_hf", "words"),
     [
         (["--hub.repo", "nonsense"], True, "--hub.repo nonsense"),
-        (["--hub.resume_from", "nonsense"], True, "--hub.resume_from nonsense"),
         (["--hub.repo", REPO], False, "add --ckpt.save_hf"),
-        (["--hub.repo", REPO, "--hub.every", "0"], True, "--hub.every is 0"),
-        (["--hub.repo", REPO, "--hub.wait", "-1"], True, "--hub.wait is -1"),
     ],
 )
 def test_flags_that_cannot_work(argv, save_hf, words):
@@ -113,83 +103,13 @@ def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pus
             settings("--hub.repo", f"owner/{name}").check_access(renamed, None)
 
 
-# A start from the Hub
-
-
-def flags(tmp_path, resume_from: str, **others):
-    """The arguments of a training, as far as a start from the Hub reads them."""
-    values = {"ckpt.path": str(tmp_path / "new"), "ckpt.load_enable": False, "actor.model_name_or_path": None}
-    prior = {"algo.advantage.ebpo.init_prior": None, "algo.advantage.ebpo.reset_prior": False}
-    values |= {"hub.resume_from": resume_from, "algo.advantage.estimator": "ebpo"}
-    return nested({**values, **prior, **others})
-
-
-def test_resuming_takes_weights_and_prior_of_the_step(pushed, tmp_path):
-    args = flags(tmp_path, f"{REPO}@2")
-    (notice,) = resume_from_hub(args)
-    folder = Path(args.actor.model_name_or_path)
-    assert folder == tmp_path / "new" / "hub" / "owner--model@step-000002" and "weights and prior" in notice
-    assert json.loads((folder / "config.json").read_text())["step"] == 2
-    assert json.loads(Path(args.algo.advantage.ebpo.init_prior).read_text())["batches"] == 2
-    args = flags(tmp_path, f"{REPO}@2", **{"algo.advantage.ebpo.reset_prior": True})
-    (notice,) = resume_from_hub(args)
-    assert "the prior is not" in notice and args.algo.advantage.ebpo.init_prior is None
-
-
-@pytest.mark.parametrize(
-    ("step", "others", "words"),
-    [
-        (2, {"actor.model_name_or_path": "base"}, "give one of them"),
-        (3, {}, "no revision step-000003; it has main, step-000002, step-000004"),
-    ],
-)
-def test_what_cannot_be_resumed_from(pushed, tmp_path, step, others, words):
-    with pytest.raises(UsageError, match=words):
-        resume_from_hub(flags(tmp_path, f"{REPO}@{step}", **others))
-
-
-def test_what_was_pulled_before_does_without_the_hub(hub, pushed, tmp_path):
-    first = pull_start(f"{REPO}@2", tmp_path, False)
-    hub.stop()
-    again = pull_start(f"{REPO}@2", tmp_path, False)
-    assert again.model == first.model and "cannot be reached" in again.notices[0]
-
-
-def test_a_run_that_is_resumed_keeps_the_weights_it_began_with(hub, pushed, tmp_path):
-    new = tmp_path / "new"
-    resume_from_hub(flags(tmp_path, REPO))
-    before = (new / "hub" / "owner--model@main" / "model.safetensors").read_bytes()
-    push(pushed, wanted=[Export(6, hub_runs.export_model(pushed.parent / "later", 6))])  # main has moved on
-    shutil.copytree(pushed.parent / "ckpt" / "_actor", new / "_actor")
-    notices = resume_from_hub(flags(tmp_path, REPO, **{"ckpt.load_enable": True}))
-    assert "is used as it is" in notices[0]
-    assert (new / "hub" / "owner--model@main" / "model.safetensors").read_bytes() == before
-
-
-# Driver and trainer
-
-
 @pytest.fixture
-def pushes(make_run):
+def run_dir(make_run):
     """Of a training that is under way."""
-    return training.Pushes(settings("--hub.repo", REPO, "--hub.wait", "0"), make_run(status="running"))
+    return hub_runs.set_repo(make_run(status="running"))
 
 
-def test_what_is_not_recorded_as_pushed_is_counted(pushes, use_hub):
-    assert pushes.metrics() == {"hub/pending": 2, "hub/failed": 0}
-    (pushes.run_dir / "hub.json").write_text("damaged")
-    assert pushes.metrics() == {"hub/pending": 2, "hub/failed": 0}
-    push(pushes.run_dir)
-    assert pushes.metrics() == {"hub/pending": 0, "hub/failed": 0}
-
-
-def test_what_cannot_be_counted_stops_no_training(pushes, capsys):
-    (pushes.run_dir / "checkpoints.jsonl").write_text("no JSON\n")
-    assert pushes.metrics() == {} and "warning: hub: RunDirectoryError" in capsys.readouterr().out
-
-
-def test_a_secret_in_the_tokenizers_files_is_told_at_the_start_and_stops_no_training(hub, use_hub, pushes):
-    run_dir = pushes.run_dir
+def test_a_secret_in_the_tokenizers_files_is_told_at_the_start_and_stops_no_training(hub, use_hub, run_dir):
     model = run_dir.parent / "ckpt" / "global_step2_hf"
     write_json(model / "tokenizer_config.json", {"token": "whatever", "pad_token": "<pad>"})
     link = run_dir.parent / "snapshot"
@@ -202,107 +122,133 @@ def test_a_secret_in_the_tokenizers_files_is_told_at_the_start_and_stops_no_trai
         )
     said = "\n".join(push(run_dir))
     assert "tokenizer_config.json keeps a secret under 'token'" in said and "whatever" not in said
-    assert pushes.metrics() == {"hub/pending": 1, "hub/failed": 1}
+    assert list(hub.repo(REPO).tags) == ["step-000004"]
 
 
-def test_a_push_is_reported_once(hub, pushes, use_hub, capsys):
-    hub.fail(r"POST .*/commit/", 503)
-    push(pushes.run_dir)
-    assert pushes.metrics() == {"hub/pending": 2, "hub/failed": 1}
-    assert "step 2 is not pushed, will be repeated" in capsys.readouterr().out
-    push(pushes.run_dir)
-    pushes.metrics()
-    pushes.metrics()
-    assert capsys.readouterr().out.count("step 2 is pushed and verified") == 1
-    assert (
-        training.Pushes(pushes.settings, pushes.run_dir).metrics()["hub/pending"] == 0 and capsys.readouterr().out == ""
-    )
+# The loop of the child
 
 
-def test_the_end_names_what_is_left_and_the_command_for_it(pushes, capsys):
-    pushes.finish()
-    command = f"finish with: openrlhf-ebpo hub push {pushes.run_dir}"
-    assert f"not pushed yet: steps 2, 4; {command}" in capsys.readouterr().out
-    assert command in pushes.when_stopped()
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(training, "POLL_SECONDS", 0.02)
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
 
 
-def test_a_disk_without_locks_is_told_and_stops_nothing(pushes, monkeypatch, capsys):
-    def refuse(*_):
-        raise OSError(38, "Function not implemented")
+def test_it_pushes_during_a_training_and_ends_after_it(hub, use_hub, quick, run_dir):
+    said = []
+    with run_lock.held(run_dir):
+        pusher = threading.Thread(target=training.push_while_training, args=(push_of(run_dir, hub_api(), said),))
+        pusher.start()
+        wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
+        model = hub_runs.export_model(run_dir.parent / "ckpt" / "global_step6_hf", 6)
+        append_json_line(run_dir / "checkpoints.jsonl", {"step": 6, "tag": "global_step6", "model": str(model)})
+        wait_until(lambda: "step-000006" in hub.repo(REPO).tags)
+        requests = len(hub.requests)
+        time.sleep(0.2)
+        assert pusher.is_alive() and len(hub.requests) - requests < 9  # nothing new is not asked for
+    write_json(run_dir / "run.json", {**read_run(run_dir), "status": "complete"})
+    pusher.join(seconds(60))
+    assert not pusher.is_alive()
+    hub_runs.assert_pushed(hub, run_dir, 6)
 
-    monkeypatch.setattr("fcntl.flock", refuse)
-    pushes = training.Pushes(settings("--hub.repo", REPO, "--hub.wait", "1"), pushes.run_dir)
-    pushes.start_watch()
-    pushes.after_saving()
-    pushes.finish()
-    assert pushes.metrics()["hub/pending"] == 2 and "steps 2, 4" in capsys.readouterr().out
+
+def test_a_training_that_was_killed_is_over(hub, use_hub, quick, run_dir):
+    training.push_while_training(push_of(run_dir, hub_api()))  # nobody holds its lock
+    assert list(hub.repo(REPO).tags) == ["step-000002", "step-000004"]
+
+
+def test_what_can_never_be_pushed_does_not_keep_it_waiting_after_the_training(hub, use_hub, quick, make_run):
+    run_dir = hub_runs.set_repo(make_run())
+    (model_of(run_dir, 4) / "chat_template.jinja").write_text("{# gh" + "p_" + "NEEDLE" * 6 + " #}")
+    loop = push_of(run_dir, hub_api())
+    with pytest.raises(HubError, match=r"chat_template\.jinja"):
+        training.push_while_training(loop)
+    assert loop.left == "4" and list(hub.repo(REPO).tags) == ["step-000002"]
+
+
+def test_a_list_that_cannot_be_read_does_not_end_it(hub, use_hub, quick, run_dir):
+    said, listed = [], (run_dir / "checkpoints.jsonl").read_text()
+    (run_dir / "checkpoints.jsonl").write_text("no JSON\n")
+    with run_lock.held(run_dir):
+        pusher = threading.Thread(target=training.push_while_training, args=(push_of(run_dir, hub_api()),))
+        training.report, unchanged = said.append, training.report
+        try:
+            pusher.start()
+            wait_until(lambda: "checkpoints.jsonl is damaged" in "".join(said))
+            (run_dir / "checkpoints.jsonl").write_text(listed)
+            wait_until(lambda: ("model", REPO) in hub.repos and len(hub.repo(REPO).tags) == 2)
+        finally:
+            training.report = unchanged
+    pusher.join(seconds(60))
 
 
 # The process
 
 
 @pytest.fixture
-def running(hub, hub_environment, pushes, tmp_path, monkeypatch):
-    """`pushes` with the environment of a user. A process that is left behind is ended."""
-    run_dir = hub_runs.set_repo(pushes.run_dir)
+def pushes(hub, hub_environment, run_dir, tmp_path, monkeypatch):
+    """The pushes of a training with the environment of a user."""
     (tmp_path / "light").mkdir()
     (tmp_path / "light" / "transformers.py").write_text("raise ImportError\n")  # importing it takes long
     fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.05", "PYTHONPATH": str(tmp_path / "light"), "OMP_NUM_THREADS": "1"}
     for name, value in {**hub_environment, **fast}.items():
         monkeypatch.setenv(name, value)
-    yield training.Pushes(settings("--hub.repo", REPO, "--hub.wait", str(seconds(60))), run_dir)
-    end(run_dir)
-    end(run_dir)
+    pushes = training.Pushes(settings("--hub.repo", REPO), run_dir)
+    yield pushes
+    if pushes.process:
+        pushes.process.kill()
+        pushes.process.wait()
 
 
-def end(run_dir) -> bool:
-    if not is_locked(run_dir) or not (pid := who_pushes(run_dir)).isdigit():
-        return False
-    os.kill(int(pid), signal.SIGKILL)
-    wait_until(lambda: not is_locked(run_dir) or who_pushes(run_dir) != pid)
-    return True
-
-
-def test_a_process_pushes_what_is_saved_and_is_started_again_when_it_was_killed(hub, running, capsys):
-    run_dir = running.run_dir
-    fault = hub.fail(r"^PUT /lfs/", hang=True)
-    with run_lock.held(run_dir):
-        running.start_watch()
-        assert is_locked(run_dir)  # at once
-        running.start_watch()  # one is enough
-        wait_until(lambda: fault.hits)
-        started = time.monotonic()
-        for _ in range(20):
-            running.after_saving()
-            running.metrics()
-        assert time.monotonic() - started < seconds(2)  # a Hub that hangs delays no save
-        assert end(run_dir)
-        running.after_saving()
-        running.after_saving()
-        wait_until(lambda: hub_runs.states(run_dir) == {"2": "pushed", "4": "pushed"})
-        assert is_locked(run_dir)  # it watches on, as the training trains on
-    assert capsys.readouterr().out.count("has ended") == 1
+def complete(run_dir) -> None:
     write_json(run_dir / "run.json", {**read_run(run_dir), "status": "complete"})
-    running.finish()
-    assert f"hub: 2 pushed and verified at {REPO}: steps 2, 4" in capsys.readouterr().out
+
+
+def test_a_child_pushes_what_is_saved_and_the_command_ends_with_the_last(hub, pushes, run_dir, capfd):
+    with run_lock.held(run_dir):
+        pushes.start()
+        wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
+        assert pushes.process.poll() is None  # it watches on, as the training trains on
+        complete(run_dir)
+    pushes.finish()
+    out = capfd.readouterr().out
+    assert pushes.process.returncode == 0 and f"all 2 saved steps are pushed and verified at {REPO}" in out
+    assert "step 2 is at" in out and "push what is left" not in out
     assert [c.title for c in hub.repo(REPO).history()] == ["step 4", "step 2", "initial commit"]
 
 
-def test_it_outlives_a_training_that_was_killed(hub, running):
-    run_dir = running.run_dir
-    start = (
+def test_after_the_time_limit_the_command_says_what_is_left(hub, pushes, run_dir, capfd, monkeypatch):
+    monkeypatch.setattr(training, "WAIT_SECONDS", seconds(2))
+    fault = hub.fail(r"^PUT /lfs/", hang=True, times=99)
+    complete(run_dir)
+    pushes.start()
+    wait_until(lambda: fault.hits)
+    pushes.finish()
+    out = capfd.readouterr().out
+    assert "hub: not pushed: steps 2, 4" in out
+    assert f"push what is left with: openrlhf-ebpo hub push {run_dir}" in out
+    assert pushes.when_stopped().endswith(f"openrlhf-ebpo hub push {run_dir}")
+
+
+def test_the_child_ends_with_its_training(hub, pushes, run_dir, tmp_path):
+    """However it ends: what it was sending is sent by the next start, or by hub push."""
+    code = (
         "from openrlhf_ebpo.hub.settings import HubSettings; from openrlhf_ebpo.hub.training import Pushes; "
-        f"import os, signal; Pushes(HubSettings({REPO!r}), {str(run_dir)!r}).start_watch(); "
-        "os.killpg(os.getpid(), signal.SIGKILL)"
+        f"import os, signal; pushes = Pushes(HubSettings({REPO!r}), {str(run_dir)!r}); pushes.start(); "
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(pushes.process.pid)); signal.pause()"
     )
-    driver = subprocess.run([sys.executable, "-c", start], start_new_session=True)
-    assert driver.returncode == -signal.SIGKILL and is_locked(run_dir)
-    wait_until(lambda: not is_locked(run_dir))
-    assert hub_runs.states(run_dir) == {"2": "pushed", "4": "pushed"}
-    hub_runs.assert_pushed(hub, run_dir, 4)
+    fault = hub.fail(r"^PUT /lfs/", hang=True)
+    driver = subprocess.Popen([sys.executable, "-c", code])
+    wait_until(lambda: fault.hits)
+    driver.kill()
+    driver.wait()
+    wait_until_gone([int((tmp_path / "pid").read_text())])
+    assert not hub.repo(REPO).tags
 
 
-def test_what_cannot_be_started_is_said_and_ends_no_training(running, monkeypatch, capsys):
+def test_what_cannot_be_started_is_said_and_ends_no_training(pushes, monkeypatch, capsys):
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    running.start_watch()
-    assert "warning: hub: FileNotFoundError" in capsys.readouterr().out and not is_locked(running.run_dir)
+    pushes.start()
+    pushes.finish()
+    out = capsys.readouterr().out
+    assert "warning: hub: nothing is pushed during the training" in out and "push what is left with" in out

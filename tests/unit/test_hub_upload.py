@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import hub_runs
 import pytest
@@ -10,8 +9,7 @@ from hub_repos import File
 from huggingface_hub.hf_api import RepoFolder
 from patience import seconds
 
-from openrlhf_ebpo.hub.content import local_file
-from openrlhf_ebpo.hub.publish import Planned, Repo, check_owner, plan, same_run
+from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
@@ -33,11 +31,6 @@ def client(hub, monkeypatch):
 
 def push(client, files, **how):
     return hub_runs.publish(client, REPO, files, **{"message": "step 1", "tag": "step-000001", **how})
-
-
-def planned(client, files) -> list[Planned]:
-    files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
-    return plan(Repo(client, REPO), files, hub_runs.anybody)
 
 
 def assert_whole(hub, files, revision="step-000001"):
@@ -118,23 +111,6 @@ def test_a_tag_whose_commit_has_a_stale_file_too_moves(hub, client, files):
     moved = push(client, files)
     assert repo.tags["step-000001"] == moved.commit != first.commit
     assert "model-00002-of-00002.safetensors" not in repo.files("step-000001")
-
-
-def test_a_plan_lists_sizes_and_what_has_changed_and_leaves_no_trace(hub, client, files):
-    assert {f.state for f in planned(client, files)} == {"new"} and not hub.repos
-    push(client, {**files, "old.safetensors": b"12345"})
-    found = planned(client, {**files, "config.json": b"[]"})
-    (manifest,) = [each for each in found if each.path == "sha256.json"]
-    assert manifest.state == "changed"
-    assert [each for each in found if each is not manifest] == [
-        Planned("README.md", len(CARD), "unchanged"),
-        Planned("config.json", 2, "changed"),
-        Planned("model.safetensors", 1024000, "unchanged"),
-        Planned("sub/prior.json", 11, "unchanged"),
-        Planned("old.safetensors", 5, "deleted"),
-    ]
-    hub.stop()
-    assert {f.state for f in planned(client, files)} == {"unknown"}
 
 
 CALLS = {
@@ -278,10 +254,6 @@ def test_a_card_of_ours_is_replaced_until_somebody_edits_it(hub, client, files):
         assert published.kept == ("README.md",)
     assert hub.repo(REPO).files("step-000003")["README.md"] == b"# second, edited\n"
     assert hub.repo(REPO).files("step-000003")["config.json"] == b"3"
-    (state,) = [
-        each.state for each in planned(client, {**files, "README.md": b"# fifth\n"}) if each.path == "README.md"
-    ]
-    assert state == "stays"
 
 
 STRANGERS = (
