@@ -116,6 +116,7 @@ class InputFiles:
     @classmethod
     def from_args(cls, args) -> InputFiles:
         """From upstream's nested arguments, of `train` or `sft`, before its validation."""
+        images = ("data.image_key",) if value_of(args, "data.max_images_per_prompt", 0) else ()
         return cls(
             missing=tuple(flag for flag in NEEDED if not value_of(args, flag, NO_FLAG)),
             data_sets=tuple(
@@ -123,7 +124,10 @@ class InputFiles:
                     flag,
                     name,
                     value_of(args, SPLIT_FLAGS[flag]) or "train",
-                    {f"--{key}": value_of(args, key) for key in keys},
+                    {
+                        f"--{key}": value_of(args, key)
+                        for key in (*keys, *(images if flag == "data.prompt_dataset" else ()))
+                    },
                 )
                 for flag, keys in DATA_FLAGS.items()
                 for name in split_names(value_of(args, flag))

@@ -27,7 +27,7 @@ class ModelUse:
 
     max_len: tokens of prompt and response together; max_new_tokens: None for as many as that leaves. gpus: of the
     policy. tensor_parallel, ring, ring_stride: how the trainer splits it; engine_gpus: how vLLM does. dtype: of the
-    policy's weights, "bf16" or "fp16".
+    policy's weights, "bf16" or "fp16". max_images: of a prompt.
     """
 
     model: str
@@ -40,6 +40,7 @@ class ModelUse:
     ring_stride: int
     engine_gpus: int
     dtype: str
+    max_images: int
 
     @classmethod
     def from_args(cls, args) -> ModelUse:
@@ -55,6 +56,7 @@ class ModelUse:
             ring_stride=args.ds.ring_attn_head_stride,
             engine_gpus=args.vllm.tensor_parallel_size,
             dtype=args.ds.param_dtype,
+            max_images=args.data.max_images_per_prompt,
         )
 
     def check(self) -> None:
@@ -76,6 +78,11 @@ class ModelUse:
         problems = [
             f"--{MODEL} {self.model}: {problem}" for problem in file_problems(self.model, folder, self.chat_template)
         ]
+        if self.max_images and "vision_config" not in config:
+            problems.append(
+                f"--data.max_images_per_prompt is {self.max_images}, and {self.model} reads only text (its config.json "
+                "has no vision_config): leave the flag out, or name a model that sees"
+            )
         raise_problems([*problems, *_length_problems(text, self), *_split_problems(text, self)])
 
 

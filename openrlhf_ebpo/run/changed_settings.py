@@ -2,7 +2,8 @@
 
 DeepSpeed restores the optimizer's groups with their numbers, in every ZeRO stage: learning rate, betas, epsilon, weight
 decay, momentum. The shape of the schedule (kind, warm-up, minimum, length) is not part of its state and comes from the
-command line; it continues at the checkpoint's step, from the checkpoint's learning rate.
+command line: from the checkpoint's step on the learning rate is the checkpoint's initial one times what the new shape
+has there, a jump where the two differ.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from openrlhf_ebpo.run.settings import RunSettings
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
 OPTIMIZER = re.compile(r"(actor|critic)\.(adam\.(lr|betas|eps|weight_decay)|muon\.(lr|momentum))")
+SCHEDULE = re.compile(
+    r"train\.(num_episodes|max_epochs|batch_size)|rollout\.n_samples_per_prompt|data\.max_samples"
+    r"|(actor|critic)\.(lr_scheduler|lr_warmup_ratio|min_lr_ratio)"
+)
 UNIMPORTANT = re.compile(
     r"ckpt\.(load_enable|load_step|attempt)|logger\.(?!rollouts_every$).*|hub\..*|local_rank|use_ms"
 )
@@ -60,6 +65,7 @@ def resume(args: SimpleNamespace, settings: RunSettings, found: Search | None) -
             *section, name = each.setting.split(".")
             setattr(functools.reduce(getattr, section, args), name, each.was)
     lines = [*found.warnings(), f"resuming from {found.tag} of {settings.ckpt_path}", *format_table(differ)]
+    lines += schedule_notices(differ, args.actor.lr_scheduler)
     changed = {each.setting: {"was": each.was, "now": each.now, "applies": each.applies} for each in differ}
     return {"checkpoint": found.tag, "changed": changed}, lines
 
@@ -85,6 +91,17 @@ def find_changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
         Change(name, before[name], here[name], CHECKPOINT if OPTIMIZER.fullmatch(name) else COMMAND)
         for name in differ
         if not UNIMPORTANT.fullmatch(name)
+    ]
+
+
+def schedule_notices(differ: list[Change], kind: str) -> list[str]:
+    """Warn of settings that change the length or the shape of the learning rate's schedule. kind: of the schedule."""
+    changed = [f"--{each.setting}" for each in differ if SCHEDULE.fullmatch(each.setting)]
+    if not changed or (kind.startswith("constant") and not any(name.endswith("lr_scheduler") for name in changed)):
+        return []
+    return [
+        f"warning: {', '.join(changed)} changed the schedule of the learning rate ({kind}), which applies from now "
+        "on: the learning rate jumps to where the new schedule is. One that had reached its end rises again"
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.changed_settings import find_changes, format_table, optimizer_settings, resume
+from openrlhf_ebpo.run.changed_settings import find_changes, format_table, optimizer_settings, resume, schedule_notices
 from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.run.settings import RunSettings
 
@@ -50,6 +50,34 @@ def test_how_often_rollouts_are_logged_is_recorded_and_no_other_setting_of_the_l
     """`verify` has to know which steps were to be logged."""
     was, now = ({"logger": {"rollouts_every": n, "rollouts_every_x": n}} for n in (1, 2))
     assert [each.setting for each in find_changes(was, {}, now)] == ["logger.rollouts_every"]
+
+
+def test_a_schedule_of_another_length_jumps_and_says_so(tmp_path):
+    """What transformers' schedule does with the state of a shorter one, and the warning of it."""
+    import torch
+    from transformers.trainer import get_scheduler
+
+    def build(steps):
+        optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=5e-4)
+        return optimizer, get_scheduler(
+            "cosine_with_min_lr", optimizer, 1, steps, scheduler_specific_kwargs={"min_lr_rate": 0.1}
+        )
+
+    (short, schedule), (long, extended) = build(20), build(40)
+    for _ in range(20):
+        short.step()
+        schedule.step()
+    long.load_state_dict(short.state_dict())
+    extended.load_state_dict(schedule.state_dict())
+    assert extended.get_last_lr() == schedule.get_last_lr()
+    long.step()
+    extended.step()
+    assert extended.get_last_lr()[0] > 4 * schedule.get_last_lr()[0]
+    differ = find_changes(WAS, {}, {**NOW, "train": {"seed": 1, "num_episodes": 2}})
+    (line,) = schedule_notices(differ, "cosine_with_min_lr")
+    assert "--train.num_episodes changed the schedule" in line and "jumps" in line
+    assert schedule_notices(differ, "constant_with_warmup") == []
+    assert schedule_notices(find_changes(WAS, {}, NOW), "cosine") == []
 
 
 def test_a_long_value_is_shown_by_its_end():

@@ -43,6 +43,7 @@ def args(tmp_path):
             "data.max_len": 12288,
             "rollout.max_new_tokens": 8192,
             "data.apply_chat_template": False,
+            "data.max_images_per_prompt": 0,
             "vllm.tensor_parallel_size": 1,
             "ds.tensor_parallel_size": 1,
             "ds.ring_attn_size": 1,
@@ -76,6 +77,11 @@ def test_the_papers_models_pass_with_every_split_that_vllm_takes(name, tmp_path,
 @pytest.mark.parametrize(
     ("changes", "flags", "said"),
     [
+        (
+            {},
+            {"data.max_images_per_prompt": 8},
+            ["--data.max_images_per_prompt is 8", "reads only text", "vision_config"],
+        ),
         ({}, {"data.max_len": 40961}, ["--data.max_len is 40961", "40960", "max_position_embeddings"]),
         ({}, {"rollout.max_new_tokens": 12288}, ["--rollout.max_new_tokens is 12288", "--data.max_len 12288"]),
         ({}, {"vllm.tensor_parallel_size": 3}, ["--vllm.tensor_parallel_size is 3", "32 attention heads"]),

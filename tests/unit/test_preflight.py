@@ -271,6 +271,12 @@ def test_a_rollout_batch_that_is_no_whole_number_of_optimizer_steps_is_told(trai
     assert [said in notice for notice in notices] == [True] * bool(said)
 
 
+def test_images_need_their_column(good):
+    check_files(good | {"data.max_images_per_prompt": 0, "data.image_key": "images"})
+    with pytest.raises(UsageError, match=r"has no column 'images' \(--data\.image_key\)"):
+        check_files(good | {"data.max_images_per_prompt": 8, "data.image_key": "images"})
+
+
 def test_what_train_sft_cannot_read_is_named_before_anything_starts(good, tmp_path):
     (tmp_path / "pairs.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     args = {
