@@ -1,4 +1,4 @@
-"""EBPO and every other estimator of the registry in TRL's GRPOTrainer (TRL 1.16).
+"""EBPO and every other estimator of the registry in TRL's GRPOTrainer (TRL 1.0 to 1.16), and in Unsloth's.
 
     from openrlhf_ebpo.integrations.trl import EBPOTrainer
 
@@ -11,15 +11,24 @@ prior.json in every checkpoint and in the output directory; `train(resume_from_c
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import torch
-from trl import GRPOTrainer
+import trl
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.integrations.running import RunningEstimator
 
 LOGGED = "advantages"  # in TRL's table of completions
+SUM = "sum_then_normalize"  # TRL's default of multi_objective_aggregation
+HOOKS = {  # methods that the mixin extends or calls, and the attributes that they have to use
+    "__init__": ("num_iterations", "reward_weights", "_step", "_logs", "_metrics"),
+    "_calculate_rewards": (),
+    "_generate_and_score_completions": ("_calculate_rewards",),
+    "_get_per_token_logps_and_entropies": (),
+    "_save_checkpoint": (),
+}
 
 
 class EBPOMixin:
@@ -33,21 +42,23 @@ class EBPOMixin:
     """
 
     def __init__(self, *args, estimator: str = "ebpo", estimator_settings: dict | None = None, **kwargs):
-        if not isinstance(self, GRPOTrainer):
+        if missing := missing_hooks(type(self)):
             raise UsageError(
-                "EBPOMixin goes before trl.GRPOTrainer; AsyncGRPOTrainer computes advantages in its worker"
+                f"trl {trl.__version__}, {type(self).__name__}: {', '.join(missing)} missing; EBPOMixin goes before "
+                "the GRPOTrainer of TRL 1.0 to 1.16 (AsyncGRPOTrainer computes advantages in its worker)"
             )
-        super().__init__(*args, **kwargs)
-        if self.multi_objective_aggregation != "sum_then_normalize":
+        config = next((each for each in (*args, *kwargs.values()) if hasattr(each, "num_generations")), trl.GRPOConfig)
+        if (aggregation := getattr(config, "multi_objective_aggregation", SUM)) != SUM:
             raise UsageError(
-                f"multi_objective_aggregation={self.multi_objective_aggregation!r} normalises each reward by itself; "
-                "estimators take their weighted sum: leave it at 'sum_then_normalize'"
+                f"multi_objective_aggregation={aggregation!r} normalises each reward by itself; estimators take their "
+                f"weighted sum: leave it at {SUM!r}"
             )
-        self.running = RunningEstimator(estimator, self.num_generations, estimator_settings)
-        if self.tools:
+        self.running = RunningEstimator(estimator, config.num_generations, estimator_settings)
+        if kwargs.get("tools") or kwargs.get("environment_factory"):
             self._refuse_score_weights()
         self._gathered: torch.Tensor | None = None
         self._drawn = 0  # which of the sampler's generation cycles the latest batch is of
+        super().__init__(*args, **kwargs)  # loads the model
 
     def _refuse_score_weights(self) -> None:
         try:
@@ -55,17 +66,18 @@ class EBPOMixin:
         except UsageError:
             raise UsageError(
                 f"estimator {self.running.estimator.name!r} with these settings weighs responses by their "
-                f"log-probabilities, "
-                "which TRL's tools do not allow: leave tools out, or choose another estimator (ebpo.corrected)"
+                "log-probabilities, which TRL's tools do not allow: leave tools out, or choose another estimator "
+                "(ebpo.corrected)"
             ) from None
 
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        self._gathered = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+    def _calculate_rewards(self, *args, **kwargs):
+        self._gathered = super()._calculate_rewards(*args, **kwargs)
         return self._gathered
 
     def _generate_and_score_completions(self, inputs):
+        training = self.model.training  # Unsloth ends an evaluation's generation in training mode
         output = super()._generate_and_score_completions(inputs)
-        if not self.model.training:
+        if not training:
             return output
         self._drawn = self._cycle_of(self._step % self.args.gradient_accumulation_steps)
         self.running.before = self.running.state
@@ -149,5 +161,24 @@ class EBPOMixin:
             self.running.restore(checkpoint)
 
 
-class EBPOTrainer(EBPOMixin, GRPOTrainer):
-    """GRPOTrainer with `estimator` and `estimator_settings`."""
+class EBPOTrainer(EBPOMixin):
+    """trl.GRPOTrainer with `estimator` and `estimator_settings`.
+
+    The base is trl.GRPOTrainer as it is when a trainer is made, because `import unsloth` replaces it.
+    """
+
+    def __new__(cls, *args, **kwargs):
+        if not issubclass(cls, trl.GRPOTrainer):
+            cls = type(cls.__name__, (cls, trl.GRPOTrainer), {"__module__": cls.__module__})
+        return object.__new__(cls)
+
+
+def missing_hooks(trainer: type) -> list[str]:
+    """Return the HOOKS that no class after EBPOMixin defines, and their attributes that no such definition uses."""
+    bases = trainer.__mro__[trainer.__mro__.index(EBPOMixin) + 1 : -1]  # without object
+    missing = []
+    for method, attributes in HOOKS.items():
+        defined = [inspect.unwrap(vars(base)[method]) for base in bases if method in vars(base)]
+        used = {name for each in defined if inspect.isfunction(each) for name in each.__code__.co_names}
+        missing += [f"{method}: {name}" for name in attributes if name not in used] if defined else [method]
+    return missing

@@ -21,9 +21,10 @@ FIRST, SECOND = [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]
 class GRPOTrainer:
     """TRL's order of calls around the methods that the mixin extends; two processes, of which this is one."""
 
-    multi_objective_aggregation, num_iterations, tools = "sum_then_normalize", 1, None
-
-    def __init__(self, folder: Path, process: int = 0, steps_per_generation: int = 1, reward_weights=(1.0,)):
+    def __init__(
+        self, folder: Path, process: int = 0, steps_per_generation: int = 1, reward_weights=(1.0,), args=None, tools=()
+    ):
+        self.num_iterations = 1
         self.args = SimpleNamespace(
             output_dir=str(folder),
             should_save=process == 0,
@@ -46,6 +47,8 @@ class GRPOTrainer:
         local = len(inputs) // 2
         return {"advantages": torch.full((local,), 9.0), "completion_mask": torch.ones(local, 3)}
 
+    def _get_per_token_logps_and_entropies(self, *inputs): ...
+
     def _get_output_dir(self, trial):
         return self.args.output_dir
 
@@ -62,9 +65,15 @@ class GRPOTrainer:
     def _load_optimizer_and_scheduler(self, checkpoint): ...
 
 
+class GRPOConfig:
+    num_generations, multi_objective_aggregation = GROUP, "sum_then_normalize"
+
+
 @pytest.fixture
 def trl(monkeypatch):
-    monkeypatch.setitem(sys.modules, "trl", module("trl", GRPOTrainer=GRPOTrainer))
+    monkeypatch.setitem(
+        sys.modules, "trl", module("trl", GRPOTrainer=GRPOTrainer, GRPOConfig=GRPOConfig, __version__="1.17.0")
+    )
     yield importlib.import_module("openrlhf_ebpo.integrations.trl")
     del sys.modules["openrlhf_ebpo.integrations.trl"]
 
@@ -151,19 +160,71 @@ def test_rewards_of_trl_are_weighted_and_what_no_function_scored_is_left_out(trl
     assert batches(tmp_path / "checkpoint-3") == 1, "a cycle without a reward leaves the state as it was"
 
 
-def test_trls_trainer_comes_after_the_mixin(trl, tmp_path):
-    with pytest.raises(UsageError, match="goes before"):
-        type("Alone", (trl.EBPOMixin,), {})()
-    weighing = type("EachByItself", (trl.EBPOTrainer,), {"multi_objective_aggregation": "normalize_then_sum"})
-    with pytest.raises(UsageError, match="normalize_then_sum"):
-        weighing(tmp_path)
+def without(*names: str) -> type:
+    """The stand-in as a release that has lost these methods."""
+    return type("GRPOTrainer", (), {name: part for name, part in vars(GRPOTrainer).items() if name not in names})
+
+
+def renamed(self, inputs):
+    """Scores under another name than the mixin knows."""
+
+
+@pytest.mark.parametrize(
+    ("base", "named"),
+    [
+        (object, "__init__, _calculate_rewards, _generate_and_score_completions"),
+        (without("_calculate_rewards"), "_calculate_rewards missing"),
+        (type("Later", (), {**vars(GRPOTrainer), "__init__": renamed}), "__init__: num_iterations, __init__: reward"),
+        (
+            type("Later", (), {**vars(GRPOTrainer), "_generate_and_score_completions": renamed}),
+            "_generate_and_score_completions: _calculate_rewards missing",
+        ),
+    ],
+)
+def test_a_trainer_without_a_hook_is_refused_by_its_name_before_it_is_made(trl, tmp_path, base, named):
+    mixed = type("Mixed", (trl.EBPOMixin, base), {})
+    with pytest.raises(UsageError, match=rf"trl 1\.17\.0, Mixed: .*{named}.*EBPOMixin goes before"):
+        mixed(tmp_path)
+
+
+def test_what_hides_rewards_is_refused_before_trl_loads_the_model(trl, tmp_path, monkeypatch):
+    loading = vars(GRPOTrainer)["__init__"]
+
+    def loads(*args, **kwargs):
+        pytest.fail("the model is loaded")
+
+    loads.__wrapped__ = loading
+    monkeypatch.setattr(GRPOTrainer, "__init__", loads)
+    hiding = SimpleNamespace(num_generations=GROUP, multi_objective_aggregation="normalize_then_sum")
+    for refused, args, estimator in (("normalize_then_sum", hiding, "ebpo"), ("ebop", GRPOConfig(), "ebop")):
+        with pytest.raises(UsageError, match=refused):
+            trl.EBPOTrainer(tmp_path, 0, 1, (1.0,), args, estimator=estimator)
 
 
 def test_trls_tools_are_refused_with_an_estimator_that_needs_log_probabilities(trl, tmp_path):
-    with_tools = type("WithTools", (trl.EBPOTrainer,), {"tools": [print]})
-    assert step(with_tools(tmp_path, estimator="ebpo"), FIRST).any()
+    assert step(trl.EBPOTrainer(tmp_path, tools=[print]), FIRST).any()
     with pytest.raises(UsageError, match=r"'ebpo'.*tools"):
-        with_tools(tmp_path, estimator="ebpo.robust")
+        trl.EBPOTrainer(tmp_path, estimator="ebpo.robust", tools=[print])
+
+
+class UnslothGRPOTrainer(GRPOTrainer):
+    """Of Unsloth: scores text alone, and leaves the model in training mode."""
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.model.training = True
+        return output
+
+
+def test_the_trainer_is_a_subclass_of_what_unsloth_put_in_trls_place(trl, tmp_path, monkeypatch):
+    """Though our module was imported before it; an evaluation stays one."""
+    mine = type("Mine", (trl.EBPOTrainer,), {})
+    assert type(trl.EBPOTrainer(tmp_path)).__mro__[-2] is GRPOTrainer
+    monkeypatch.setattr(sys.modules["trl"], "GRPOTrainer", UnslothGRPOTrainer)
+    for made in (trl.EBPOTrainer(tmp_path), mine(tmp_path)):
+        assert isinstance(made, UnslothGRPOTrainer) and isinstance(made, trl.EBPOTrainer) and step(made, FIRST).any()
+        made.model.training = False
+        assert step(made, SECOND).tolist() == [9.0, 9.0] and made.running.pack()["batches"] == 1
 
 
 # verl
