@@ -7,11 +7,10 @@ tasks/        what is asked: questions, gold answers, rules for scoring
 protocols.py  how it is asked and scored: named, versioned sets of settings
 prompts.py    how a question becomes a prompt, as in the model's training
 run.py        the command: models.py (which models), jobs.py (each task: its storage and summary), generate.py (vLLM)
-grader.py     answers against golds in separate processes: answer_match.py (by the question's rules), custom_scorer.py
-              (a benchmark's own scorer)
+grader.py     the reward `math` on answers, by the rules of their questions: answer_match.py, same_answer.py
+reward_file.py  other rewards: a file with reward_func
 score.py      the command that scores a file
 metrics.py    pass@k, maj@k: intervals.py; differences.py (also of seeds and of curves: Space, quickstart, research)
-in_training.py  answers of evaluations during training, as results
 evaluation_report.py  the command that writes report.md: report_tables.py, plots.py, paper.py (reported.json)
 
 Results on disk are a part of the run directory: openrlhf_ebpo/run/results.py.

@@ -13,7 +13,7 @@ from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
 from openrlhf_ebpo.models.tokenizer_fit import EVALUATION, Prompting, fit_warnings
-from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG, opened_thoughts
+from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG
 
 from . import prompts
 from .jobs import Job
@@ -98,7 +98,7 @@ def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[s
     """Return a question's record in the progress file; response i is the i-th run's. prompt: as the model gets it."""
     decode = functools.partial(text_of, model)
     return {
-        "in_thoughts": bool(opened_thoughts(prompt)),
+        "prompt": prompt,
         "responses": [until(stop, decode, sample.tokens) for sample in samples],
         "lengths": [len(sample.tokens) for sample in samples],
         "finish_reasons": ["length" if sample.truncated else "stop" for sample in samples],

@@ -24,6 +24,7 @@ import numpy as np
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import Append, progress_file
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run.results import (
     SUMMARY,
     read_columns,
@@ -33,19 +34,22 @@ from openrlhf_ebpo.run.results import (
     step_directory,
 )
 from openrlhf_ebpo.run.run_log import versions
+from openrlhf_ebpo.run.votes import classes
 
-from . import models
+from . import models, protocols
 from .grader import Grader
 from .metrics import summarise
 from .models import Model
 from .prompts import PromptForm
-from .protocols import Protocol
-from .tasks import OWN, Question, Task
+from .protocols import GRADING, Protocol
+from .reward_file import Asked, grade_all, reward_identity
+from .tasks import MATH, Question, Task
 
 PROGRESS = "progress.jsonl"
 COLUMNS = {"responses": "response", "lengths": "length", "finish_reasons": "finish_reason"}  # of a record: of a row
-CAUSES = 3  # of failed scores that are named
-UNSCORED = "responses could not be scored and count as wrong: "
+PER_QUESTION = ("prompt", "seed")  # of a record, and of all its rows
+CAUSES = 3  # of failed rewards that are named
+UNGRADED = "responses got no reward and count as wrong: "
 
 
 class StorageError(ReportedError, RuntimeError):
@@ -57,14 +61,14 @@ class StorageError(ReportedError, RuntimeError):
 
 @dataclass
 class Job:
-    """A task with n responses to a question, for a model.
+    """A task under a protocol, for a model.
 
-    settings: what the responses depend on, as JSON. records: finished questions by id (generate.to_record). append:
+    settings: what the result depends on, as JSON. records: finished questions by id (generate.to_record). append:
     writes a line of the progress file.
     """
 
     task: Task
-    n: int
+    protocol: Protocol
     model: Model
     directory: Path
     settings: dict
@@ -86,9 +90,8 @@ class Job:
 
     @property
     def response_settings(self) -> dict:
-        """Return the settings that the responses depend on, without the task's own scorer: it may change while they
-        come."""
-        return {**self.settings, "task": f"{self.task.name}@{self.task.fingerprint(scorers=False)}"}
+        """Return the settings that the responses depend on, without the reward: it may change while they come."""
+        return {**self.settings, "protocol": named(self.protocol.sampling)}
 
     @property
     def missing(self) -> list[Question]:
@@ -107,18 +110,28 @@ class Job:
 
 def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
     """Return the jobs of a model, nothing read or written yet."""
-    identity = models.identity(model.path)
-    common = {"prompt": prompt_settings(form), "protocol": f"{protocol.name} ({protocol.fingerprint()})"}
-    return [
-        Job(
-            task,
-            protocol.n,
-            model,
-            step_directory(results, protocol.name, task.name, model.step),
-            {**identity, "task": f"{task.name}@{task.fingerprint()}", **common},
-        )
-        for task in tasks
-    ]
+    identity, found = models.identity(model.path), []
+    for task in tasks:
+        own = protocol_of(task, protocol)
+        task_settings = {"task": f"{task.name}@{task.fingerprint()}", "prompt": prompt_settings(form)}
+        directory = step_directory(results, own.name, task.name, model.step)
+        found.append(Job(task, own, model, directory, {**identity, **task_settings, "protocol": named(own)}))
+    return found
+
+
+def protocol_of(task: Task, protocol: Protocol) -> Protocol:
+    """Return the protocol with the task's reward.
+
+    Raises:
+        UsageError: its file cannot be read.
+    """
+    if task.reward == MATH:
+        return protocol
+    return protocols.graded_by(protocol, reward_identity(task.reward, f"the reward of {task.name},"))
+
+
+def named(protocol: Protocol) -> str:
+    return f"{protocol.name} ({protocol.fingerprint()})"
 
 
 def prompt_settings(form: PromptForm) -> dict:
@@ -141,8 +154,8 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool = False) -> None:
-    """Claim the jobs' directories until `stack` closes, and read what they hold. Results whose task has a changed
-    scorer become progress files again, to be scored as any other; force: everything is moved to superseded/ first.
+    """Claim the jobs' directories until `stack` closes, and read what they hold. Results whose reward file has changed
+    become progress files again, to be graded as any other; force: everything is moved to superseded/ first.
 
     Raises:
         UsageError: what is there is from other settings, or another process has it locked.
@@ -153,7 +166,7 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool 
         if force and job.directory.exists():
             old.parent.mkdir(parents=True, exist_ok=True)
             job.directory.rename(old)
-        if job.finished and has_another_scorer(job):
+        if job.finished and has_another_reward(job):
             with storing(job.directory):
                 reopen(job, old)
     for job in jobs:
@@ -163,9 +176,8 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool 
             job.records = {line.pop("id"): line for line in lines}
 
 
-def has_another_scorer(job: Job) -> bool:
-    """Return whether the result on disk has the responses that are wanted, scored by another version of the task's own
-    scorer.
+def has_another_reward(job: Job) -> bool:
+    """Return True if the result on disk has the responses that are wanted, graded by another version of the reward.
 
     Raises:
         UsageError: it was made with other settings.
@@ -173,7 +185,7 @@ def has_another_scorer(job: Job) -> bool:
     result = job.result
     found = result.get("settings", {})
     names = [name for name in job.settings if found.get(name) != job.settings[name]]
-    if names == ["task"] and result["task"].get("asked") == job.task.fingerprint(scorers=False):
+    if names == ["protocol"] and asked_settings(result["protocol"]) == asked_settings(job.protocol.record()):
         return True
     if names:
         differences = "; ".join(f"{name}: {found.get(name)!r} there, {job.settings[name]!r} now" for name in names)
@@ -184,10 +196,15 @@ def has_another_scorer(job: Job) -> bool:
     return False
 
 
+def asked_settings(protocol: Mapping) -> dict:
+    """Return the settings in a protocol's record on which responses depend."""
+    return {name: value for name, value in protocol.items() if name not in ("name", "fingerprint", *GRADING)}
+
+
 def reopen(job: Job, aside: Path) -> None:
     """Make the responses of the result a progress file again, in which nothing is missing; the result is kept in
     `aside`."""
-    print(f"{job.task.name}, step {job.model.step}: its scorer has changed, the responses are re-scored", flush=True)
+    print(f"{job.task.name}, step {job.model.step}: its reward has changed, responses are graded again", flush=True)
     shutil.copytree(job.directory, aside)
     lines = [{"settings": job.response_settings}, *earlier_records(job.directory)]
     with replacing(job.progress) as temporary:
@@ -197,49 +214,64 @@ def reopen(job: Job, aside: Path) -> None:
 
 def earlier_records(directory: Path) -> list[dict]:
     """Return the lines of the progress file that a result was made of."""
-    rows = read_columns(directory, ["question_id", "seed", *COLUMNS.values()]).to_pylist()
+    rows = read_columns(directory, ["question_id", *PER_QUESTION, *COLUMNS.values()]).to_pylist()
     lines = []
     for key, group in itertools.groupby(rows, key=itemgetter("question_id")):
         samples = list(group)
         columns = {name: [row[column] for row in samples] for name, column in COLUMNS.items()}
-        lines.append({"id": key, **columns, "seed": samples[0]["seed"]})
+        lines.append({"id": key, **columns, **{name: samples[0][name] for name in PER_QUESTION}})
     return lines
 
 
-def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm) -> None:
-    """Score the responses, write the result, and delete the progress file.
+def finish(job: Job, grader: Grader, rewards: RewardSettings, form: PromptForm) -> None:
+    """Grade the responses, write the result, and delete the progress file. rewards: limits of a reward file.
 
     Raises:
-        StorageError: it cannot be written; the responses stay in the progress file.
+        StorageError: it cannot be written; the responses stay in the progress file. ReportedError: the reward file
+            cannot be imported, or has changed.
     """
-    rows = score(job, grader)
-    with storing(job.directory):
-        save_result(job.directory, summary(job, protocol, form, rows), rows)
-        job.progress.unlink()
-    job.records.clear()  # responses of many steps would not fit into memory
-
-
-def score(job: Job, grader: Grader) -> list[dict]:
-    """Grade the responses; return the rows of samples.parquet."""
-
-    def graded(question: Question) -> list[dict]:
-        record = job.records[question.id]
-        return grader.grade_samples(question, record["responses"], record.get("in_thoughts", False))
-
-    grades = grader.map(graded, job.task.questions)
-    return [
+    grades = graded_by_file(job, rewards) if job.protocol.reward else graded_by_math(job, grader)
+    rows = [
         row
         for question, each in zip(job.task.questions, grades, strict=True)
         for row in question_rows(question, job.records[question.id], each)
     ]
+    with storing(job.directory):
+        save_result(job.directory, summary(job, form, rows), rows)
+        job.progress.unlink()
+    job.records.clear()  # responses of many steps would not fit into memory
+
+
+def graded_by_math(job: Job, grader: Grader) -> Iterator[list[dict]]:
+    """Yield for each question the grades of its responses, with their classes for the vote."""
+
+    def graded(question: Question) -> list[dict]:
+        record = job.records[question.id]
+        return grader.grade_samples(question, record["responses"], record["prompt"])
+
+    return grader.map(graded, job.task.questions)
+
+
+def graded_by_file(job: Job, rewards: RewardSettings) -> Iterator[list[dict]]:
+    """Yield the same as `graded_by_math`. Equal texts vote together: a reward does not compare answers."""
+    records = [job.records[question.id] for question in job.task.questions]
+    asked = [
+        Asked(record["prompt"], question.gold, response)
+        for question, record in zip(job.task.questions, records, strict=True)
+        for response in record["responses"]
+    ]
+    settings = dataclasses.replace(rewards, sources=(job.task.reward,))
+    grades = grade_all(settings, job.protocol.reward, asked)
+    for start in range(0, len(grades), job.protocol.n):
+        group = grades[start : start + job.protocol.n]
+        names = classes([each["extracted"] for each in group], [False] * len(group), str, lambda first, answer: False)
+        yield [{**each, "class": name} for each, name in zip(group, names, strict=True)]
 
 
 def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -> list[dict]:
     columns = {
-        "response": record["responses"],
-        "length": record["lengths"],
-        "finish_reason": record["finish_reasons"],
-        "seed": [record["seed"]] * len(grades),
+        **{column: record[name] for name, column in COLUMNS.items()},
+        **{name: [record[name]] * len(grades) for name in PER_QUESTION},
         **{name: [grade[name] for grade in grades] for name in grades[0]},
     }
     return sample_rows(question.id, question.question, question.gold, question.rules.text(), columns)
@@ -248,19 +280,19 @@ def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -
 # The summary of its result
 
 
-def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]) -> dict:
+def summary(job: Job, form: PromptForm, rows: Sequence[dict]) -> dict:
     """Return summary.json. rows: of samples.parquet."""
 
     def grid(name: str) -> np.ndarray:
-        return np.array([row[name] for row in rows]).reshape(-1, job.n)
+        return np.array([row[name] for row in rows]).reshape(-1, job.protocol.n)
 
     truncated = grid("finish_reason") == "length"
-    notes = [*job.task.notes, *failed_scores(job.task, rows)]
+    notes = [*job.task.notes, *failed_rewards(job.protocol, rows)]
     return {
         "model": job.model.path,
         "step": job.model.step,
         "task": job.task.record(notes),
-        "protocol": protocol.record(),
+        "protocol": job.protocol.record(),
         "prompt": {**prompt_settings(form), "source": form.source},
         "metrics": summarise(grid("correct").astype(bool), grid("class"), grid("length"), truncated),
         "versions": versions(),
@@ -273,9 +305,7 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
     }
 
 
-def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
-    """Say why responses have no score of the task's own scorer, the most frequent causes first."""
-    if task.questions[0].rules.kind != OWN:
-        return []
-    causes = Counter(row["error"] for row in rows if row["error"])
-    return [f"{count} of {len(rows)} {UNSCORED}{cause}" for cause, count in causes.most_common(CAUSES)]
+def failed_rewards(protocol: Protocol, rows: Sequence[dict]) -> list[str]:
+    """Describe why responses got no reward from a file, the most frequent causes first."""
+    causes = Counter(row["error"] for row in rows if row["error"] and protocol.reward)
+    return [f"{count} of {len(rows)} {UNGRADED}{cause}" for cause, count in causes.most_common(CAUSES)]

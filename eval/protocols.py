@@ -27,7 +27,9 @@ BOX_OR_ANSWER_LINE = "last box, else last Answer: line"
 MATH_VERIFY = "math-verify"
 # left out of records and fingerprints while they are off
 OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs")
+GRADING = ("extraction", "scorer", "scorer_version")
 UNSET = {"chat_template": "as the model was trained", "max_model_len": "what the longest prompt needs"}
+FILE_NAME = re.compile(r"\w[\w.-]{0,60}\.py")
 IN_FOLDER = re.compile(r"[\w.:-]{0,60}")
 
 
@@ -39,7 +41,7 @@ class Protocol:
     max_new_tokens: of a response; max_model_len: of prompt and response together, None for what they need.
     template: a name in prompts.TEMPLATES, text with {question} in it, or "training" for the one the model was trained
         with; chat_template: whether it goes into the tokenizer's, None for as the model was trained.
-    extraction, scorer, scorer_version: how answers are read and compared, for questions without their own scorer.
+    extraction, scorer, scorer_version: how answers are read and compared; of a reward file its name and hash.
     top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as
         likely as the likeliest. stop: texts that end a response, left out of it.
     template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
@@ -62,6 +64,17 @@ class Protocol:
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
     template_kwargs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reward(self) -> str | None:
+        """Return NAME@HASH of the reward file that grades; None for the reward `math`."""
+        return None if self.scorer == MATH_VERIFY else f"{self.scorer}@{self.scorer_version}"
+
+    @property
+    def sampling(self) -> Protocol:
+        """Return the protocol with the reward `math`: responses do not depend on what grades them."""
+        math = {name: getattr(Protocol, name) for name in GRADING}
+        return replace(self, **math, name=_name(replace(self, **math)))
 
     def settings(self) -> dict:
         """Return all settings but the name, as JSON has them; OPTIONAL ones where they are on."""
@@ -129,6 +142,14 @@ def override(protocol: Protocol, **changes) -> Protocol:
     return replace(changed, name=_name(changed))
 
 
+def graded_by(protocol: Protocol, reward: str) -> Protocol:
+    """Return the protocol with another reward than `math`. reward: NAME@HASH of its file."""
+    name, _, digest = reward.rpartition("@")
+    extraction = f"'extracted' of {name}, else {BOX_OR_ANSWER_LINE}"
+    changed = replace(protocol, extraction=extraction, scorer=name, scorer_version=digest)
+    return replace(changed, name=_name(changed))
+
+
 def check(protocol: Protocol) -> None:
     """Check that a protocol's settings are in range and fit together.
 
@@ -172,12 +193,14 @@ def check_scorer(protocol: Protocol) -> None:
 
 
 def _name(protocol: Protocol) -> str:
-    """Return the name of the protocol it was made from, and what differs from that."""
+    """Return the name of the protocol it was made from, and what differs from that. Of a reward without its hash: its
+    results stay in place, to be graded again, when it is changed."""
     base = PROTOCOLS[protocol.name.partition("+")[0]]
     changes = [
-        f"{field.name}={_short(getattr(protocol, field.name))}"
+        f"{'reward' if field.name == 'scorer' else field.name}={_short(getattr(protocol, field.name))}"
         for field in fields(Protocol)
-        if field.name != "name" and getattr(protocol, field.name) != getattr(base, field.name)
+        if field.name not in ("name", "extraction", "scorer_version")
+        and getattr(protocol, field.name) != getattr(base, field.name)
     ]
     return "+".join([base.name, *([",".join(changes)] if changes else [])])
 
@@ -190,7 +213,7 @@ def _short(value) -> str:
         text = "-".join(f"{name}:{each}" for name, each in value)
         return text if IN_FOLDER.fullmatch(text) else _digest(text)
     if isinstance(value, str) and value not in (*TEMPLATES, TRAINING):
-        return _digest(value)
+        return value if FILE_NAME.fullmatch(value) else _digest(value)
     return str(value)
 
 

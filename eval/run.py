@@ -13,8 +13,11 @@ examples:
 tasks, separated by commas
 BENCHMARKS
                   these from the Hub, or from a file: NAME=FILE
-  my_module:TASK  a custom benchmark, in my_module.py of this folder or of PYTHONPATH; it may bring its scorer
+  my_module:TASK  a custom benchmark, in my_module.py of this folder or of PYTHONPATH; it may name its reward
   file:PATH       questions and answers in any form of --data.prompt_dataset: .jsonl, .parquet, .csv, a folder
+
+rewards grade responses: `math` compares answers with golds; FILE.py is a reward_func as in training, of which 1 or more
+is right, and by whose "extracted", a text in what it returns, responses vote
 
 protocols: all settings that decide what a score means, printed at the start
   default    32 responses per question at T = 1, top-p 1, 20,480 tokens, requested as the model was trained
@@ -43,22 +46,22 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, tasks
-from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
+from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, reward_file, tasks
+from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.eval.protocols import Protocol
+from openrlhf_ebpo.eval.same_answer import NO_GOLD
 from openrlhf_ebpo.eval.settings import EvalSettings, add_flags
-from openrlhf_ebpo.eval.tasks import OWN, Task
+from openrlhf_ebpo.eval.tasks import MATH, Task
 from openrlhf_ebpo.extension import trust_models
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
+from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, percent, score
 
-ANSWER = "42"  # a response with which scorers are tried
 MAX_NO_ANSWER = 0.95  # share of responses without an answer above which a score is about the form of the answers
 
 
@@ -73,14 +76,14 @@ def run(args: argparse.Namespace) -> None:
     trust_models(args.trust_remote_code)
     settings = EvalSettings.from_args(args)
     settings.check()
-    protocol, results = settings.protocol, settings.results
-    protocols.check_scorer(protocol)
+    results = settings.results
     chosen = models_of(settings)
     form = form_of(settings)
     requested = load_tasks(settings)
-    print(f"{protocol.describe()}\n{described(requested, chosen, form)}", flush=True)
+    planned = [jobs.plan(model, requested, settings.protocol, form, results) for model in chosen]
+    used = {job.protocol.name: job.protocol for job in planned[0]}
+    print(*(each.describe() for each in used.values()), described(requested, chosen, form), sep="\n", flush=True)
     with ExitStack() as stack:
-        planned = [jobs.plan(model, requested, protocol, form, results) for model in chosen]
         jobs.open_jobs(stack, [job for row in planned for job in row], results, settings.force)
         steps = {model.step for model in chosen}
         try:
@@ -88,19 +91,20 @@ def run(args: argparse.Namespace) -> None:
                 evaluate(row, form, settings)
         except ReportedError:
             if any(job.finished for row in planned for job in row):
-                print_scores(settings, requested, steps)
+                print_scores(settings, planned, steps)
             raise
-    print_scores(settings, requested, steps)
+    print_scores(settings, planned, steps)
 
 
-def print_scores(settings: EvalSettings, requested: Sequence[Task], steps: set[int]) -> None:
-    """Print the scores that there are, and write the report."""
-    results, protocol = settings.results, settings.protocol
-    names = {task.name for task in requested}
-    everything = find_results(results / protocol.name)
-    found = [each for each in everything if each.task in names and each.step in steps]
-    print(table(found), *notes(found, protocol), sep="\n")
-    print(f"\nreport     {write_report(settings)}\nresults    {results / protocol.name}", flush=True)
+def print_scores(settings: EvalSettings, planned: Sequence[Sequence[Job]], steps: set[int]) -> None:
+    """Print the scores that there are, and write the report of each protocol."""
+    names = {job.task.name for row in planned for job in row}
+    for protocol in dict.fromkeys(job.protocol.name for row in planned for job in row if job.finished):
+        everything = find_results(settings.results / protocol)
+        found = [each for each in everything if each.task in names and each.step in steps]
+        print(table(found), *notes(found), sep="\n")
+        report = write_report(settings, protocol)
+        print(f"\nreport     {report}\nresults    {settings.results / protocol}", flush=True)
 
 
 def models_of(settings: EvalSettings) -> list[Model]:
@@ -121,7 +125,7 @@ def form_of(settings: EvalSettings) -> PromptForm:
 
 
 def load_tasks(settings: EvalSettings) -> list[Task]:
-    """Return the tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read.
+    """Return the tasks of --tasks, cut to --limit questions, without those whose gold answer `math` cannot read.
 
     Raises:
         UsageError: none, one that cannot be loaded, or two of one name.
@@ -129,15 +133,20 @@ def load_tasks(settings: EvalSettings) -> list[Task]:
     specs = tasks.split_specs(settings.tasks)
     if not specs:
         raise UsageError("--tasks names no task")
-    loaded = [tasks.load(spec, settings.question_column, settings.answer_column) for spec in specs]
+    columns = settings.question_column, settings.answer_column
+    loaded = [tasks.load(spec, *columns, settings.reward) for spec in specs]
     names = [task.name for task in loaded]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {settings.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
+    requested = [first(task, settings.limit) for task in loaded]
+    if any(task.reward == MATH for task in requested):
+        protocols.check_scorer(settings.protocol)
     with Grader() as grader:
-        usable = [readable(first(task, settings.limit), grader) for task in loaded]
-        for task in usable:
-            try_scorer(task, grader)
-    return usable
+        requested = [readable(task, grader) if task.reward == MATH else task for task in requested]
+    for task in requested:
+        if task.reward != MATH:
+            try_reward(task, settings.rewards)
+    return requested
 
 
 def first(task: Task, limit: int | None) -> Task:
@@ -148,7 +157,7 @@ def first(task: Task, limit: int | None) -> Task:
 
 
 def readable(task: Task, grader: Grader) -> Task:
-    """Return the task without the questions whose gold answers the scorer cannot read.
+    """Return the task without the questions whose gold answers `math` cannot read.
 
     Raises:
         UsageError: nothing is left.
@@ -168,14 +177,23 @@ def readable(task: Task, grader: Grader) -> Task:
     return dataclasses.replace(task, questions=kept, skipped=(*task.skipped, *left_out))
 
 
-def try_scorer(task: Task, grader: Grader) -> None:
-    """Warn where the task's own scorer fails: better now than when all responses are there."""
-    question = task.questions[0]
-    if question.rules.kind != OWN:
-        return
-    answer = question.gold or ANSWER
-    if error := grader.grade(question.gold, question.rules, answer)["error"]:
-        logging.warning("%s: tried with the response %.60r, its scorer fails: %s", task.name, answer, error)
+def try_reward(task: Task, rewards: RewardSettings) -> None:
+    """Ask the task's reward file for one reward, and warn if it fails: better now than when all responses are there.
+
+    Raises:
+        UsageError: the file cannot be read or imported.
+    """
+    question, settings = task.questions[0], dataclasses.replace(rewards, sources=(task.reward,))
+    identity = reward_file.reward_identity(task.reward, f"the reward of {task.name},")
+    asked = reward_file.Asked(question.question, question.gold, question.gold)
+    try:
+        (found,) = reward_file.grade_all(settings, identity, [asked])
+    except ReportedError as error:
+        raise UsageError(f"the reward of {task.name}: {error}") from error
+    if found["error"]:
+        logging.warning(
+            "%s: its reward fails, tried with the response %.60r: %s", task.name, question.gold, found["error"]
+        )
 
 
 def described(requested: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
@@ -205,7 +223,7 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
                     generate.respond(todo, path, form, settings.protocol, settings.engine)
         except (ClusterError, GenerationError) as error:
             failure = error
-        score_complete(todo, settings.protocol, form)
+        score_complete(todo, settings.rewards, form)
         if failure:
             raise failure
     except (ClusterError, GenerationError, StorageError, GraderError) as error:
@@ -214,7 +232,7 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
         raise KeyboardInterrupt(saved(todo, total)) from None
 
 
-def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) -> None:
+def score_complete(todo: Sequence[Job], rewards: RewardSettings, form: PromptForm) -> None:
     """Score the jobs that lack no response."""
     complete = [job for job in todo if not job.missing]
     if not complete:
@@ -223,7 +241,7 @@ def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) ->
     # not earlier: Ray's shutdown kills all child processes
     with Grader() as grader:
         for job in complete:
-            jobs.finish(job, grader, protocol, form)
+            jobs.finish(job, grader, rewards, form)
 
 
 def saved(todo: Sequence[Job], total: int) -> str:
@@ -231,22 +249,21 @@ def saved(todo: Sequence[Job], total: int) -> str:
     return f"{count} of {total} questions are in {todo[0].directory.parent.parent}: repeat the command to resume"
 
 
-def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
-    """Notes on results that say little: hardly a response gives an answer that the protocol finds, many have no score
-    of the task's own scorer."""
+def notes(found: Sequence[Result]) -> list[str]:
+    """Notes on results that say little: hardly a response gives an answer that the reward finds, or a reward file
+    failed."""
     lines = []
     for each in found:
-        name, task, counts = f"{each.task}, step {each.step}", each.summary["task"], each.summary.get("counts", {})
-        if "asked" in task and counts.get("errors"):
-            failed = "; ".join(note for note in task["notes"] if jobs.UNSCORED in note)
+        name, errors = f"{each.task}, step {each.step}", each.summary.get("counts", {}).get("errors")
+        if failed := "; ".join(note for note in each.summary["task"]["notes"] if jobs.UNGRADED in note and errors):
             lines.append(
-                f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the command: "
-                "responses are kept, and scored again"
+                f"\nwarning: {name}: {failed}. If that is the reward's fault, correct it and repeat the command: "
+                "responses are kept, and graded again"
             )
-        elif "asked" not in task and each.metrics["no_answer"] > MAX_NO_ANSWER:
+        elif each.metrics["no_answer"] > MAX_NO_ANSWER:
             lines.append(
-                f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A custom reward may "
-                "read others; this command does not use it"
+                f"\nnote: {each.task}: hardly a response gives an answer ({each.protocol['extraction']}), and maj@k is "
+                "of those alone; a custom reward (--reward) may read others"
             )
     return list(dict.fromkeys(lines))
 
@@ -271,12 +288,12 @@ def table(found: Sequence[Result]) -> str:
     return "\n" + "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def write_report(settings: EvalSettings) -> Path | str:
+def write_report(settings: EvalSettings, protocol: str) -> Path | str:
     """Write the report; return its path, or why there is none: a full disk, or older results in the same place that
     do not go with these."""
     try:
         directory = settings.results if settings.output_dir else settings.checkpoints
-        return evaluation_report.write_report([directory], protocol=settings.protocol.name)
+        return evaluation_report.write_report([directory], protocol=protocol)
     except (UsageError, OSError) as error:
         return f"none: {error}"
 

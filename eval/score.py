@@ -12,34 +12,33 @@ input:  .jsonl or .parquet; a gold may be a text, a number, or a list of several
 output: the same rows in the same order with all their columns, and
   correct    whether the response gives the gold answer
   extracted  what it gives as its answer; empty where it gives none, which is wrong
-  error      "timeout" or "crash": the answer took all its time or memory, which is wrong, as is "score: …", what the
-             benchmark's own scorer raised;
+  error      "timeout" or "crash": the answer took all its time or memory, which is wrong, as is "reward: …", why a
+             reward file gave no reward;
              "gold: …": the gold cannot be read, or "row: …": another mistake in the row; such rows count for nothing
   rules      with --task: how the row was compared, so that the output can be scored again by itself
 
-The answer is the last \\boxed{}, or else the last "Answer:" line, compared by math-verify: 1/2 is 0.5.
+The answer is the last \\boxed{}, or else the last "Answer:" line, compared by math-verify: 1/2 is 0.5. --reward FILE.py
+grades by a reward_func instead, as training does: 1 or more is right.
 
 --task NAME says how the benchmark's golds are to be read, and which columns of a row say how it is compared:
 BENCHMARKS
-  my_module:TASK  a custom benchmark; its scorer, if it has one, runs for every row
+  my_module:TASK  a custom benchmark; graded by the reward that it names
 Rules for a single row: a column `rules` with an object, such as {"tolerance": 0.01, "unit": "cm"}; it may have
 is_multiple_answer (all are asked for, in any order), ordered (their order counts), unit, tolerance (largest difference
 from the gold that still counts), answer_type (Interval, Tuple, …).
 
-Answers are graded in processes that are killed after --seconds of processor time, so no answer can hold up the others.
-Killed or interrupted? Repeat the command: rows that were scored are kept (OUTPUT.progress.jsonl). Another input or
-other flags are refused unless --force starts over.
+Answers are graded in processes that are killed after two seconds of processor time (OPENRLHF_EBPO_MATH_SECONDS), so no
+answer can hold up the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import dataclasses
 import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,16 +56,17 @@ from openrlhf_ebpo.data.training_tables import (
 )
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.eval import protocols, tasks
-from openrlhf_ebpo.eval.custom_scorer import FAILED
-from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
-from openrlhf_ebpo.eval.protocols import Protocol
-from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Rules, custom_benchmarks
+from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.reward_file import FAILED, Asked, grade_all, reward_identity
+from openrlhf_ebpo.eval.same_answer import NO_GOLD
+from openrlhf_ebpo.eval.settings import add_reward_flags, reward_settings
+from openrlhf_ebpo.eval.tasks import MATH, Benchmark, Rules
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.progress import file_identity, output_problems, progress_file, progress_path
-from openrlhf_ebpo.rewards.extraction import opened_thoughts
+from openrlhf_ebpo.progress import output_problems
 from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
-BATCH_SIZE = 128  # rows that are saved together
+BATCH_SIZE = 128  # rows that are read together
 NO_ROW = "row: "  # how the error of a row begins that cannot be scored for another reason than its gold
 TYPES = {"correct": pa.bool_(), **dict.fromkeys(("extracted", "error", "rules"), pa.string())}
 MAX_NAMED = 10  # unusable rows in the summary
@@ -74,21 +74,20 @@ PLAIN = Benchmark("rows")  # of no benchmark: golds as they are, a list is sever
 
 
 class Pair(NamedTuple):
+    """prompt: "" where the row has none as text."""
+
     gold: str
     rules: Rules
     response: str
-    in_thoughts: bool = False
+    prompt: str = ""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", required=True, metavar="FILE", help=".jsonl or .parquet with gold and response")
     parser.add_argument("--output", required=True, metavar="FILE", help=".jsonl or .parquet")
     parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
-    parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one per core)")
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="processor time for one answer (%(default)s, as in training)"
-    )
-    parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
+    add_reward_flags(parser)
+    parser.add_argument("--force", action="store_true", help="replace the output")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -97,61 +96,41 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
     """
-    check(args)
-    protocol = protocols.PROTOCOLS["default"]
-    protocols.check_scorer(protocol)
-    total = sum(1 for _ in rows_of(args.input))  # reads all of it, so that a broken line is found now
-    if not total:
-        raise UsageError(f"--input {args.input}: the file is empty")
-    if is_parquet(args.output):
-        read_table(args.input, ("gold", "response"))  # must fit into columns
+    benchmark = check(args)
+    reward = args.reward or str(benchmark.reward or MATH)
+    if reward == MATH:
+        protocols.check_scorer(protocols.PROTOCOLS["default"])
+        grades = score(args.input, benchmark)
+    else:
+        grades = score_by_file(args.input, benchmark, dataclasses.replace(reward_settings(args), sources=(reward,)))
     try:
-        with progress_file(progress_path(args.output), identity(args, protocol), args.force) as (lines, append):
-            grades = [grade for line in lines for grade in line["grades"]]
-            for batch in score_rest(args, len(grades), total):
-                append({"grades": batch})
-                grades += batch
-            write(args, grades)
+        write(args, grades)
     except OSError as error:
-        raise ReportedError(f"{error}; rows that were scored are kept, repeat the command to resume") from error
+        raise ReportedError(f"--output {args.output}: {error}") from error
     print(f"{summary(grades)}\n{args.output}")
 
 
-def check(args: argparse.Namespace) -> None:
-    """Check the flags and the input's columns.
+def check(args: argparse.Namespace) -> Benchmark:
+    """Check the flags and the input's columns; return the benchmark.
 
     Raises:
         UsageError: all problems with the flags, one per line; or with the input's columns.
     """
-    problems = []
+    reward_settings(args)
+    own = args.reward if args.reward not in (None, MATH) else None
+    problems, benchmark = [], dataclasses.replace(PLAIN, reward=own and Path(own))
     try:
-        benchmark_of(args)
+        benchmark = benchmark if args.task is None else tasks.find(args.task, "--task")
     except UsageError as error:
         problems.append(str(error))
-    if args.workers is not None and args.workers < 1:
-        problems.append(f"--workers {args.workers}: must be at least 1")
-    if not 0 < args.seconds < float("inf"):
-        problems.append(f"--seconds {args.seconds}: must be above 0")
     check_suffix(args.output, "--output")
     raise_problems([*problems, *output_problems(args.output, args.input, args.force)])
-    if found := column_names(args.input):
-        check_columns(found, ("gold", "response"), args.input)
-
-
-def benchmark_of(args: argparse.Namespace) -> Benchmark:
-    return PLAIN if args.task is None else tasks.find(args.task, "--task")
-
-
-def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
-    """Return what the grades depend on."""
-    scorer = f"{protocol.scorer} {protocol.scorer_version} (sympy {importlib.metadata.version('sympy')})"
-    return {
-        "input": file_identity(args.input),
-        "extraction": protocol.extraction,
-        "scorer": scorer,
-        "task": args.task if args.task is None else custom_benchmarks.identity(args.task),
-        "seconds": args.seconds,
-    }
+    if not (found := column_names(args.input)):
+        raise UsageError(f"--input {args.input}: the file is empty")
+    check_columns(found, ("gold", "response"), args.input)
+    if is_parquet(args.output):
+        read_table(args.input, ("gold", "response"))  # must fit into columns
+    return benchmark
 
 
 def is_parquet(path: str) -> bool:
@@ -162,55 +141,58 @@ def rows_of(path: str) -> Iterator[dict]:
     return itertools.chain.from_iterable(read_rows(path, batch_size=BATCH_SIZE))
 
 
-def score_rest(args: argparse.Namespace, done: int, total: int) -> Iterator[list[dict]]:
-    """Yield the grades of the rows from number `done` on, in their order and in batches, behind a progress bar."""
+def score(path: str, benchmark: Benchmark) -> list[dict]:
+    """Return correct, extracted, error, rules of each row, behind a progress bar."""
     from tqdm import tqdm
 
-    if done == total:
-        return
-    rows, benchmark = itertools.islice(rows_of(args.input), done, None), benchmark_of(args)
-    with (
-        Grader(args.workers, args.seconds) as grader,
-        tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
-    ):
+    total = sum(1 for _ in rows_of(path))  # reads all of it, so that a broken line is found now
+    grades, rows = [], rows_of(path)
+    with Grader() as grader, tqdm(total=total, unit="row", mininterval=0.5, smoothing=0.05) as bar:
         while batch := list(itertools.islice(rows, BATCH_SIZE)):
-            yield list(grader.map(lambda row: grade_row(grader, row, benchmark, args.task or ""), batch))
+            grades += grader.map(lambda row: grade_row(grader, row, benchmark), batch)
             bar.update(len(batch))
+    return grades
 
 
-def grade_row(grader: Grader, row: dict, benchmark: Benchmark, named: str) -> dict:
-    """Return correct, extracted, error, rules of one row. named: what --task calls the benchmark."""
+def grade_row(grader: Grader, row: dict, benchmark: Benchmark) -> dict:
+    pair = pair_or_error(row, benchmark)
+    return {**grader.grade(*pair), "rules": pair.rules.text()} if isinstance(pair, Pair) else pair
+
+
+def score_by_file(path: str, benchmark: Benchmark, settings: RewardSettings) -> list[dict]:
+    """Return the same as `score`, graded by a reward file."""
+    identity = reward_identity(settings.sources[0], "--reward")
+    pairs = [pair_or_error(row, benchmark) for row in rows_of(path)]
+    asked = [Asked(each.prompt, each.gold, each.response) for each in pairs if isinstance(each, Pair)]
+    found = iter(grade_all(settings, identity, asked))
+    return [{**next(found), "rules": each.rules.text()} if isinstance(each, Pair) else each for each in pairs]
+
+
+def pair_or_error(row: Mapping, benchmark: Benchmark) -> Pair | dict:
+    """Return `read_pair`, or the grade of a row that cannot be used."""
     try:
-        pair = read_pair(row, benchmark, named)
+        return read_pair(row, benchmark)
     except ValueError as error:
         start = NO_GOLD if isinstance(error, GoldError) else NO_ROW
         return {"correct": False, "extracted": None, "error": f"{start}{error}", "rules": None}
-    return {**grader.grade(*pair), "rules": pair.rules.text()}
 
 
-def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pair:
+def read_pair(row: Mapping, benchmark: Benchmark = PLAIN) -> Pair:
     """Return what a row asks to compare. benchmark: which the golds are from, and whose rules hold. A row's own `rules`
-    win over them, but for who scores: that is `named`, what --task calls the benchmark.
+    win over them.
 
     Raises:
         GoldError: there is no gold answer. ValueError: another mistake in the row.
     """
-    value, response = row.get("gold"), row.get("response")
+    value, response, prompt = row.get("gold"), row.get("response"), row.get("prompt")
     try:
-        gold = benchmark.gold_of(value) if benchmark.answer else ""
+        gold = benchmark.gold_of(value)
     except ValueError as error:
         raise GoldError(str(error)) from None
-    rules = Rules.read(row["rules"]) if row.get("rules") else None
-    if benchmark.score:
-        entry = {"entry": rules.entry} if rules and rules.kind == OWN else {}
-        rules = replace(custom_benchmarks.scored_rules(benchmark, named, row), **entry)
-    rules = rules or benchmark.rules_of(row, value, gold)
-    if rules.kind == OWN and not benchmark.score:  # what a file names is not imported
-        raise ValueError(f"it is scored by {rules.scorer.partition('@')[0] or 'a scorer'!r:.80}: name that with --task")
+    rules = Rules.read(row["rules"]) if row.get("rules") else benchmark.rules_of(row, value, gold)
     if not isinstance(response, (str, type(None))):
         raise ValueError(f"its response is not text but {type(response).__name__}: {str(response)[:60]}")
-    prompt = row.get("prompt")
-    return Pair(gold, rules, response or "", isinstance(prompt, str) and bool(opened_thoughts(prompt)))
+    return Pair(gold, rules, response or "", prompt if isinstance(prompt, str) else "")
 
 
 def write(args: argparse.Namespace, grades: list[dict]) -> None:
@@ -242,9 +224,7 @@ def summary(grades: list[dict]) -> str:
     share = f" ({correct / scored:.1%})" if scored else ""
     ended = "".join(f", {count:,} ended in a {name}" for name, count in sorted(errors.items()))
     lines = [f"{correct:,} of {scored:,} correct{share}, {silent:,} without an answer{ended}"]
-    lines += [
-        f"{count:,} failed in their scorer and count as wrong: {why}" for why, count in failed.most_common(MAX_NAMED)
-    ]
+    lines += [f"{count:,} got no reward and count as wrong: {why}" for why, count in failed.most_common(MAX_NAMED)]
     if unusable:
         lines.append(f"{len(unusable):,} rows cannot be scored and count for nothing:")
         lines += [f"  row {number}: {error}" for number, error in unusable[:MAX_NAMED]]

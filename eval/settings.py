@@ -7,14 +7,16 @@ import importlib.util
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from openrlhf_ebpo.errors import raise_problems
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.eval import prompts, protocols
 from openrlhf_ebpo.eval.protocols import Protocol
-from openrlhf_ebpo.eval.tasks import FILE
+from openrlhf_ebpo.eval.tasks import FILE, MATH
 from openrlhf_ebpo.extension import add_trust_flag
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings
 from openrlhf_ebpo.models.chat_template import ARGUMENTS, parse_kwargs
+from openrlhf_ebpo.rewards import settings as rewards
+from openrlhf_ebpo.rewards.settings import RewardSettings
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
@@ -65,6 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ),
     )
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
+    add_reward_flags(parser)
     add = parser.add_argument_group("questions").add_argument
     add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
     add("--answer_column", metavar="NAME")
@@ -75,12 +78,36 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
 
 
+def add_reward_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--reward",
+        metavar="FILE.py",
+        help=f"what grades responses: a file with reward_func, or {MATH} (default: what the benchmark names, else "
+        f"{MATH})",
+    )
+    rewards.add_flags(parser)
+
+
+def reward_settings(args: argparse.Namespace) -> RewardSettings:
+    """Return the limits of a reward file, which is not named yet.
+
+    Raises:
+        UsageError: a limit makes no sense, or --reward is neither a .py file nor `math`.
+    """
+    if args.reward not in (None, MATH) and not args.reward.endswith(".py"):
+        raise UsageError(f"--reward {args.reward}: give a .py file with reward_func, or {MATH}")
+    limits = (getattr(args, f"reward.{name}") for name in ("timeout", "memory", "workers"))
+    found = RewardSettings.from_flags(None, None, *limits)
+    found.check()
+    return found
+
+
 @dataclass(frozen=True)
 class EvalSettings:
     """What is evaluated under which protocol, and where the results go.
 
-    model: from training step `step` of the run in `run_dir`; or checkpoints: those of this run. engine: what the flags
-    say of the hardware.
+    model: from training step `step` of the run in `run_dir`; or checkpoints: those of this run. reward: in place of
+    those that benchmarks name; rewards: limits of reward files. engine: what the flags say of the hardware.
     """
 
     tasks: str
@@ -95,20 +122,25 @@ class EvalSettings:
     limit: int | None
     output_dir: str | None
     force: bool
+    reward: str | None
+    rewards: RewardSettings
     protocol: Protocol
     engine: EngineSettings
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> EvalSettings:
         """Raises UsageError: a setting of the protocol makes no sense."""
-        own = {each.name: getattr(args, each.name) for each in fields(cls) if each.name not in ("protocol", "engine")}
-        if args.model and Path(args.model).expanduser().exists():
-            own["model"] = str(Path(args.model).expanduser().absolute())
+        made = ("rewards", "protocol", "engine")
+        own = {each.name: getattr(args, each.name) for each in fields(cls) if each.name not in made}
+        for name in ("model", "reward"):
+            if own[name] and Path(own[name]).expanduser().exists():
+                own[name] = str(Path(own[name]).expanduser().absolute())
         changes = {name: getattr(args, name) for name in OVERRIDES}
         changes["stop"] = None if args.stop is None else tuple(args.stop)
         changes["template_kwargs"] = parse_kwargs(args.template_kwargs) or None
         protocol = protocols.override(protocols.get(args.protocol), **changes)
-        return cls(**own, protocol=protocol, engine=EngineSettings.from_args(args, args.model or ""))
+        engine = EngineSettings.from_args(args, args.model or "")
+        return cls(**own, rewards=reward_settings(args), protocol=protocol, engine=engine)
 
     @property
     def results(self) -> Path:

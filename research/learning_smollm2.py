@@ -169,8 +169,9 @@ class SmolLM2(Job):
         with torch.no_grad():
             tokens = policy.generate(**inputs, do_sample=False, max_new_tokens=TASKS[self.task].tokens)
         answers = tokenizer.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-        score = example("reward").score
-        return sum(score(task["label"], answer) for task, answer in zip(tasks, answers, strict=True)) / len(tasks)
+        reward, pairs = example("reward").reward_func, zip(tasks, answers, strict=True)
+        found = [reward([task["prompt"] + text], [task["prompt"]], [task["label"]])["rewards"] for task, text in pairs]
+        return sum(found) / len(tasks)
 
     def prepare(self, work: Path) -> None:
         """Make the tasks and the model, unless they are there."""

@@ -96,7 +96,7 @@ stage "evaluation: before and after, on the held-out sums" "$run/run/eval/defaul
     env PYTHONPATH="$root/examples/walkthrough" openrlhf-ebpo eval --checkpoints "$run/run" --n 16 --max_new_tokens $tokens \
     --tasks "sums:TASK=$run/data/sums.validation.jsonl"
 
-stage "evaluation: the word problems as a chat, by a custom scorer" "$run/run/eval/greedy*/report.md" 12 \
+stage "evaluation: the word problems as a chat, by a custom reward" "$run/run/eval/greedy*/report.md" 12 \
     env PYTHONPATH="$root/examples/walkthrough" openrlhf-ebpo eval --checkpoints "$run/run" --tasks word_problems:TASK --protocol greedy \
     --max_new_tokens 256 --chat_template --template raw
 

@@ -20,5 +20,6 @@ def record(responses: list[str]) -> dict:
         "responses": responses,
         "lengths": [max(len(text), 1) for text in responses],
         "finish_reasons": ["length" if not text else "stop" for text in responses],
+        "prompt": "",
         "seed": 42,
     }

@@ -2,7 +2,7 @@
 
 NAME                                           from the Hugging Face Hub
 NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
-my_package.my_module:TASK                      a benchmark outside this package (custom_benchmarks.py); with =… as above
+my_package.my_module:TASK                      a benchmark outside this package; with =… as above
 file:questions.jsonl                           any .parquet or .jsonl file with a question and an answer
 
 Each benchmark is a file of this folder and its name in FILES; benchmark.py has its fields, loading.py makes a Task of
@@ -12,25 +12,25 @@ it.
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from importlib import import_module
 
 from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
+from openrlhf_ebpo.extension import load as load_object
 
 from .benchmark import Benchmark, gold_text
-from .custom_benchmarks import custom_benchmark
 from .files import load_file
 from .loading import load_benchmark
 from .scoring_columns import column_rules
 from .task_rows import FLAG, HubSet
-from .types import MATH, OWN, Question, Rules, Task
+from .types import MATH, Question, Rules, Task
 
 __all__ = [
     "BENCHMARKS",
     "FILE",
     "MATH",
-    "OWN",
     "Benchmark",
     "HubSet",
     "Question",
@@ -62,36 +62,45 @@ def described() -> str:
     return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())
 
 
-def load(spec: str, question_column: str | None = None, answer_column: str | None = None) -> Task:
+def load(
+    spec: str, question_column: str | None = None, answer_column: str | None = None, reward: str | None = None
+) -> Task:
     """Return the task that one item of --tasks names (forms above).
 
-    question_column, answer_column: of `file:` tasks.
+    question_column, answer_column: of `file:` tasks. reward: MATH or a file, in place of what the benchmark names.
 
     Raises:
         UsageError: no such task, or its rows cannot be read; rows that cannot be used are in Task.skipped.
     """
     spec = spec.strip()
     if spec.startswith(FILE):
-        return load_file(spec.removeprefix(FILE), question_column, answer_column)
+        return load_file(spec.removeprefix(FILE), question_column, answer_column, reward=reward or MATH)
     if line := retired.advice(spec.partition(":")[0]):
         raise UsageError(f"{FLAG} {line}")
     name, equals, place = spec.partition("=")
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
-    return load_benchmark(find(name, FLAG), name, place or None)
+    task = load_benchmark(find(name, FLAG), name, place or None)
+    return replace(task, reward=reward or task.reward)
 
 
 def find(name: str, flag: str) -> Benchmark:
     """Return a benchmark by its name or its import path.
 
     Raises:
-        UsageError: there is none, or one outside this package that has the name of another.
+        UsageError: there is none, its module cannot be imported, or it has the name of another.
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if not is_import_path(name):
         raise UsageError(_unknown(name, flag))
-    found = custom_benchmark(name, flag)
+    found = load_object(name, flag)
+    if not isinstance(found, Benchmark):
+        kind = type(found)
+        raise UsageError(
+            f"{flag} {name}: it has to be an {Benchmark.__module__}.Benchmark, and is a "
+            f"{kind.__module__}.{kind.__qualname__}"
+        )
     if BENCHMARKS.get(found.name, found) is not found:
         raise UsageError(f"{flag} {name}: its name is {found.name}, which is another benchmark here; rename it")
     return found

@@ -1,12 +1,12 @@
 """A benchmark: where its rows are, which columns hold what, how a question is asked and its answers compared.
 
-A file of this folder, or a module outside the package (custom_benchmarks.py), holds one as TASK; everything special
+A file of this folder, or a module outside the package, holds one as TASK; everything special
 about it is there.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +26,17 @@ DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
 
 def as_it_is(question: str, row: Mapping) -> str:
     return question
+
+
+def label_text(value) -> str:
+    """Return the label that a reward file gets for a value of the answer column: a text as it is, others as JSON.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if value is None:
+        raise ValueError("it has no label")
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def plain_rules(row: Mapping, answer) -> Rules:
@@ -52,17 +63,13 @@ class Benchmark:
     copies: where its rows are, the default first: data sets on the Hub, or a .jsonl or .parquet file (a Path); none:
         --tasks has to name a file, NAME=FILE.
     question, answer: names that these columns have in the copies; of each copy, the first that is there counts.
-    columns: the others that `prompt`, `rules` and `score` read; a note names those that a copy lacks.
+    columns: the others that `prompt` and `rules` read; a note names those that a copy lacks.
     prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
-    gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
-    rules: (row, value of the answer column) -> how answers are compared with the gold.
-    score: (response, gold, row) -> True, or 1 and more, where the response is right; in place of `gold` and `rules`,
-        which say how math-verify compares. row has `columns`. It runs in processes with limits of time and memory; what
-        it raises is a failed response. Such a benchmark needs no answers: with answer=(), the gold is "".
-    extract: of one with `score`, (response) -> its answer as text, by which responses vote; None: it gives none, and is
-        wrong. Without it, the whole response.
-    seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends
-    it.
+    gold: value of the answer column -> the gold answer as text; by default in one spelling, with a reward as it is, or
+        as JSON. integer: it has to be an integer.
+    rules: (row, value of the answer column) -> how the reward `math` compares answers with the gold.
+    reward: a .py file with the `reward_func` that grades responses (reward_file.py), with the gold as label, as in
+        training; it may be the file that holds the benchmark. None: the reward `math`.
     data: rows, each a dict, that are in the file itself, in place of `copies`.
     rows: how many the copies of it have; a note says where there are others.
 
@@ -82,9 +89,7 @@ class Benchmark:
     gold: Callable[[object], str] = gold_text
     integer: bool = False
     rules: Callable[[Mapping, object], Rules] = plain_rules
-    score: Callable[[str, str, Mapping], bool | float] | None = None
-    extract: Callable[[str], str | None] | None = None
-    seconds: float | None = None
+    reward: Path | None = None
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
 
@@ -105,23 +110,21 @@ class Benchmark:
 
     def _problem(self) -> str | None:
         """Name the fields that exclude each other."""
-        for which in ("prompt", "gold", "rules", "score", "extract"):
-            if (function := getattr(self, which)) is not None and not callable(function):
+        for which in ("prompt", "gold", "rules"):
+            if not callable(function := getattr(self, which)):
                 return f"{which} must be a function, not {function!r:.60}"
-        if self.score is None and (self.extract or self.seconds is not None or not self.answer):
-            return "extract, seconds and answer=() go with score"
-        if self.score is not None and self.rules is not plain_rules:
-            return "score takes the place of rules; leave one of them out"
+        if not isinstance(self.reward, (Path, type(None))):
+            return f"reward must be the Path of a .py file, not {self.reward!r:.60}"
         if self.data and self.copies:
             return "data takes the place of copies; leave one of them out"
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            return f"seconds must be above 0, not {self.seconds!r}"
         return None
 
     def prompt_of(self, question: str, row: Mapping) -> str:
         return self._call("prompt", str, question, row)
 
     def gold_of(self, answer) -> str:
+        if self.reward and self.gold is gold_text:
+            return label_text(answer)
         text = self._call("gold", str, answer)
         return integer_text(text) if self.integer else text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from openrlhf_ebpo import retired
@@ -12,10 +13,10 @@ from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 
-from .benchmark import gold_text
+from .benchmark import gold_text, label_text
 from .scoring_columns import column_rules
 from .task_rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
-from .types import Task
+from .types import MATH, Task
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
 QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
@@ -29,11 +30,13 @@ def load_file(
     answer_column: str | None = None,
     flag: str = FLAG,
     answers: tuple[str, ...] = ANSWERS,
+    reward: str = MATH,
 ) -> Task:
     """Read the rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py
     are used where the file has them.
 
-    flag: that names the file. answers: names that the column with the gold answers may have.
+    flag: that names the file. answers: names that the column with the gold answers may have. reward: MATH, or a file,
+    which gets the golds as they are.
 
     Raises:
         UsageError: no such file, an empty one, or no column for questions or answers.
@@ -45,9 +48,10 @@ def load_file(
     def read(row: dict):
         value, text = lookup(row, answer), _bare(lookup(row, question), question)
         refuse_choices(row, value)
-        return text, gold_text(value), column_rules(row, value)
+        gold = gold_text(value) if reward == MATH else label_text(value)
+        return text, gold, column_rules(row, value)
 
-    return make_task(folder_name(f"file-{Path(path).stem}"), rows, read, flag=flag)
+    return replace(make_task(folder_name(f"file-{Path(path).stem}"), rows, read, flag=flag), reward=reward)
 
 
 def refuse_choices(row: Mapping, answer) -> None:

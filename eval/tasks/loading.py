@@ -11,7 +11,6 @@ from openrlhf_ebpo.data.training_tables import READ_SUFFIXES
 from openrlhf_ebpo.errors import UsageError
 
 from .benchmark import Benchmark
-from .custom_benchmarks import scored_rules
 from .task_rows import FLAG, HubSet, Rows, choose_column, custom_rows, file_rows, hub_rows, make_task, question_text
 from .types import Rules, Task
 
@@ -27,20 +26,19 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
     """
     rows = _rows(benchmark, named, place)
     question = choose_column(rows.columns, benchmark.question, rows.place, "question")
-    answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer") if benchmark.answer else None
+    answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer")
 
     def read(row: dict) -> tuple[str, str, Rules]:
         row = MappingProxyType(row)  # a function of the benchmark that changed it would change the gold
-        text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer) if answer else None
-        gold = benchmark.gold_of(value) if answer else ""
-        if benchmark.score:
-            return text, gold, scored_rules(benchmark, named, row)
+        text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer)
+        gold = benchmark.gold_of(value)
         return text, gold, benchmark.rules_of(row, value, gold)
 
     there = {*rows.columns, *(name for row in rows.rows for name in row)}
     missing = [column for column in benchmark.columns if column not in there]
     notes = [f"{rows.place} has no {', '.join(missing)}: what they say of a question is not known"] if missing else []
-    return make_task(benchmark.name, rows, read, notes, benchmark.rows)
+    task = make_task(benchmark.name, rows, read, notes, benchmark.rows)
+    return dataclasses.replace(task, reward=str(benchmark.reward)) if benchmark.reward else task
 
 
 def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:

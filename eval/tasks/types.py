@@ -9,41 +9,34 @@ from dataclasses import asdict, dataclass, field, fields
 
 from openrlhf_ebpo.progress import fingerprint
 
-MATH = "math"
-OWN = "own"
-KINDS = (MATH, OWN)
+MATH = "math"  # the packaged reward
+NO_LONGER_RULES = {"kind": MATH, "entry": ""}  # in fingerprints, which earlier results have, too
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules for comparing the answers to one question with its gold answer.
+    """Rules by which the reward `math` compares the answers to one question with its gold answer.
 
-    kind: MATH, or OWN for a benchmark's own scorer.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
     ordered: their order counts.
     unit: unit of the gold, which is written without it; a response may carry it.
     tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
     source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself; not compared.
-    entry: what its scorer needs, as JSON: for OWN the columns of the row.
-    scorer: for OWN, MODULE:NAME@DIGEST of its file; set by the loader, never taken from a file: it is imported.
     """
 
-    kind: str = MATH
     answer_type: str = ""
     is_multiple_answer: bool = False
     ordered: bool = False
     unit: str = ""
     tolerance: float | None = None
     source_gold: str = ""
-    entry: str = ""
-    scorer: str = ""
 
     def __post_init__(self) -> None:
         """Check the fields, which scoring trusts: a tolerance that is text would count every answer as wrong.
 
         Raises:
-            ValueError: a field of another type, a tolerance below 0, an unknown kind; names the field.
+            ValueError: a field of another type, a tolerance below 0; names the field.
         """
         for each in fields(self):
             value = getattr(self, each.name)
@@ -52,8 +45,6 @@ class Rules:
                 raise ValueError(f"its rule {each.name} cannot be {value!r:.60}")
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise ValueError(f"its rule tolerance cannot be {self.tolerance!r:.60}; give a number of at least 0")
-        if self.kind not in KINDS:
-            raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {', '.join(KINDS)}")
 
     @classmethod
     def read(cls, value: object) -> Rules:
@@ -98,7 +89,8 @@ class Question:
 class Task:
     """name: short, fit for a folder's name. source: OWNER/NAME@REVISION on the Hub, or path@hash of a local file.
     rows: of the source. notes: what is worth knowing about the source. skipped: rows that cannot be used, one sentence
-    each, with the row's number. row_of: row number of each question, by id."""
+    each, with the row's number. row_of: row number of each question, by id. reward: what grades responses, MATH or a
+    .py file."""
 
     name: str
     questions: tuple[Question, ...]
@@ -107,37 +99,22 @@ class Task:
     skipped: tuple[str, ...] = ()
     rows: int = 0
     row_of: Mapping[str, int] = field(default_factory=dict)
+    reward: str = MATH
 
-    def fingerprint(self, scorers: bool = True) -> str:
+    def fingerprint(self) -> str:
         """Return 12 hex digits of questions, golds and rules: the same for two copies that ask and accept the
-        same.
-
-        scorers: with the digests of benchmarks' own scorers, on which responses do not depend.
-        """
-        questions = [_kept(question, scorers) for question in self.questions]
+        same."""
+        questions = [asdict(each) | {"rules": asdict(each.rules) | NO_LONGER_RULES} for each in self.questions]
         return fingerprint(json.dumps(questions, sort_keys=True).encode())
 
     def record(self, notes: Sequence[str] = ()) -> dict:
-        """Return the task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without
-        that."""
-        content = {"asked": self.fingerprint(scorers=False)} if self.questions[0].rules.kind == OWN else {}
+        """Return the task as a result keeps it."""
         return {
             "name": self.name,
             "source": self.source,
             "questions": len(self.questions),
             "rows": self.rows,
             "fingerprint": self.fingerprint(),
-            **content,
             "notes": list(notes),
             "skipped": list(self.skipped),
         }
-
-
-def _kept(question: Question, scorers: bool) -> dict:
-    """Return a question as its fingerprint has it: without a scorer unless it has one."""
-    values = asdict(question)
-    if not question.rules.scorer:
-        del values["rules"]["scorer"]
-    elif not scorers:
-        values["rules"]["scorer"] = question.rules.scorer.partition("@")[0]
-    return values

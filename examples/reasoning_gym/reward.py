@@ -13,13 +13,12 @@ import reasoning_gym  # noqa: E402
 create = functools.cache(lambda name, given: reasoning_gym.create_dataset(name, **{**json.loads(given), "size": 1}))
 
 
-def score(label: str, query: str, prompt: str) -> float:
+def reward_func(queries, prompts, labels):
+    """OpenRLHF asks for one response at a time."""
+    (query,), (prompt,), (label,) = queries, prompts, labels
     kept = json.loads(label, object_hook=lambda each: tuple(each["()"]) if each.keys() == {"()"} else each)
     response = without_thoughts(response_of(query, prompt), bool(opened_thoughts(prompt)))
     _, tag, tagged = response.rpartition("<answer>")
     answer = tagged.partition("</answer>")[0] if tag else extract_answer(tagged) or tagged
-    return float(create(kept["name"], json.dumps(kept["settings"])).score_answer(answer.strip(), kept["entry"]) >= 1)
-
-
-def reward_func(queries, prompts, labels):
-    return [score(label, *text) for label, *text in zip(labels, queries, prompts, strict=True)]
+    task, answer = create(kept["name"], json.dumps(kept["settings"])), answer.strip()
+    return {"rewards": float(task.score_answer(answer, kept["entry"]) >= 1), "extracted": answer or None}

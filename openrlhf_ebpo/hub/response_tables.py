@@ -45,6 +45,7 @@ SAMPLES = meanings(
     {
         "question_id": "id of the question",
         "question": "the question, without any instruction",
+        "prompt": "the prompt as the model got it",
         "gold": "the right answer",
         "response": "the model's response, special tokens left out",
         "extracted": "the answer found in it; null: none",

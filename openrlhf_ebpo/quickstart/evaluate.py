@@ -74,9 +74,9 @@ def sample(model: str | Path, prompts: list[str], greedy: bool = False) -> list[
 
 
 def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]:
-    score = example("reward").score
+    reward = example("reward").reward_func
     return [
-        [score(task["entry"], response.text) >= 1.0 for response in group]
+        [reward([task["prompt"] + each.text], [task["prompt"]], [task["entry"]])["rewards"] >= 1.0 for each in group]
         for task, group in zip(tasks, responses, strict=True)
     ]
 

@@ -58,8 +58,8 @@ def default_workers() -> int:
 class Pool:
     """Processes that grade answers; every method may be called from many threads at once.
 
-    grader: the module that they grade with, such as grading.py: `parse_gold(gold)`, and `warm_up(argument, …)`, which
-    returns `grade(gold, answer, …)`. arguments: of its `warm_up`.
+    grader: the module that they grade with, such as grading.py: `parse_gold(gold)`, and `warm_up()`, which returns
+    `grade(gold, answer, …)`.
     """
 
     def __init__(
@@ -68,13 +68,12 @@ class Pool:
         seconds: float | None = None,
         memory_mb: int | None = None,
         grader: str = GRADER,
-        arguments: tuple[str, ...] = (),
     ):
         self.grader = grader
         self.seconds = seconds or positive_number("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
         self._processes = Processes(
             f"{__name__}:load",
-            (grader, *arguments),
+            (grader,),
             CallLimits(
                 int(memory_mb or positive_number("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
                 self.seconds,
@@ -99,7 +98,7 @@ class Pool:
         verdict = self._grade_once(gold, answer or "")
         return verdict if answer else Verdict(False, "no_answer")
 
-    def ask(self, gold: str, answer: str, *rest) -> bool | float | dict:
+    def ask(self, gold: str, answer: str, *rest) -> bool:
         """Return what the grader's `grade` returns, without the cache. rest: its further arguments.
 
         Raises:
@@ -151,11 +150,11 @@ class Pool:
         return reply["grade"]
 
 
-def load(module: str, *arguments: str) -> Callable[..., dict]:
+def load(module: str) -> Callable[..., dict]:
     """Return a function that checks a gold answer, and grades if there is an answer; called in a process of the
     pool."""
     grader = importlib.import_module(module)
-    grade = grader.warm_up(*arguments)
+    grade = grader.warm_up()
 
     def graded(gold: str, *answer) -> dict:
         try:

@@ -35,8 +35,10 @@ def check_reward(returned) -> dict:
     process as JSON. Values of `extra_logs` that hold no number are left out.
 
     Args:
-        returned: {"rewards": number, "scores": number, optional, "extra_logs": dict of numbers, optional}; or the
-            reward alone, as OpenRLHF took it up to 0.8.2. A number may be in a tensor, an array or a list.
+        returned: {"rewards": number, "scores": number, optional, "extra_logs": dict of numbers, optional,
+            "extracted": text or None, optional: the answer that the reward has read, by which responses vote in
+            evaluations}; or the reward alone, as OpenRLHF took it up to 0.8.2. A number may be in a tensor, an array or
+            a list, the text in a list.
 
     Raises:
         RewardError: with what was found instead.
@@ -59,7 +61,16 @@ def check_reward(returned) -> dict:
         )
     checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
     logs = {name: number for name, value in extra_logs.items() if (number := _logged(name, value)) is not None}
+    if "extracted" in returned:
+        checked["extracted"] = _answer(returned["extracted"])
     return {**checked, "extra_logs": logs}
+
+
+def _answer(value) -> str | None:
+    found = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    if not isinstance(found, (str, type(None))):
+        raise RewardError(f"reward_func gave 'extracted' as {_show(value)}; a text, or None for no answer, is needed")
+    return found
 
 
 def _logged(name: str, value) -> bool | int | float | None:

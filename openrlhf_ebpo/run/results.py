@@ -33,6 +33,7 @@ SAMPLES = pa.schema(
     [
         ("question_id", pa.string()),
         ("question", pa.string()),
+        ("prompt", pa.string()),  # as the model got it
         ("gold", pa.string()),
         ("response", pa.string()),
         ("extracted", pa.string()),  # null: no answer

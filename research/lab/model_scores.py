@@ -43,7 +43,8 @@ class ModelScores(Job):
         task = TASKS[self.task]
         policy, tokenizer = load(self.model)
         entry, label = next(example("make").tasks(task.kind, {"size": 1, "seed": seed, **task.settings}))
-        prompt = tokenizer(task.template.format(question=entry["question"]), return_tensors="pt")["input_ids"]
+        asked = task.template.format(question=entry["question"])
+        prompt = tokenizer(asked, return_tensors="pt")["input_ids"]
         torch.manual_seed(seed)
         limits = {"max_new_tokens": task.tokens, "num_return_sequences": self.group}
         sampled = policy.generate(prompt, do_sample=True, temperature=1.0, top_p=1.0, top_k=0, **limits)
@@ -51,8 +52,8 @@ class ModelScores(Job):
         for tokens in sampled[:, prompt.shape[1] :]:
             response = tokens[: ended(tokens.tolist(), tokenizer.eos_token_id)]
             text = tokenizer.decode(response, skip_special_tokens=True)
-            passed = example("reward").score(label, text)
-            found.append((float(passed), *score(policy, prompt[0], response), len(response)))
+            passed = example("reward").reward_func([asked + text], [asked], [label])["rewards"]
+            found.append((passed, *score(policy, prompt[0], response), len(response)))
         names = ("passed", "norms", "proxy", "tokens")
         return {
             name: [rounded(value) for value in values]

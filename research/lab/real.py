@@ -44,7 +44,7 @@ METRICS = Path({metrics!r})
 
 def reward_func(queries, prompts, labels, **_kwargs):
     trained = METRICS.read_bytes().count(b"rollout/reward_mean") if METRICS.exists() else 0
-    rewards = torch.tensor(example("reward").reward_func(queries, prompts, labels))
+    rewards = torch.tensor([example("reward").reward_func(queries, prompts, labels)["rewards"]])
     steps = torch.full(rewards.shape, float(trained))
     return {{"rewards": rewards, "scores": rewards, "extra_logs": {{"trained_steps": steps}}}}
 """

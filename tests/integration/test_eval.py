@@ -138,7 +138,7 @@ def check_result(directory: Path, questions: int, before: dict) -> None:
 
 @pytest.mark.nightly  # daily: unit/test_custom_benchmark.py, unit/test_eval_run.py
 def test_a_benchmark_of_ones_own_runs_and_is_left_alone_when_finished(start_command, tmp_path):
-    """The examples, from a working directory that knows nothing else of them; one brings its scorer. With them, the
+    """The examples, from a working directory that knows nothing else of them; one brings its reward. With them, the
     settings of sampling that vLLM gets."""
     from openrlhf_ebpo.quickstart import tiny_model
 
@@ -171,8 +171,10 @@ def test_a_benchmark_of_ones_own_runs_and_is_left_alone_when_finished(start_comm
     second = evaluate("second.log", "measures:TASK,file:q.jsonl,sentences:TASK")
     assert "5 questions in 2 tasks" in second, second[-6000:]
     assert (directory / "summary.json").read_text() == summary
-    rows = pq.read_table(directory.parents[1] / "sentences" / "step-000000" / "samples.parquet").to_pylist()
-    assert len(rows) == 4 * 2 and {row["error"] for row in rows} == {None} and rows[0]["gold"] == ""
-    assert json.loads(rows[0]["rules"])["kind"] == "own" and not any(row["correct"] for row in rows)
+    (own,) = tmp_path.glob("out/*reward=sentences.py/sentences/step-000000")
+    rows = pq.read_table(own / "samples.parquet").to_pylist()
+    assert len(rows) == 4 * 2 and {row["error"] for row in rows} == {None} and '"with": "blue"' in rows[0]["gold"]
+    assert not any(row["correct"] for row in rows) and rows[0]["prompt"] == rows[0]["question"]
+    assert json.loads((own / "summary.json").read_text())["protocol"]["scorer"] == "sentences.py"
     report = (directory.parents[1] / "report.md").read_text()
     assert re.search(r"\| file-q \| .*\n\| measures \|", report)

@@ -64,7 +64,7 @@ def test_a_file_is_scored_by_the_rules_of_the_example(example):
     answers = [r"\boxed{42 \text{ km}}", r"\boxed{42.195 \text{ m}}", "Answer: 42.3", r"\boxed{43}", "42"]
     rows = [*right, *({**right[0], "response": answer} for answer in answers)]
     (example / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = ["--input", "pairs.jsonl", "--output", "scored.jsonl", "--task", "measures:TASK", "--workers", "1"]
+    flags = ["--input", "pairs.jsonl", "--output", "scored.jsonl", "--task", "measures:TASK"]
     score.main(flags)
     found = [json.loads(line) for line in (example / "scored.jsonl").read_text().splitlines()]
     assert [row["correct"] for row in found] == [True] * len(right) + [True, False, True, False, False]
@@ -138,25 +138,28 @@ BAD = {
         "mine:TASK=q.jsonl",
         "rule unit cannot be None",
     ),
-    "a kind": (
-        "TASK = Benchmark('x', rules=lambda row, a: Rules(kind='mth'))",
-        "mine:TASK=q.jsonl",
-        "rule kind cannot be 'mth'",
-    ),
 }
 
 
 def test_columns_can_lie_in_structs(here):
-    own(
-        here,
-        (
-            "def score(q, r): return 1.0\nTASK = Benchmark('x', answer=('meta.gold',), columns=('meta.unit',), "
-            "score=score)"
-        ),
-    )
+    own(here, "TASK = Benchmark('x', answer=('meta.gold',), rules=lambda row, a: Rules(unit=row['meta']['unit']))")
     (here / "q.jsonl").write_text('{"question": "Q", "meta": {"gold": "1", "unit": "km"}}\n')
     (question,) = tasks.load("mine:TASK=q.jsonl").questions
-    assert question.gold == "1" and "km" in str(question)
+    assert question.gold == "1" and question.rules.unit == "km"
+
+
+def test_a_reward_gets_golds_as_they_are_and_the_commands_reward_wins(here):
+    own(here, "from pathlib import Path\nTASK = Benchmark('x', reward=Path('mine.py'))")
+    (here / "q.jsonl").write_text(
+        '{"question": "Q", "answer": "$7$"}\n{"question": "R", "answer": {"a": [1]}}\n{"question": "S"}\n'
+    )
+    task = tasks.load("mine:TASK=q.jsonl")
+    assert ([each.gold for each in task.questions], task.reward) == (["$7$", '{"a": [1]}'], "mine.py")
+    assert "it has no label" in task.skipped[0]
+    assert tasks.load("mine:TASK=q.jsonl", reward="other.py").reward == "other.py"
+    assert tasks.load("mine:TASK=q.jsonl", reward="math").reward == "math"
+    golds = {reward: tasks.load("file:q.jsonl", reward=reward).questions[0].gold for reward in ("math", "other.py")}
+    assert golds == {"math": "7", "other.py": "$7$"}
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -174,17 +177,6 @@ def test_scoring_names_its_own_flag(here, name):
     (here / "pairs.jsonl").write_text('{"gold": "1", "response": "1"}\n')
     with pytest.raises(SystemExit, match=f"error: --task {name}: "):
         score.main(["--input", "pairs.jsonl", "--output", "o.jsonl", "--task", name])
-
-
-def test_scores_by_other_rules_are_not_continued(here):
-    from openrlhf_ebpo.eval.tasks import custom_benchmarks as own_module
-
-    own(here, "TASK = Benchmark('x')")
-    tasks.find("mine:TASK", "--task")
-    before = own_module.identity("mine:TASK")
-    (here / "mine.py").write_text((here / "mine.py").read_text() + "\n# other rules\n")
-    assert before.startswith("mine:TASK@") and own_module.identity("mine:TASK") != before
-    assert own_module.identity("aime24") == "aime24"
 
 
 def test_no_file_of_the_working_directory_stands_in_for_an_installed_package(here):

@@ -31,7 +31,7 @@ def test_records_hold_text_lengths_and_reasons(model):
     tokenizer = tokenizer_of(model)
     ids = [*tokenizer.encode("cab"), tokenizer.eos_token_id]
     found = generate.to_record([Sample(ids, False), Sample(ids[:2], True)], model, 43)
-    texts = {"responses": ["cab", "ca"], "in_thoughts": False}
+    texts = {"responses": ["cab", "ca"], "prompt": ""}
     assert found == {**texts, "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
 
 
@@ -58,7 +58,7 @@ def test_thoughts_that_the_prompt_opens_and_their_tags_are_kept_whatever_the_tok
     tokenizer.save_pretrained(folder)
     ids = [*tokenizer.encode("a<x></think>b"), tokenizer.eos_token_id]
     found = generate.to_record([Sample(ids, False)], folder, 43, (), "Q<think>\n")
-    assert found["responses"] == ["a</think>b"] and found["in_thoughts"]
+    assert found["responses"] == ["a</think>b"] and found["prompt"] == "Q<think>\n"
 
 
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):

@@ -1,16 +1,13 @@
 """Scoring: labelled pairs through the command and the library, rules, hostile answers, bad input, kill and resume."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from commands import write_rows
-from patience import seconds
 
 from openrlhf_ebpo.data.training_tables import read_table
 from openrlhf_ebpo.eval import score
@@ -40,11 +37,11 @@ def grader():
 @pytest.fixture
 def scored(tmp_path, capsys, monkeypatch, grader):
     """Runs the command on rows; returns the output's rows and what it printed. All share the grading processes."""
-    monkeypatch.setattr(score, "Grader", lambda workers, seconds: nullcontext(grader))
+    monkeypatch.setattr(score, "Grader", lambda: nullcontext(grader))
 
     def run(rows: list[dict], *flags: str, output: str = "out.jsonl"):
         source = write_rows(tmp_path / "in.jsonl", rows)
-        score.main(["--input", str(source), "--output", str(tmp_path / output), "--workers", "1", *flags])
+        score.main(["--input", str(source), "--output", str(tmp_path / output), *flags])
         return rows_of(tmp_path / output), capsys.readouterr().out
 
     return run
@@ -56,46 +53,45 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path, capsys):
-    rows = (
-        MATH_PAIRS[::5] + RULE_PAIRS
-    )  # without rules it is the grader of test_math_reward.py, which takes all of them
+def test_labelled_pairs_through_the_command(scored):
+    rows = MATH_PAIRS[::5] + RULE_PAIRS  # without rules it is the grader of test_math_reward.py, which takes all
     assert len(RULE_PAIRS) >= 100
     renamed = [{**row, "label": row["correct"]} for row in rows]
-    source, output = write_rows(tmp_path / "pairs.jsonl", renamed), tmp_path / "scored.jsonl"
-    progress = tmp_path / "scored.progress.jsonl"
-    flags = ["--input", source, "--output", output, "--seconds", "1", "--workers", "2"]
-    command = [sys.executable, "-m", "eval.score", *map(str, flags)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
-    deadline = time.time() + seconds(120)
-    while not progress.exists() or progress.read_bytes().count(b"\n") < 2:
-        assert process.poll() is None and time.time() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not output.exists()
-    kept = progress.read_bytes()
-    kept = kept[: kept.rfind(b"\n") + 1]
-    done = sum(len(json.loads(line)["grades"]) for line in kept.splitlines()[1:])
-    assert 0 < done < len(rows)
+    found, printed = scored(renamed)
+    graded = {"correct": None, "extracted": None, "error": None}
+    assert [{**row, **graded} for row in renamed] == [{**row, **graded} for row in found], "same rows, order, columns"
+    assert not [(row["trap"], row["gold"], row["response"][-80:]) for row in found if row["correct"] != row["label"]]
+    assert f"{sum(row['correct'] for row in rows)} of {len(rows)} correct" in printed
 
-    score.main(list(map(str, flags)))
-    assert progress.read_bytes().startswith(kept), "what was scored is kept"
-    saved = [grade for line in progress.read_text().splitlines()[1:] for grade in json.loads(line)["grades"]]
-    assert len(saved) == len(rows), "and not scored again"
-    found = rows_of(output)
-    assert [{**row, "correct": None, "extracted": None, "error": None} for row in renamed] == [
-        {**row, "correct": None, "extracted": None, "error": None} for row in found
-    ], "same rows, same order, all columns"
-    wrong = [(row["trap"], row["gold"], row["response"][-80:]) for row in found if row["correct"] != row["label"]]
-    assert not wrong
-    right = sum(row["correct"] for row in rows)
-    assert f"{right} of {len(rows)} correct" in capsys.readouterr().out
+
+def test_a_reward_file_grades_rows_as_in_training_with_golds_and_prompts_as_they_are(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "def reward_func(queries, prompts, labels):\n"
+        "    (query,), (prompt,), (label,) = queries, prompts, labels\n"
+        "    if query.endswith('broken'): raise KeyError(label)\n"
+        "    return {'rewards': float(prompt + query[len(prompt):] == 'Q: ' + label), 'extracted': label}\n"
+    )
+    rows = [
+        {"gold": "$7$", "response": "$7$", "prompt": "Q: "},
+        {"gold": {"a": 1}, "response": '{"a": 1}', "prompt": "Q: "},
+        {"gold": "7", "response": "8"},
+        {"gold": "7", "response": "broken"},
+        {"gold": None, "response": "7"},
+    ]
+    argv = ["--input", str(write_rows(tmp_path / "in.jsonl", rows)), "--output", str(tmp_path / "out.jsonl")]
+    score.main([*argv, "--reward", str(tmp_path / "mine.py"), "--reward.workers", "1"])
+    found = rows_of(tmp_path / "out.jsonl")
+    assert [row["correct"] for row in found] == [True, True, False, False, False]
+    assert [row["extracted"] for row in found] == ["$7$", '{"a": 1}', "7", None, None]
+    assert found[3]["error"] == "reward: KeyError: '7' (mine.py:3 in reward_func)"
+    assert found[4]["error"] == "gold: it has no label"
+    printed = capsys.readouterr().out
+    assert "2 of 4 correct" in printed and "1 got no reward and count as wrong: reward: KeyError" in printed
 
 
 def test_an_answer_that_never_ends_is_wrong_and_holds_up_nothing(scored):
     rows = [{"gold": "42", "response": f"\\boxed{{{answer}}}"} for answer in (ENDLESS, "42", ENDLESS, "43")]
-    found, printed = scored([*rows, {"gold": ENDLESS, "response": "\\boxed{1}"}], "--seconds", "0.5")
+    found, printed = scored([*rows, {"gold": ENDLESS, "response": "\\boxed{1}"}])
     assert [row["correct"] for row in found] == [False, True, False, False, False]
     assert [row["error"] for row in found[:4]] == ["timeout", None, "timeout", None]
     assert found[4]["error"].startswith("gold: reading the gold answer")
@@ -114,8 +110,8 @@ def test_rows_that_cannot_be_scored_are_named_and_the_others_are_scored(scored):
         {"gold": "1", "response": "\\boxed{1.2}", "rules": '{"tolerance": 0.5}'},
         {"response": "\\boxed{1}"},
         {"gold": "1" * 5000 + "\\frac{1", "response": "\\boxed{1}"},
-        {"gold": "1", "response": "\\boxed{1}", "rules": {"kind": "maths"}},
-        {"gold": "1", "response": "\\boxed{1}", "rules": {"kind": "reasoning_gym", "entry": "{}"}},
+        {"gold": "1", "response": "\\boxed{1}", "rules": {"unit": 1}},
+        {"gold": "1", "response": "\\boxed{1}", "rules": {"scorer": "trap:TASK"}},
     ]
     found, printed = scored(rows)
     assert [row["correct"] for row in found] == [True] + [False] * 6 + [True] + [False] * 4
@@ -124,7 +120,7 @@ def test_rows_that_cannot_be_scored_are_named_and_the_others_are_scored(scored):
     assert "2 of 3 correct (66.7%), 1 without an answer" in printed
     assert "9 rows cannot be scored" in printed and max(map(len, printed.splitlines())) < 300
     assert "row 2: gold: math-verify cannot read the gold answer '\\\\frac{1'" in printed
-    assert "row 6: row: its rules have 'tolerence'; there are kind, answer_type" in printed
+    assert "row 6: row: its rules have 'tolerence'; there are answer_type" in printed
 
 
 def test_the_rules_of_olympiadbench_and_its_output_scored_again(scored, tmp_path):
@@ -138,7 +134,7 @@ def test_the_rules_of_olympiadbench_and_its_output_scored_again(scored, tmp_path
     assert [row["error"] for row in found] == [None] * 3
     assert json.loads(found[2]["rules"]) == {"unit": "m", "tolerance": 0.05}
     again = tmp_path / "again.jsonl"
-    score.main(["--input", str(tmp_path / "out.parquet"), "--output", str(again), "--workers", "1"])
+    score.main(["--input", str(tmp_path / "out.parquet"), "--output", str(again)])
     assert [row["correct"] for row in rows_of(again)] == [True, False, True]
 
 
@@ -162,8 +158,9 @@ PAIR = {"gold": "1", "response": "\\boxed{1}"}
         ("{", [], "neither a JSON array nor lines of JSON objects"),
         ("[" * 100_000, [], "neither a JSON array nor lines of JSON objects"),
         ([PAIR], ["--task", "aime"], "--task aime: no such task"),
-        ([PAIR], ["--workers", "0"], "--workers 0: must be at least 1"),
-        ([PAIR], ["--seconds", "-1"], "--seconds -1.0: must be above 0"),
+        ([PAIR], ["--reward", "https://host/"], "--reward https://host/: give a .py file with reward_func, or math"),
+        ([PAIR], ["--reward", "nowhere.py"], "--reward nowhere.py: cannot be read (No such file or directory)"),
+        ([PAIR], ["--reward.timeout", "-1"], "--reward.timeout is -1.0; give a number of seconds above 0"),
         ([PAIR], ["--output", "out.csv"], "--output out.csv: the name must end in .parquet or .jsonl"),
     ],
 )
@@ -179,19 +176,13 @@ def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, 
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_results_of_other_settings_and_foreign_files_are_not_replaced(scored, tmp_path):
-    pair = {"gold": "1", "response": "Answer: 1"}
-    scored([pair])
-    for rows, flags in (([pair], ["--seconds", "1.5"]), ([pair], ["--task", "math500"]), ([pair, pair], [])):
-        with pytest.raises(SystemExit, match="was begun with other settings"):
-            scored(rows, *flags)
-    found, printed = scored([pair, pair], "--force")
-    assert len(found) == 2
-    assert "2 of 2 correct" in printed
-    (tmp_path / "mine.jsonl").write_text("precious")
+def test_a_file_that_is_there_is_not_replaced_unless_asked(scored, tmp_path):
+    (tmp_path / "out.jsonl").write_text("precious")
     with pytest.raises(SystemExit, match="is there and not from here"):
-        score.main(["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "mine.jsonl")])
-    assert (tmp_path / "mine.jsonl").read_text() == "precious"
+        scored([PAIR])
+    assert (tmp_path / "out.jsonl").read_text() == "precious"
+    found, printed = scored([PAIR, PAIR], "--force")
+    assert len(found) == 2 and "2 of 2 correct" in printed
 
 
 FULL = """
@@ -202,24 +193,22 @@ score.main(sys.argv[1:])
 """
 
 
-def test_what_cannot_be_written_is_an_error_and_what_was_written_stays(tmp_path):
+def test_what_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path):
     source, output = write_rows(tmp_path / "in.jsonl", [PAIR | {"text": "." * 4000}]), tmp_path / "out.jsonl"
-    flags = ["--input", str(source), "--output", str(output), "--workers", "1"]
+    flags = ["--input", str(source), "--output", str(output)]
     full = subprocess.run([sys.executable, "-c", FULL, *flags], cwd=ROOT, capture_output=True, text=True)
     assert full.returncode == 1
-    assert "error: " in full.stderr and "File too large" in full.stderr and "repeat the command" in full.stderr
+    assert f"error: --output {output}: " in full.stderr and "File too large" in full.stderr
     assert "Traceback" not in full.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.progress.jsonl"]
-    score.main(flags)
-    assert rows_of(output)[0]["correct"]
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_a_prompt_that_opens_thoughts_leaves_cut_ones_without_an_answer(grader):
     opened, cut = {**PAIR, "prompt": "Q\n<think>\n"}, {"response": "so \\boxed{1}? wait", "gold": "1"}
     rows = [{**opened, **cut}, {**cut, "prompt": "Q"}, {**cut, "prompt": [{"role": "user", "content": "<think>"}]}, cut]
-    found = [score.grade_row(grader, row, score.PLAIN, "") for row in rows]
+    found = [score.grade_row(grader, row, score.PLAIN) for row in rows]
     assert [each["correct"] for each in found] == [False, True, True, True] and found[0]["extracted"] is None
-    graded = grader.grade_samples(Question("q", "?", "1"), [cut["response"], "x</think>\\boxed{1}"], True)
+    graded = grader.grade_samples(Question("q", "?", "1"), [cut["response"], "x</think>\\boxed{1}"], opened["prompt"])
     assert [each["correct"] for each in graded] == [False, True]
 
 
