@@ -25,6 +25,7 @@ def answers(
     estimator: str,
     longest: bool = False,
     scale: tuple[float, float] | None = None,
+    name: str = "answer",
 ) -> HTML:
     """Lay out all answers of a group, and one of them at full width, with its reward and advantages.
 
@@ -34,6 +35,7 @@ def answers(
         estimator: title of the run's.
         longest: tiles in order of length, the longest first.
         scale: the batch's mean and deviation of r − V (`search.batch_scale`).
+        name: of the parameter that says which answer is shown.
     """
     row, more = rows[chosen], len(rows) - MAX_TILES
     left = html('<p class="more">{} more answers; the Parquet file has them.</p>', more) if more > 0 else ""
@@ -48,18 +50,18 @@ def answers(
     text = reading.answer(row.get("response"), options)
     return html(
         '<section class="answers" aria-label="Answers">{}{}{}{}<p class="more">{}</p></section>',
-        *(order if len(rows) > 1 else "", strip(rows, chosen, options.find, longest), left),
+        *(order if len(rows) > 1 else "", strip(rows, chosen, options.find, longest, name), left),
         *(_answer(rows, chosen, estimator, _arithmetic(row, scale), text), harmless(_legend(estimator), 300)),
     )
 
 
-def strip(rows: Sequence[Mapping], chosen: int, find: str = "", longest: bool = False) -> HTML:
+def strip(rows: Sequence[Mapping], chosen: int, find: str, longest: bool, name: str) -> HTML:
     """Lay out the answers as buttons."""
     widest = _widest(rows)
     order = list(range(min(len(rows), MAX_TILES)))
     if longest:
         order.sort(key=lambda i: -(finite(rows[i].get("response_length")) or 0))
-    return html('<ol class="strip">{}</ol>', join(_tile(i, rows[i], widest, i == chosen, find) for i in order))
+    return html('<ol class="strip">{}</ol>', join(_tile(i, rows[i], widest, i == chosen, find, name) for i in order))
 
 
 def _widest(rows: Sequence[Mapping]) -> float:
@@ -72,7 +74,7 @@ def first_with(rows: Sequence[Mapping], find: str) -> int:
     return next((i for i, row in searched if reading.hits(row.get("response"), find)), 0)
 
 
-def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML:
+def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, name: str) -> HTML:
     advantage, reward = finite(row.get("advantage")), finite(row.get("reward"))
     found = reading.hits(row.get("response"), find)
     marks = [
@@ -85,7 +87,7 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML
     return html(
         '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} title="{}"><span>{}{}</span>'
         "<small>r = {}</small><b>{}</b></button></li>",
-        *(_side(advantage), _strength(advantage, widest), setting(answer=i + 1), current_mark(current), tip),
+        *(_side(advantage), _strength(advantage, widest), setting(**{name: i + 1}), current_mark(current), tip),
         *(i + 1, join(marks), number(reward), signed(advantage)),
     )
 

@@ -81,3 +81,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
         *(attribute(caption, 200), kind, harmless(caption, 200), heads, body),
     )
+
+
+def sort_head(column: str, name: str, reverse: bool, parameter: str = "sort") -> HTML:
+    """Write the head of a column: a click sorts by it, the next one the other way round. name: of the column that
+    decides now."""
+    chosen = column == name
+    turned = f"-{column}" if chosen and not reverse else column
+    order = ("descending" if reverse else "ascending") if chosen else "none"
+    mark = (" ▾" if reverse else " ▴") if chosen else ""
+    return html(
+        '<th scope="col" aria-sort="{}"><button type="button" {}>{}{}</button></th>',
+        *(order, setting(**{parameter: turned}), column, mark),
+    )

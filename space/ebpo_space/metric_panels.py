@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import quote, urlencode
 
 import numpy as np
 
@@ -17,35 +20,58 @@ from .workspace import Opened
 
 DRAWN = "Faint: every step, which the pointer reads. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
-MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
+MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; the filter finds all of them
+MAX_FOUND = 48  # panels that the filter shows
+FORMULA = tuple("=+-@＝＋－＠'\t ")  # a spreadsheet runs a cell that begins with one of these
 MAX_NAME_CHARS = 300  # of a name that gets one of them: as many as a link takes
 # a run may log a metric called speed
-SPEED = Metric("tokens a second", "Tokens a second", "", "of responses, by the clock: what counts for a budget")
+SPEED = Metric("tokens a second", "Tokens a second", "", "by the clock: depends on the machine and its load")
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 
 
-def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
-    """Make all panels that at least one run has values for, each once: chosen metrics first, unknown ones last."""
+def sections(runs: Sequence[Opened], view: dict) -> tuple[list[dict], list[str]]:
+    """Make the panels that at least one run has values for, each once, unknown ones last; or those that the view's
+    filter finds. A section of one panel joins the one before.
+
+    Returns:
+        the sections; titles of metrics that are 0 at every step, which have no panel but by the filter.
+    """
     names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
     own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
-    more = view["more"]
-    others = [describe_metric(name, own) for name in _unknown(names, own) if name not in more]
-    rest = f" {len(others) - MAX_OTHERS} more are among “More metrics”." if len(others) > MAX_OTHERS else ""
-    shelves = [
-        ("Chosen metrics", "", [describe_metric(name, own) for name in more if name in names]),
-        *(
-            (g.title, g.note, [m for m in g.metrics if Shown.SPACE in m.shown and m.name not in more])
-            for g in in_order()
-        ),
-        ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
-    ]
-    drawn = [(title, note, [_panel(runs, view, metric) for metric in metrics]) for title, note, metrics in shelves]
-    drawn.append(("Speed", "", [_panel(runs, view, SPEED)]))
-    found = [{"title": title, "note": note, "panels": list(filter(None, panels))} for title, note, panels in drawn]
-    found = [section for section in found if section["panels"]]
-    if found and not found[0]["note"]:
-        found[0]["note"] = DRAWN + _seed_sentence(runs, view)
-    return found
+    if wanted := view["metric"].strip():
+        every = [describe_metric(name, own) for name in sorted({*names} - {*COLUMNS})]
+        shelves = [(f"Metrics with “{wanted[:60]}”", "", _matching([*every, SPEED], wanted)[:MAX_FOUND])]
+    else:
+        others = [describe_metric(name, own) for name in _unknown(names, own)]
+        rest = f" {len(others) - MAX_OTHERS} more are found by their names." if len(others) > MAX_OTHERS else ""
+        shelves = [
+            *((g.title, g.note, [m for m in g.metrics if Shown.SPACE in m.shown]) for g in in_order()),
+            ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
+            ("Speed", "", [SPEED]),
+        ]
+    found, zeros = [], []
+    for title, note, metrics in shelves:
+        drawn = [(metric, lines) for metric in metrics if (lines := _lines(runs, metric, view))]
+        if not wanted:
+            zeros += [metric.title for metric, lines in drawn if not any(line.y.any() for line in lines)]
+            drawn = [(metric, lines) for metric, lines in drawn if any(line.y.any() for line in lines)]
+        panels = [_panel(runs, view, *each) for each in drawn]
+        if len(panels) == 1 and found:
+            found[-1]["title"] += f" · {title}"
+            found[-1]["note"] = " ".join(filter(None, (found[-1]["note"], note)))
+            found[-1]["panels"] += panels
+        elif panels:
+            found.append({"title": title, "note": note, "panels": panels})
+    if found:
+        found[0]["note"] = f"{DRAWN}{_seed_sentence(runs, view)} {found[0]['note']}".strip()
+    return found, zeros
+
+
+def _matching(metrics: Sequence[Metric], wanted: str) -> list[Metric]:
+    """Find metrics of exactly this name, else those whose name or title has any of its words."""
+    words = wanted.lower().split()
+    exact = [metric for metric in metrics if metric.name == wanted]
+    return exact or [m for m in metrics if any(word in f"{m.name} {m.title}".lower() for word in words)]
 
 
 def _seed_sentence(runs: Sequence[Opened], view: dict) -> str:
@@ -77,11 +103,27 @@ def zoom_range(view: dict) -> tuple[float, float] | None:
     return (float(low), float(high)) if high else None
 
 
-def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
-    share = 0.0 if metric.name == HELD_OUT else view["smooth"]  # evaluations are few
-    axes = Axes(AXES[view["x"]], share, view["log"], zoom_range(view), view["whole"])
-    lines = _lines(runs, metric, view, share)
-    return line_panel(metric, lines, axes) if lines else None
+def _panel(runs: Sequence[Opened], view: dict, metric: Metric, lines: Sequence[Line]) -> dict:
+    axes = Axes(AXES[view["x"]], _share(metric, view), view["log"], zoom_range(view), view["whole"])
+    keys = ",".join(quote(run.run.key, safe="") for run in runs)
+    address = f"./space/panel.csv?{urlencode({'metric': metric.name, 'runs': keys})}"
+    return line_panel(metric, lines, axes) | {"csv": address}
+
+
+def _share(metric: Metric, view: dict) -> float:
+    return 0.0 if metric.name == HELD_OUT else view["smooth"]  # evaluations are few
+
+
+def panel_csv(runs: Sequence[Opened], name: str) -> str:
+    """Write every value of a metric: a row for each step, a column for each run."""
+    own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
+    metric = SPEED if name == SPEED.name else describe_metric(name, own)
+    columns = [dict(zip(*(each.tolist() for each in _series(run, metric)), strict=True)) for run in runs]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["step", *(f"'{run.run.key}" if run.run.key[:1] in FORMULA else run.run.key for run in runs)])
+    rows.writerows([step, *(column.get(step, "") for column in columns)] for step in sorted(set().union(*columns)))
+    return text.getvalue()
 
 
 Series = tuple[np.ndarray, np.ndarray]  # steps, values
@@ -98,12 +140,12 @@ def _series(run: Opened, metric: Metric) -> Series:
     return run.metrics.series(metric.stand_in) if metric.stand_in and not len(found[0]) else found
 
 
-def _lines(runs: Sequence[Opened], metric: Metric, view: dict, share: float) -> list[Line]:
+def _lines(runs: Sequence[Opened], metric: Metric, view: dict) -> list[Line]:
     """Make a line for each run; for seeds of one configuration their mean with its band, unless each is asked for."""
     lines = []
     for group in seeds.group_by_configuration(runs) if view["seeds"] == "mean" else [[run] for run in runs]:
         found = [(run, series) for run in group if len((series := _series(run, metric))[0])]
-        mean = _mean(found, view, share) if len(found) > 1 else None
+        mean = _mean(found, view, _share(metric, view)) if len(found) > 1 else None
         lines += [mean] if mean else [_line(run, series, view) for run, series in found]
     return lines
 

@@ -197,8 +197,8 @@ def _panel_link(each: Warned, of: Examined) -> HTML:
         return HTML()
     if each.metric == HELD_OUT and of.has_evaluations:
         return html('<button type="button" {}>evaluation</button>', setting(tab="evaluation"))
-    more = [] if each.metric == HELD_OUT else [each.metric]  # its panel is among the first
-    view = {"tab": "dynamics", "more": more, "zoom": "", "x": "step", "whole": True}
+    metric = "" if each.metric == HELD_OUT else each.metric  # its panel is among the first
+    view = {"tab": "dynamics", "metric": metric, "zoom": "", "x": "step", "whole": True}
     return html('<button type="button" {}>panel</button>', setting(**view))
 
 

@@ -1,6 +1,5 @@
 """An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
-streams, whatever its next version adds. Pages read runs and send a few values, so everything else
-is refused."""
+streams, whatever its next version adds. Pages read runs and send a few values, so everything else gets one refusal."""
 
 from __future__ import annotations
 
@@ -15,18 +14,10 @@ READ = re.compile(
     r"|/gradio_api/(app_id|startup-events|heartbeat/[\w-]{1,64})",
     re.ASCII,
 )
-CALL = re.compile(r"/gradio_api/run/predict")
+CALL = "/gradio_api/run/predict"
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 MAX_BODY_BYTES = 2**18  # of what a page sends: values of controls, names of runs
-LOCAL = "This app answers on this machine alone: open it as 127.0.0.1, or start it with --host."
-
-
-class Refused(Exception):
-    """A request that the pages do not make: HTTP status and a line for whoever made it."""
-
-    def __init__(self, status: int, message: str):
-        super().__init__(message)
-        self.status = status
+REFUSED = "This app does not offer that. Without --host it answers as 127.0.0.1 alone."
 
 
 class Gate:
@@ -47,13 +38,11 @@ class Gate:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
-        try:
-            if self.hosts is not None and host_of(scope) not in self.hosts:
-                raise Refused(403, LOCAL)
-            receive = await admit(scope, receive)
-        except Refused as error:
-            return await PlainTextResponse(str(error), error.status)(scope, receive, send)
-        await self.app(scope, receive, send)
+        known = self.hosts is None or host_of(scope) in self.hosts
+        admitted = await admit(scope, receive) if known else None
+        if admitted is None:
+            return await PlainTextResponse(REFUSED, 403)(scope, receive, send)
+        await self.app(scope, admitted, send)
 
 
 def host_of(scope: dict) -> str:
@@ -64,21 +53,21 @@ def host_of(scope: dict) -> str:
 
 
 async def admit(scope, receive):
-    """`receive` for the app, once the request is admitted; the body of a call is read and checked here.
-
-    Raises:
-        Refused: the pages do not make such a request.
-    """
+    """Return `receive` for the app, None for a request that the pages do not make; the body of a call is read and
+    checked here."""
     if scope["method"] in ("GET", "HEAD") and READ.fullmatch(scope["path"]):
         return receive
-    if scope["method"] != "POST" or not CALL.fullmatch(scope["path"]):
-        raise Refused(403, "This app does not offer that.")
     kind = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
-        raise Refused(415, "This app takes JSON only.")
-    body = await _whole(receive)
-    check(body)
-    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+    if scope["method"] != "POST" or scope["path"] != CALL or kind != b"application/json":
+        return None
+    body, more = bytearray(), True
+    while more and len(body) <= MAX_BODY_BYTES:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    if len(body) > MAX_BODY_BYTES or not is_plain(bytes(body)):
+        return None
+    messages = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
 
     async def replay():
         return next(messages, None) or await receive()
@@ -86,30 +75,16 @@ async def admit(scope, receive):
     return replay
 
 
-async def _whole(receive) -> bytes:
-    body, more = bytearray(), True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_BODY_BYTES:
-            raise Refused(413, f"The request is larger than {MAX_BODY_BYTES >> 10} KiB.")
-    return bytes(body)
-
-
-def check(body: bytes) -> None:
-    """Check the body of a call.
-
-    Raises:
-        Refused: it is not JSON, or describes a file.
-    """
+def is_plain(body: bytes) -> bool:
+    """Test for JSON that describes no file."""
     try:
         json.loads(body, object_hook=_no_file)
     except (ValueError, RecursionError):
-        raise Refused(400, "This is not JSON that the app reads.") from None
+        return False
+    return True
 
 
 def _no_file(found: dict) -> dict:
     if "path" in found and "meta" in found:
-        raise Refused(403, "This app takes no files.")
+        raise ValueError("a file")
     return found

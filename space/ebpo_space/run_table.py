@@ -11,7 +11,7 @@ from openrlhf_ebpo.redact import without_homes
 
 from . import seeds
 from .change import format_value, window
-from .components import dot, notices, setting
+from .components import dot, notices, setting, sort_head
 from .components import state as state_text
 from .figures import colour
 from .improvement import read_held_out, shares
@@ -144,20 +144,8 @@ def _table(rows: Sequence[Row], view: dict) -> HTML:
     return html(
         '<div class="scroll all-runs" tabindex="0" role="region" aria-label="Runs"><table><caption>Runs</caption>'
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}",
-        *(join(_head(each, name, reverse) for each in COLUMNS), join(_line(row, view) for row in rows[:MAX_ROWS])),
+        *(join(sort_head(each, name, reverse) for each in COLUMNS), join(_line(row, view) for row in rows[:MAX_ROWS])),
         html('<p class="more">{}{}</p>', note, more) if unread or more else "",
-    )
-
-
-def _head(column: str, name: str, reverse: bool) -> HTML:
-    """A click sorts by the column, the next one the other way round."""
-    chosen = column == name
-    turned = f"-{column}" if chosen and not reverse else column
-    order = ("descending" if reverse else "ascending") if chosen else "none"
-    mark = (" ▾" if reverse else " ▴") if chosen else ""
-    return html(
-        '<th scope="col" aria-sort="{}"><button type="button" {}>{}{}</button></th>',
-        *(order, setting(sort=turned), column, mark),
     )
 
 

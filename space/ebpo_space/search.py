@@ -49,6 +49,7 @@ class Filter:
     cluster: str = ""
     success: tuple[float, float] = (0.0, 1.0)
     text: str = ""
+    fields: tuple[str, ...] = ("prompt", "response", "label")  # that the text is looked for in
 
 
 def step_range(text: str, groups: Groups) -> tuple[int, int]:
@@ -81,7 +82,7 @@ def choose(run: Run, groups: Groups, chosen: Filter, fail: float = 0.0, passing:
         keep &= (groups.success >= chosen.success[0] - 1e-9) & (groups.success <= chosen.success[1] + 1e-9)
     positions = np.flatnonzero(keep)
     positions = positions[np.argsort(-groups.step[positions], kind="stable")]
-    return _with_text(run, groups, positions, chosen.text) if chosen.text else (positions, "")
+    return _with_text(run, groups, positions, chosen) if chosen.text else (positions, "")
 
 
 def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarray:
@@ -94,13 +95,13 @@ def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarr
     return masks.get(kind, np.ones(len(groups), bool))
 
 
-def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> tuple[np.ndarray, str]:
+def _with_text(run: Run, groups: Groups, positions: np.ndarray, chosen: Filter) -> tuple[np.ndarray, str]:
     started, kept, searched = time.monotonic(), [], 0
     steps = list(dict.fromkeys(groups.step[positions].tolist()))
     for step in steps:
         if len(kept) >= MAX_FOUND or time.monotonic() - started > SECONDS:
             break
-        rows, whole = _rows_with(run, step, text, started + SECONDS)
+        rows, whole = _rows_with(run, step, chosen, started + SECONDS)
         searched += whole
         here = positions[groups.step[positions] == step]
         first = groups.row[here]
@@ -112,20 +113,19 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> tu
     return np.array(kept[:MAX_FOUND], int), note
 
 
-def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray, bool]:
-    """Rows, ascending, whose prompt, response or label holds the text, whatever its case; and whether there was time
-    for all of them."""
+def _rows_with(run: Run, step: int, chosen: Filter, until: float) -> tuple[np.ndarray, bool]:
+    """Rows, ascending, that hold the text, whatever its case; and whether there was time for all of them."""
     found, row = [np.zeros(0, int)], 0
     with (
         contextlib.suppress(RunError),
         reading(f"step {step}"),
     ):  # the index names damaged files; hits before that count
         file = open_file(run, step)
-        columns = [c for c in ("prompt", "response", "label") if c in columns_of(file)]
+        columns = [c for c in chosen.fields if c in columns_of(file)]
         for batch in file.iter_batches(_BATCH, columns=columns):
             hits = np.zeros(batch.num_rows, bool)
             for column in batch.columns:
-                match = pc.match_substring(column.cast(pa.string()), text, ignore_case=True)
+                match = pc.match_substring(column.cast(pa.string()), chosen.text, ignore_case=True)
                 hits |= pc.fill_null(match, False).to_numpy(zero_copy_only=False)
             found.append(np.flatnonzero(hits) + row)
             row += batch.num_rows

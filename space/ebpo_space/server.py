@@ -19,8 +19,11 @@ from . import results
 from .document import STATIC, Document, head
 from .errors import RunError
 from .groups import read_columns
+from .metric_panels import MAX_NAME_CHARS, panel_csv
+from .parameters import names
 from .parquet import rows_of
 from .request_filter import Gate
+from .runs import AT_ONCE
 from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace
@@ -113,6 +116,21 @@ def _text(workspace: Workspace) -> Route:
     return Route("/space/text", answer_text)  # no coroutine, so Starlette runs it in a thread
 
 
+def _panel(workspace: Workspace) -> Route:
+    def answer_csv(request: Request) -> Response:
+        query = request.query_params
+        keys, name = names(query.get("runs", ""))[:AT_ONCE], query.get("metric", "")[:MAX_NAME_CHARS]
+        try:
+            text = panel_csv([workspace.open(key) for key in keys], name)
+        except RunError as error:
+            return PlainTextResponse(str(error), 404)
+        file = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:80] or "metric"
+        headers = {"content-disposition": f'attachment; filename="{file}.csv"'}
+        return Response(text.encode("utf-8", "replace"), headers=headers, media_type="text/csv")
+
+    return Route("/space/panel.csv", answer_csv)
+
+
 def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
     """Read a range of a text. query: the source that `reading.answer` was given, with from and to.
 
@@ -162,4 +180,9 @@ def app_kwargs(version: str, workspace: Workspace, hosts: Container[str] | None 
         Middleware(Gate, hosts=hosts),
         Middleware(Document, head=head(version)),
     ]
-    return {"routes": [_text(workspace), files], "middleware": inner, "docs_url": None, "redoc_url": None}
+    return {
+        "routes": [_text(workspace), _panel(workspace), files],
+        "middleware": inner,
+        "docs_url": None,
+        "redoc_url": None,
+    }

@@ -49,10 +49,10 @@ def test_metrics_are_named_and_read(visit):
     page.wait_for_function(
         "() => document.querySelector('[data-panel=response_length] .plot').layout.yaxis.type === 'log'"
     )
-    page.get_by_label("More metrics").fill("ppo_kl")
+    page.get_by_label("Find metrics").fill("ppo_kl")
     page.keyboard.press("Enter")
     panel(page, "ppo_kl").wait_for()
-    assert "x=time" in page.url and "log=1" in page.url and "more=ppo_kl" in page.url
+    assert "x=time" in page.url and "log=1" in page.url and "metric=ppo_kl" in page.url
 
 
 def test_no_name_above_a_plot_is_cut_by_the_style_sheet(visit):
@@ -88,8 +88,8 @@ def test_a_spike_is_seen_and_read_where_its_warning_leads(visit):
     point(page, "actor_grad_norm", (31 - start) / (end - start))
     page.wait_for_function("() => document.querySelector('.panel .at').textContent === 'step 31'")
     assert spike.locator(".values b").inner_text() == "9", "the value of the step, not of the moving mean"
-    widths = page.locator(".panel").evaluate_all("all => all.map(p => p.getBoundingClientRect().width)")
-    assert widths[0] <= min(widths[1:]) + 1, "a lone panel keeps its width"
+    width = page.locator(".panel").evaluate("e => e.getBoundingClientRect().width")
+    assert width < 500, "a lone panel keeps its width"
 
 
 def test_back_after_a_zoom_goes_back(visit):
@@ -109,6 +109,6 @@ def test_on_a_phone_the_first_plot_is_in_the_first_half(visit, kind):
     page = visit("?tab=dynamics&runs=ebpo,grpo", kind=kind)
     page.wait_for_selector(DRAWN)
     assert page.locator(".panel .plot").first.bounding_box()["y"] < 844 / 2
-    assert not page.get_by_label("More metrics").is_visible()
+    assert not page.get_by_label("Find metrics").is_visible()
     page.get_by_role("button", name="Settings").click()
-    page.get_by_label("More metrics").wait_for()
+    page.get_by_label("Find metrics").wait_for()

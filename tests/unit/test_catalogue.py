@@ -93,7 +93,7 @@ def board(*folders: Path, **view) -> list[dict]:
 
 
 def others(folder: Path) -> dict:
-    return next(section for section in board(folder) if section["title"] == "Other")
+    return next(section for section in board(folder) if "Other" in section["title"])
 
 
 def panels(section: dict) -> list[str]:
@@ -102,26 +102,28 @@ def panels(section: dict) -> list[str]:
 
 def test_a_metric_of_somebody_elses_is_shown_under_other(tmp_path):
     sections = board(run_with(tmp_path / "run", [], "own/b", "<img src=x>", "eval_math_pass1"))
-    assert [section["title"] for section in sections] == ["Outcome", "Estimator", "Other"]
-    assert panels(sections[2]) == ["<img src=x>", "own/b"] and sections[2]["panels"][1]["title"] == "own/b"
+    assert [section["title"] for section in sections] == ["Outcome · Estimator", "Other"], "a lone panel joins"
+    assert panels(sections[1]) == ["<img src=x>", "own/b"] and sections[1]["panels"][1]["title"] == "own/b"
     assert "moving mean" in sections[0]["note"] and "moving mean" not in sections[1]["note"]
 
 
-def test_a_metric_stands_once_on_the_page(tmp_path):
-    sections = board(run_with(tmp_path / "run", [], "own/b", "kl"), more="own/b,ebpo/shrinkage,kl")
-    assert [panels(section) for section in sections[:1]] == [["own/b", "ebpo/shrinkage", "kl"]]
-    assert [panel["title"] for panel in sections[0]["panels"]] == ["own/b", "Shrinkage S", "KL to the reference"]
+def test_any_metric_is_found_by_words_of_its_name_or_title(tmp_path):
+    run = run_with(tmp_path / "run", [], "own/b", "kl", "ppo_kl")
+    (section,) = board(run, metric="OWN shrink")
+    assert panels(section) == ["ebpo/shrinkage", "own/b"] and section["panels"][0]["title"] == "Shrinkage S"
+    assert [panels(each) for each in board(run, metric="kl")] == [["kl"]], "a name that is one is meant alone"
+    assert board(run, metric="nothing like it") == []
 
 
 def test_of_many_unknown_ones_the_rest_is_counted(tmp_path):
     names = [f"x/{i:03}" for i in range(40)]
     other = others(run_with(tmp_path / "run", [{"name": "x/039", "title": "Last"}], *names, "y" * 301))
-    assert panels(other) == ["x/039", *names[: metric_panels.MAX_OTHERS - 1]] and "28 more are among" in other["note"]
+    assert panels(other) == ["x/039", *names[: metric_panels.MAX_OTHERS - 1]] and "28 more are found" in other["note"]
 
 
 def test_a_run_says_what_its_own_metrics_are(tmp_path):
     entries = own.read_entries(EXAMPLE)
-    (panel,) = others(run_with(tmp_path / "run", entries, NAME))["panels"]
+    panel = others(run_with(tmp_path / "run", entries, NAME))["panels"][-1]
     assert panel["id"] == NAME and panel["title"] == "Distinct characters"
     assert panel["note"] == "different characters among all of a response · fraction"
     assert panel["worry"] == "falls towards 0: the policy repeats itself"

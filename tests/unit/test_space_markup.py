@@ -71,8 +71,9 @@ def views(shown: Workspace) -> list[dict]:
     groups, _ = shown.index(shown.open(shown.runs.listed()[0])).read()
     places = [f"{step}.{group}" for step, group in zip(groups.step, groups.group, strict=True)]
     found = [*({"tab": page} for page in PAGES)]
-    found += [{"tab": "dynamics", "more": [MARK]}, {"tab": "dynamics", "x": "time", "log": True}]
+    found += [{"tab": "dynamics", "metric": MARK[:12]}, {"tab": "dynamics", "x": "time", "log": True}]
     found += [{"tab": "samples", "steps": "all", "at": at, "raw": i % 2} for i, at in enumerate(places)]
+    found += [{"tab": "samples", "list": "prompts"}, {"tab": "samples", "other_at": "2.0", "other_run": MARK}]
     found += [{"tab": "samples", "text": "x", "cluster": MARK, "steps": MARK}, {"tab": "evaluation", "task": MARK}]
     listed = evaluation.render(clean({}), shown)["questions"]
     return found + [

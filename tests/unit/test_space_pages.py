@@ -18,15 +18,15 @@ from openrlhf_ebpo.space import document, pages, reading
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.lines import Line, pass_panel
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
-from openrlhf_ebpo.space.metric_panels import SPEED
-from openrlhf_ebpo.space.metrics import positions
+from openrlhf_ebpo.space.metric_panels import SPEED, panel_csv
+from openrlhf_ebpo.space.metrics import Metrics, positions
 from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
-from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.runs import Run, Runs
 from openrlhf_ebpo.space.search import KINDS, position_of
 from openrlhf_ebpo.space.server import chunk
 from openrlhf_ebpo.space.text import distinct_names
-from openrlhf_ebpo.space.workspace import Workspace
+from openrlhf_ebpo.space.workspace import Opened, Workspace
 
 PAGES = {
     "configuration": configuration,
@@ -51,9 +51,14 @@ def show(workspace, page, **view):
     return PAGES[page].render(clean({"runs": "ebpo,grpo", **view}), workspace)
 
 
+def zeros(workspace) -> set[str]:
+    said = show(workspace, "dynamics")["zeros"]
+    return {metric.name for metric in metrics_for(Shown.SPACE) if metric.title in said}
+
+
 def test_dynamics_has_every_panel_of_the_runs(workspace):
     found = board(show(workspace, "dynamics", smooth=0.2))
-    later = {"mismatch/k3_kl", HELD_OUT}  # not measured in these runs
+    later = {"mismatch/k3_kl", HELD_OUT} | zeros(workspace)  # not measured in these runs, or 0
     assert set(found) - {SPEED.name} == {metric.name for metric in metrics_for(Shown.SPACE)} - later
     both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
     assert [v["name"] for v in both["values"]] == ["ebpo", "grpo"] and [v["name"] for v in own["values"]] == ["ebpo"]
@@ -74,7 +79,7 @@ def test_the_x_axis_can_be_rollouts_or_time(workspace):
 
 def test_every_figure_is_one_that_plotly_reads(workspace):
     graph_objects = pytest.importorskip("plotly.graph_objects")
-    view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl"}
+    view = {"log": 1, "paper": "Qwen3-8B,4"}
     for page in ("dynamics", "evaluation"):
         assert board(show(workspace, page, **view))
         for panel in board(show(workspace, page, **view)).values():
@@ -97,7 +102,7 @@ def test_samples_show_the_group_that_was_asked_for(workspace):
         and found["answers"].count("<article") == 1
     )
     missing = show(workspace, "samples", at="99.0")
-    assert "no group 99.0" in missing["notes"] and missing["decision"] == missing["answers"] == ""
+    assert "no group 99.0" in missing["notes"] and not missing.keys() & {"decision", "answers"}
     assert "latest" in show(workspace, "samples", steps="soon")["notes"]
 
 
@@ -139,6 +144,72 @@ def test_samples_offer_the_same_prompt_in_the_other_run(tmp_path):
     assert there["at"].startswith("3."), "the nearest step"
     assert samples.render(clean({"runs": "a,b,other", **there}), both)["view"]["at"] == there["at"]
     assert not [wish for wish in wishes if wish.get("run") == "other"], "a run that never had the prompt"
+
+
+def buttons(text: str) -> list[dict]:
+    return [json.loads(html.unescape(each)) for each in re.findall(r'data-set="([^"]*)"', text)]
+
+
+def test_answers_of_a_prompt_stand_side_by_side_with_those_of_another_run_or_step(tmp_path):
+    for name, pace in (("a", 1.0), ("b", 0.4)):
+        learning_run(tmp_path / name, steps=12, seed=1, name=name, prompts=8, pace=pace)
+    both = Workspace(Runs([str(tmp_path)]))
+    found = samples.render(clean({"runs": "a,b", "at": "7.2"}), both)
+    assert "two-answers" not in found["answers"]
+    seconds = [wish for wish in buttons(found["decision"]) if wish.get("other_at")]
+    assert {wish["other_run"] for wish in seconds} == {"", "b"}, "another step of this run, and the other run"
+    for wish in seconds:
+        shown = samples.render(clean({"runs": "a,b", "at": "7.2", **wish, "other_answer": 3}), both)
+        first, second = re.findall(r"<h2>Answer (\d)", shown["answers"])
+        assert shown["answers"].count("<article") == 2 and (first, second) == ("1", "3")
+        assert {"other_answer": 2} in buttons(shown["answers"])
+        assert {**wish, "other_at": ""} in buttons(shown["decision"]), "a second click ends it"
+
+
+def test_prompts_are_listed_with_those_never_solved_first(workspace):
+    found = show(workspace, "samples", list="prompts", run="ebpo")
+    groups, _ = workspace.index(workspace.open("ebpo")).read()
+    right = {}
+    for prompt, rate, valid in zip(groups.prompt_id, groups.success, groups.valid, strict=True):
+        right.setdefault(prompt, []).append((0 if np.isnan(rate) else rate * valid, valid))
+    never = sum(sum(passed for passed, _ in visits) == 0 for visits in right.values())
+    assert f"<b>{never}</b> of {len(right)} prompts were never solved." in found["prompts"] and never > 0
+    rows = re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", found["prompts"])
+    assert all("never" in row for row in rows[:never]) and "never" not in rows[never]
+    wish = json.loads(html.unescape(re.search(r'data-set="([^"]*)"', rows[0])[1]))
+    opened = show(workspace, "samples", run="ebpo", **wish)
+    assert opened["view"]["at"] == wish["at"] and "groups" in opened and "prompts" not in opened
+    best = show(workspace, "samples", list="prompts", run="ebpo", order="-pass rate")["prompts"]
+    assert "never" not in re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", best)[0]
+    few = show(workspace, "samples", list="prompts", run="ebpo", text="TRIANGLE has legs")["prompts"]
+    assert 0 < few.count("<tr>") - 1 < len(rows) and re.search(r"solved\. \d+ fit\.", few)
+
+
+def test_a_panel_is_all_of_its_values_as_csv(workspace):
+    found = board(show(workspace, "dynamics"))["rollout/reward_mean"]
+    metric, runs = (dict(parse_qsl(found["csv"].partition("?")[2]))[name] for name in ("metric", "runs"))
+    lines = panel_csv([workspace.open(key) for key in runs.split(",")], metric).splitlines()
+    assert lines[0] == "step,ebpo,grpo" and len(lines) == 13
+    assert [float(line.split(",")[1]) for line in lines[1:]] == workspace.open("ebpo").metrics.rewards()[1].tolist()
+    odd = Opened(Run("=1+1", None), {}, Metrics(np.array([1]), {"x": np.array([2.0])}), ())
+    assert panel_csv([odd], "x") == "step,'=1+1\n1,2.0\n", "no spreadsheet runs the name of a run"
+
+
+def test_metrics_that_are_0_throughout_are_one_line(tmp_path):
+    path = learning_run(tmp_path / "run", steps=4, seed=1, name="run", prompts=2)
+    rows = [json.loads(line) | {"truncated": 0.0} for line in (path / "metrics.jsonl").read_text().splitlines()]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    opened = Workspace(Runs([str(tmp_path)]))
+    found = dynamics.render(clean({}), opened)
+    assert "truncated" not in board(found) and "0 at every step: " in found["zeros"] and "Truncated" in found["zeros"]
+    assert "truncated" in board(dynamics.render(clean({"metric": "truncated"}), opened))
+
+
+def test_rollouts_are_an_axis_only_where_batches_differ(workspace, tmp_path):
+    assert "rollouts" not in show(workspace, "dynamics")["quick"]
+    for name, prompts in (("a", 2), ("b", 4)):
+        learning_run(tmp_path / name, steps=2, seed=1, name=name, prompts=prompts)
+    assert "rollouts" in dynamics.render(clean({}), Workspace(Runs([str(tmp_path)])))["quick"]
 
 
 def test_evaluation_marks_the_papers_numbers(workspace):

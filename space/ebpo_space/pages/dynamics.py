@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import gradio as gr
+import numpy as np
 
 from .. import seeds
 from ..components import choice, empty, every_seed, no_runs, notices
 from ..figures import board
 from ..metric_panels import sections, zoom_range
 from ..metrics import AXES
-from ..page import Page, Parts, menu
-from ..parameters import flag, names, number, one_of, span
-from ..text import HTML, html, join
+from ..page import Page, Parts
+from ..parameters import flag, number, one_of, span, text
+from ..text import HTML, harmless, html, join
 from ..workspace import Opened, Workspace
 
 PARAMETERS = {
@@ -21,7 +22,7 @@ PARAMETERS = {
     "log": (False, flag),
     "whole": (False, flag),  # values far outside stretch the axis
     "smooth": (0.05, number(0, 0.3)),
-    "more": ([], names),
+    "metric": ("", text),  # filter by name
     "zoom": ("", span),
 }
 
@@ -31,12 +32,11 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
         parts.html("quick")
         smooth = gr.Slider(0, 0.3, 0.05, step=0.01, label="Smoothing (share of run)")
         parts.control("smooth", smooth, "release")
-        more = gr.Dropdown(
-            [], value=[], multiselect=True, label="More metrics", allow_custom_value=True, elem_classes=["grow"]
-        )
-        parts.control("more", more, "change")
+        metric = gr.Textbox("", label="Find metrics", placeholder="all, by words of their names", visible=False)
+        parts.control("metric", metric, "submit", "blur")
     parts.html("notes")
     parts.board("board")
+    parts.html("zeros")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
@@ -45,14 +45,15 @@ def render(view: dict, workspace: Workspace) -> dict:
         return {"notes": no_runs(workspace.runs.awaited()), "controls": controls([])}
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
-    shown = sections(opened, view)
+    shown, zeros = sections(opened, view)
     notes = notices(problems)
-    if opened and not any(section["panels"] for section in shown):
-        notes += NO_STEPS
+    if opened and not shown:
+        notes += NO_METRIC if present and view["metric"].strip() else "" if zeros else NO_STEPS
     return {
         "board": board(shown, AXES[view["x"]], zoom_range(view)),
         "notes": notes,
-        "quick": quick(view, any(len(group) > 1 for group in seeds.group_by_configuration(present))),
+        "quick": quick(view, present),
+        "zeros": html('<p class="zeros">0 at every step: {}.</p>', harmless(", ".join(zeros), 2000)) if zeros else "",
         "controls": controls(present),
     }
 
@@ -60,9 +61,17 @@ def render(view: dict, workspace: Workspace) -> dict:
 NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page looks again every few seconds.")
 
 
-def quick(view: dict, several: bool = False) -> HTML:
-    """Choose the x axis, the log scale and, if there are several, how seeds are drawn."""
-    axes = join(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
+NO_METRIC = empty("No such metric", "No name of a metric of these runs has any of these words.")
+
+
+def quick(view: dict, runs: Sequence[Opened]) -> HTML:
+    """Choose the x axis (by rollouts if batches differ), the log scale and, if there are several, how seeds are
+    drawn."""
+    several = any(len(group) > 1 for group in seeds.group_by_configuration(runs))
+    sizes = [run.metrics.series("rollout/num_samples")[1] for run in runs]
+    differ = len(np.unique(np.concatenate([np.zeros(0), *sizes]))) > 1
+    names = [name for name in AXES if name != "rollouts" or differ or name == view["x"]]
+    axes = join(choice({"x": name, "zoom": ""}, AXES[name], name == view["x"]) for name in names)
     log = choice({"log": not view["log"]}, "log scale", view["log"])
     log += choice({"whole": not view["whole"]}, "all values", view["whole"])
     return html(
@@ -74,8 +83,8 @@ def quick(view: dict, several: bool = False) -> HTML:
 
 
 def controls(runs: Sequence[Opened]) -> dict:
-    """Choices of the menu of metrics."""
-    return {"more": menu(sorted({name for run in runs for name in run.metrics.columns} - {"time"}), least=0)}
+    """Nothing is looked for where there is no metric."""
+    return {"metric": {"visible": bool(runs)}}
 
 
 PAGE = Page("dynamics", PARAMETERS, lay_out, render)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import gradio as gr
 import numpy as np
@@ -18,6 +21,7 @@ from ..groups import Groups, clusters
 from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
 from ..picture import Drawn, implied_prior_mean, picture
+from ..prompts import SORTS, by_prompt, prompt_table
 from ..reading import Options
 from ..search import KINDS, Filter, answers, batch_scale, choose, error_counts, history, position_of, prompts_of
 from ..text import HTML, harmless, html, join, run_name
@@ -46,6 +50,11 @@ PARAMETERS = {
     "at": ("", place),
     "answer": (0, number(0, MAX_TILES, whole=True)),  # from 1; 0: not chosen
     "shown": (1, number(1, 100_000, whole=True)),
+    "list": ("groups", one_of(("groups", "prompts"))),
+    "order": ("pass rate", one_of(SORTS)),  # of prompts
+    "other_run": ("", text),  # of a second answer, side by side; "": this run
+    "other_at": ("", place),
+    "other_answer": (0, number(0, MAX_TILES, whole=True)),
     "raw": (False, flag),
     "longest": (False, flag),  # answers by length
 }
@@ -63,6 +72,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     with gr.Accordion("Filters", open=False, elem_classes=["filters"]), gr.Row(elem_classes=["controls"]):
         _filters(parts)
     parts.html("notes")
+    parts.html("prompts")
     with gr.Row(elem_classes=["reader"]):
         parts.html("groups", classes=("left",))
         parts.html("decision", classes=("middle",))
@@ -82,65 +92,206 @@ def _filters(parts: Parts) -> None:
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """groups, decision, answers, quick, notes: HTML; in the view, the place that is shown."""
-    keys = workspace.visible(view)
-    if not keys:
-        notes = notices([ALL_HIDDEN]) if workspace.chosen(view) else no_runs(workspace.runs.awaited())
-        return {"notes": notes, **_menu(view, [])}
-    key = view["run"] if view["run"] in keys else keys[0]
+    """groups, decision, answers, or prompts; quick, notes: HTML; in the view, the place that is shown."""
+    look = Look(view, workspace)
+    if not look.keys:
+        return {"notes": look.without_runs(), **_menu(view, [])}
     try:
-        opened = workspace.open(key)
-        groups, problems = workspace.index(opened).read()
+        groups, problems = look.index
     except RunError as error:
         return {"notes": notices([str(error)]), **_menu(view, [])}
-    if not len(groups):
+    if len(groups):
+        shown = look.prompts() if view["list"] == "prompts" else look.samples()
+    else:
         why = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
-        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", why, kind="nothing")
-        return {"notes": notes, "quick": quick(view, keys, key, groups), **_menu(view, [])}
-    return _page(view, keys, workspace, opened, groups, problems)
-
-
-def _page(
-    view: dict, keys: list[str], workspace: Workspace, opened: Opened, groups: Groups, problems: list[str]
-) -> dict:
-    notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
-    try:
-        success = view["from"], view["to"]
-        chosen = Filter(view["steps"], view["kind"], view["cluster"], success, view["text"].strip())
-        found, note = choose(opened.run, groups, chosen, *opened.rewards)
-    except RunError as error:
-        notes.append(str(error))
-    current = choose_group(view, groups, found)
-    if "." in view["at"] and current is None:
-        notes.append(f"There is no group {view['at']} in this run.")
-    failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
-    page = min(view["shown"], max(math.ceil(len(found) / PER_PAGE), 1))
-    prompts = prompts_of(opened.run, groups, found[(page - 1) * PER_PAGE : page * PER_PAGE])
-    listed = _errors(opened, groups, found) if view["kind"] == "errors" else HTML()
-    listed += group_list(groups, found, prompts, current, page, failed, passed)
-    if not len(found):
-        listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
-    shown = {"decision": "", "answers": ""}
-    if current is not None:
-        elsewhere = _elsewhere(workspace, keys, opened, groups, current)
-        shown = _group(view, opened, groups, current, badge(groups, current, failed, passed), elsewhere)
-    return {
-        "groups": listed,
-        **shown,
-        "quick": quick(view, keys, opened.run.key, groups),
-        "notes": notices([*notes, note] if note else notes),
-        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
+        shown = {"notes": empty("No rollouts in this run", why, kind="nothing")}
+    notes = notices([*look.opened.problems, *problems, *look.problems])
+    return shown | {
+        "notes": notes + shown.get("notes", ""),
+        "quick": quick(view, look.keys, look.opened.run.key, groups),
         **_menu(view, [groups]),
     }
 
 
-def _errors(opened: Opened, groups: Groups, found: np.ndarray) -> HTML:
-    """List the messages of failed rewards, counted."""
-    items = join(
-        html("<li><b>{:,}</b> {}</li>", count, harmless(message, 200))
-        for message, count in error_counts(opened.run, groups, found)
-    )
-    return html('<ol class="messages" aria-label="Errors of the reward">{}</ol>', items) if items else HTML()
+@dataclass(frozen=True)
+class Visit:
+    """A group of a prompt: where it is, and what is called so."""
+
+    opened: Opened
+    groups: Groups
+    position: int
+
+    @property
+    def step(self) -> int:
+        return int(self.groups.step[self.position])
+
+    @property
+    def at(self) -> str:
+        return f"{self.step}.{self.groups.group[self.position]}"
+
+
+@dataclass
+class Look:
+    """What one visitor looks at: runs are read as far as the page needs them, and what goes wrong is in `problems`."""
+
+    view: dict
+    workspace: Workspace
+    problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def keys(self) -> list[str]:
+        return self.workspace.visible(self.view)
+
+    @cached_property
+    def opened(self) -> Opened:
+        return self.workspace.open(self.view["run"] if self.view["run"] in self.keys else self.keys[0])
+
+    @cached_property
+    def index(self) -> tuple[Groups, list[str]]:
+        return self.workspace.index(self.opened).read()
+
+    @property
+    def groups(self) -> Groups:
+        return self.index[0]
+
+    @property
+    def text(self) -> str:
+        return self.view["text"].strip()
+
+    def without_runs(self) -> HTML:
+        chosen = self.workspace.chosen(self.view)
+        return notices([ALL_HIDDEN]) if chosen else no_runs(self.workspace.runs.awaited())
+
+    def choose(self, chosen: Filter) -> np.ndarray:
+        """Find the places of the groups that fit."""
+        try:
+            found, note = choose(self.opened.run, self.groups, chosen, *self.opened.rewards)
+        except RunError as error:
+            found, note = np.zeros(0, int), str(error)
+        self.problems += [note] if note else []
+        return found
+
+    def prompts(self) -> dict:
+        """The prompts of the run over all its steps; cluster, pass rate and text filter them."""
+        view, groups = self.view, self.groups
+        found = self.choose(Filter("all", cluster=view["cluster"], text=self.text, fields=("prompt", "label")))
+        prompts = by_prompt(groups)
+        if not len(prompts):
+            return {"prompts": empty("No prompt has a name", "The rollouts of this run have no prompt_id.")}
+        order = prompts.order(view["order"])
+        if self.text or view["cluster"]:
+            fit = set(groups.prompt_id[found])
+            order = order[[groups.prompt_id[at] in fit for at in prompts.latest[order]]]
+        if (view["from"], view["to"]) != (0.0, 1.0):
+            rate = prompts.rate[order]
+            order = order[(rate >= view["from"] - 1e-9) & (rate <= view["to"] + 1e-9)]
+        return {"prompts": prompt_table(self.opened.run, groups, prompts, order, view["order"], view["shown"])}
+
+    def samples(self) -> dict:
+        view, groups = self.view, self.groups
+        found = self.choose(Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), self.text))
+        current = choose_group(view, groups, found)
+        if "." in view["at"] and current is None:
+            self.problems.append(f"There is no group {view['at']} in this run.")
+        failed, passed = groups.all_fail(self.opened.rewards[0]), groups.all_pass(self.opened.rewards[1])
+        page = min(view["shown"], max(math.ceil(len(found) / PER_PAGE), 1))
+        prompts = prompts_of(self.opened.run, groups, found[(page - 1) * PER_PAGE : page * PER_PAGE])
+        listed = self._errors(found) if view["kind"] == "errors" else HTML()
+        listed += group_list(groups, found, prompts, current, page, failed, passed)
+        if not len(found):
+            wider = "Take a filter away." if view["steps"] == "all" else "Look in “all” steps, or take a filter away."
+            listed += empty("No group fits", wider)
+        if current is None:
+            return {"groups": listed, "view": {"at": ""}}
+        here = Visit(self.opened, groups, current)
+        shown = self._group(here, badge(groups, current, failed, passed))
+        return {"groups": listed, **shown, "view": {"at": here.at}}
+
+    def _errors(self, found: np.ndarray) -> HTML:
+        """List the messages of failed rewards, counted."""
+        items = join(
+            html("<li><b>{:,}</b> {}</li>", count, harmless(message, 200))
+            for message, count in error_counts(self.opened.run, self.groups, found)
+        )
+        return html('<ol class="messages" aria-label="Errors of the reward">{}</ol>', items) if items else HTML()
+
+    def _group(self, here: Visit, kind: HTML) -> dict:
+        """decision, answers: HTML."""
+        groups, p = here.groups, here.position
+        try:
+            rows = answers(here.opened.run, groups, p)
+        except RunError as error:
+            return {"decision": notices([str(error)])}
+        options = Options(source=_source(here), raw=self.view["raw"], find=self.text)
+        about = {**_source(here), "kind": kind, **{each: float(getattr(groups, each)[p]) for each in NUMBERS}}
+        others = self._others(here)
+        beneath = history_bar(groups, history(groups, groups.prompt_id[p]), p) + self._elsewhere(others)
+        return {
+            "decision": decision(rows[0], about, options, _picture(here), beneath),
+            "answers": self._answers(here, rows, others),
+        }
+
+    def _others(self, here: Visit) -> list[Visit]:
+        """Find the prompt at its first and last other step, and in other runs at the step nearest to this one."""
+        visits = [int(p) for p in history(here.groups, here.groups.prompt_id[here.position]) if p != here.position]
+        found = [Visit(here.opened, here.groups, p) for p in dict.fromkeys((*visits[:1], *visits[-1:]))]
+        for key in [key for key in self.keys if key != here.opened.run.key][:MAX_OTHER_RUNS]:
+            opened = attempt(lambda key=key: self.workspace.open(key), None, [])
+            if opened is None:
+                continue
+            there, _ = self.workspace.index(opened).read()
+            visits = history(there, here.groups.prompt_id[here.position])
+            if len(visits):
+                nearest = int(visits[np.abs(there.step[visits] - here.step).argmin()])
+                found.append(Visit(opened, there, nearest))
+        return found
+
+    def _elsewhere(self, others: Sequence[Visit]) -> HTML:
+        """Offer the same prompt in other runs, and its answers there or at another step side by side with these."""
+        jumps, pairs = [], []
+        for other in others:
+            key, this = other.opened.run.key, other.opened is self.opened
+            name = html("{}{} <small>step {}</small>", dot(other.opened.run.number), run_name(key, 28), other.step)
+            jumps += [] if this else [choice({"run": key, "at": other.at, "answer": 0}, name, False)]
+            chosen = self._is_second(other)
+            second = {"other_run": "" if this else key, "other_at": "" if chosen else other.at, "other_answer": 0}
+            pairs.append(choice(second, html("<small>step {}</small>", other.step) if this else name, chosen))
+        rows = ("The same prompt in another run", jumps), ("Side by side with", pairs)
+        return join(
+            html('<section class="elsewhere"><small>{}</small>{}</section>', title, _choices(title, join(buttons)))
+            for title, buttons in rows
+            if buttons
+        )
+
+    def _is_second(self, other: Visit) -> bool:
+        key = "" if other.opened is self.opened else other.opened.run.key
+        return (self.view["other_run"], self.view["other_at"]) == (key, other.at)
+
+    def _answers(self, here: Visit, rows: list[dict], others: Sequence[Visit]) -> HTML:
+        """Lay out the answers of the group, and of another one of the prompt in a second column, if one is chosen."""
+        second = next(filter(self._is_second, others), None)
+        first = self._column(here, rows, "answer")
+        if second is None:
+            return first
+        try:
+            other = self._column(second, answers(second.opened.run, second.groups, second.position), "other_answer")
+        except RunError as error:
+            return first + notices([str(error)])
+        heads = (html("{} <small>step {}</small>", run_name(v.opened.run.key, 32), v.step) for v in (here, second))
+        columns = join(html("<div><h2>{}</h2>{}</div>", *each) for each in zip(heads, (first, other), strict=True))
+        return html('<div class="two-answers">{}</div>', columns)
+
+    def _column(self, of: Visit, rows: list[dict], name: str) -> HTML:
+        """name: of the parameter that says which answer is shown."""
+        options = Options(source=_source(of), raw=self.view["raw"], find=self.text)
+        chosen = min(self.view[name] - 1, len(rows) - 1) if self.view[name] else first_with(rows, self.text)
+        scale = attempt(lambda: batch_scale(of.opened.run, of.step), None, [])
+        return strip(rows, chosen, options, title(of.opened.estimator), self.view["longest"], scale, name)
+
+
+def _source(of: Visit) -> dict:
+    """What `server.chunk` is asked with for a text of a group."""
+    return {"run": of.opened.run.key, "step": of.step, "group": int(of.groups.group[of.position])}
 
 
 def _menu(view: dict, found: list[Groups]) -> dict:
@@ -151,61 +302,18 @@ def _menu(view: dict, found: list[Groups]) -> dict:
 def choose_group(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     """Choose the group to show: the one asked for, else the first that was found."""
     if view["at"]:
-        step, group = map(int, view["at"].split("."))
-        position = position_of(groups, step, group)
-        if position is not None:
-            return position
-    return int(found[0]) if len(found) and not view["at"] else None
+        return position_of(groups, *map(int, view["at"].split(".")))
+    return int(found[0]) if len(found) else None
 
 
-def _group(view: dict, opened: Opened, groups: Groups, p: int, kind: HTML, elsewhere: HTML) -> dict:
-    """decision, answers: HTML. elsewhere: the same prompt in other runs."""
-    try:
-        rows = answers(opened.run, groups, p)
-    except RunError as error:
-        return {"decision": notices([str(error)])}
-    find = view["text"].strip()
-    place = {"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p])}
-    options = Options(source=place, raw=view["raw"], find=find)
-    about = {**place, "kind": kind, **{each: float(getattr(groups, each)[p]) for each in NUMBERS}}
-    visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
-    chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
-    scale = attempt(lambda: batch_scale(opened.run, place["step"]), None, [])
-    return {
-        "decision": decision(rows[0], about, options, _picture(opened, groups, p), visits + elsewhere),
-        "answers": strip(rows, chosen, options, title(opened.estimator), view["longest"], scale),
-    }
-
-
-def _elsewhere(workspace: Workspace, keys: list[str], opened: Opened, groups: Groups, p: int) -> HTML:
-    """Offer the same prompt in the other runs, at the step nearest to this one."""
-    buttons = []
-    for key in [key for key in keys if key != opened.run.key][:MAX_OTHER_RUNS]:
-        other = attempt(lambda key=key: workspace.open(key), None, [])
-        if other is None:
-            continue
-        there, _ = workspace.index(other).read()
-        visits = history(there, groups.prompt_id[p])
-        if len(visits):
-            nearest = int(visits[np.abs(there.step[visits] - groups.step[p]).argmin()])
-            at = f"{there.step[nearest]}.{there.group[nearest]}"
-            name = html("{}{} <small>step {}</small>", dot(other.run.number), run_name(key, 28), there.step[nearest])
-            buttons.append(choice({"run": key, "at": at, "answer": 0}, name, False))
-    title = "The same prompt in another run"
-    return (
-        html('<section class="elsewhere"><small>{}</small>{}</section>', title, _choices(title, join(buttons)))
-        if buttons
-        else HTML()
-    )
-
-
-def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
+def _picture(of: Visit) -> HTML:
     """Nothing for other estimators, which have no baseline of this kind."""
+    opened, groups, p = of.opened, of.groups, of.position
     mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
     if not all(map(math.isfinite, (mean, baseline, shrinkage))):
         other = HTML("<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>")
         return HTML() if opened.estimator == "ebpo" else other
-    at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
+    at = lambda name: opened.metrics.at(of.step, f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
     prior_mean = implied_prior_mean(mean, baseline, shrinkage) if prior_mean is None else prior_mean
     variances = at("within_variance"), at("between_variance")
@@ -219,11 +327,12 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
     if len(keys) > 1:
         buttons = join(choice({"run": k, **_FIRST}, run_name(k, 32), k == key) for k in keys)
         runs = _choices("Run", buttons)
-    if steps:
+    listed = join(choice({"list": each, "shown": 1}, each, each == view["list"]) for each in ("groups", "prompts"))
+    if steps and view["list"] == "groups":
         stepper = _stepper(view, steps)
         buttons = join(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
         kinds = _choices("Kind of group", buttons)
-    return html('<div class="quick">{}{}{}</div>', runs, stepper, kinds)
+    return html('<div class="quick">{}{}{}{}</div>', runs, _choices("List", listed), stepper, kinds)
 
 
 def _choices(label: str, buttons: HTML) -> HTML:

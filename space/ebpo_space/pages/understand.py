@@ -39,7 +39,7 @@ def lay_out(parts: Parts, workspace: object) -> None:
     with gr.Row(elem_classes=["controls", "sliders"]):
         parts.control("g", gr.Slider(2, 32, 4, step=1, label="Group size G"), "input")
         parts.control("right", gr.Slider(0, 4, 0, step=1, label="Right answers"), "input")
-        parts.control("mean", gr.Slider(0.01, 0.99, 0.35, step=0.01, label="Prior mean μ_glob"), "input")
+        parts.control("mean", gr.Slider(0.01, 0.99, 0.35, step=0.01, label="Prior mean"), "input")
         parts.control("within", gr.Slider(0, 0.25, 0.16, step=0.005, label="Within variance σ²"), "input")
         parts.control("between", gr.Slider(0, 0.25, 0.06, step=0.005, label="Between variance τ²"), "input")
     parts.html("story")

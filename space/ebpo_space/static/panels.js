@@ -57,6 +57,8 @@
       const caption = this.root.appendChild(element("figcaption"));
       this.title = caption.appendChild(element("h3"));
       this.at = caption.appendChild(element("span", "at"));
+      this.csv = caption.appendChild(element("a", "csv-link", "CSV"));
+      this.csv.download = "";
       this.note = caption.appendChild(element("p", "about"));
       this.values = caption.appendChild(element("p", "values"));
       this.plot = this.root.appendChild(element("div", "plot"));
@@ -74,6 +76,8 @@
       this.note.textContent = spec.note || "";
       this.note.hidden = !spec.note;
       this.note.title = [spec.note, spec.worry && `Look closer: ${spec.worry}`].filter(Boolean).join("\n");
+      this.csv.hidden = !spec.csv;
+      if (spec.csv) Object.assign(this.csv, { href: spec.csv, title: `All values of ${spec.title} as CSV` });
       this.plot.setAttribute("aria-label", spec.summary || spec.title);
       this.plot.style.minHeight = `${(spec.figure.layout || {}).height || HEIGHT}px`;
       this.numbers = (spec.values || []).map(() => element("b"));

@@ -41,7 +41,7 @@
       const next = buttons[Math.min(Math.max(at + step, 0), buttons.length - 1)];
       if (next) { event.preventDefault(); next.focus({ preventScroll: true }); next.scrollIntoView({ block: "nearest" }); next.click(); }
     } else if (event.key === "a" || event.key === "d") {
-      const tiles = [...document.querySelectorAll(".strip button")];
+      const tiles = [...document.querySelector(".strip")?.querySelectorAll("button") ?? []];
       const at = tiles.findIndex((tile) => tile.getAttribute("aria-current") === "true");
       const tile = tiles[event.key === "a" ? at - 1 : at + 1];
       if (tile) { event.preventDefault(); tile.click(); }
