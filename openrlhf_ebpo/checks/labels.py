@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards.golds import gold_text
+from openrlhf_ebpo.rewards.golds import check_words, gold_text
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import shared_pool
 from openrlhf_ebpo.rewards.reading import INTEGER, clean
@@ -18,8 +17,6 @@ from openrlhf_ebpo.rewards.reading import INTEGER, clean
 SECONDS = 60.0  # for the labels that are not integers: 3 ms each on one core
 THREADS = 16  # that wait for the pool's processes
 UNTRIED = "untried"
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # not a command of LaTeX
-MAX_WORDS = 12  # the grader reads more as well, as a product of letters that no response equals
 MAX_REASON_CHARS = 160
 
 
@@ -60,12 +57,9 @@ def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
 
     def check(gold: str) -> str | None:
         """Return why it cannot be read."""
-        if len(WORD.findall(gold)) > MAX_WORDS:
-            return f"it is a text, and no final answer: {gold!r}"
-        if time.monotonic() > until:
-            return UNTRIED
         try:
-            return shared_pool().check_gold(gold)
+            check_words(gold)
+            return UNTRIED if time.monotonic() > until else shared_pool().check_gold(gold)
         except GoldError as error:
             return str(error)
 
@@ -79,9 +73,9 @@ def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
     return found
 
 
-def label_notices(source: str, column: str, labels: Iterable) -> list[str]:
+def label_notices(source: str, column: str, labels: Iterable, flag: str = "--data.label_key") -> list[str]:
     """Read the labels of a data set, and warn of those that the reward cannot read. source: the data set, with its
-    flag.
+    flag. flag: names the column.
 
     Raises:
         UsageError: it can read none, or less than half of them.
@@ -93,12 +87,12 @@ def label_notices(source: str, column: str, labels: Iterable) -> list[str]:
         return notices
     row, reason = found.first
     text = (
-        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, --data.label_key) cannot be "
+        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, {flag}) cannot be "
         f"read as gold answers; the first in row {row:,}: {reason}"
     )
     if 2 * found.unreadable > found.total:
         raise UsageError(
-            f"{text}. Name the column of the final answers with --data.label_key; openrlhf-ebpo data prepare writes one"
+            f"{text}. Name the column of the final answers with {flag}; openrlhf-ebpo data prepare writes one"
         )
     return [
         *notices,

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.data.questions import answer_key, bare_question, question_id
 from openrlhf_ebpo.data.training_tables import ROW_BATCH_SIZE
 from openrlhf_ebpo.files import whole_characters
-from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
+from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, read_label
 
 TURNS = {"system": "s", "developer": "s", "user": "u", "assistant": "a"}
 CHAT = re.compile("s*(ua)*u")  # of turns
@@ -198,13 +198,16 @@ def prompt_text(prompt) -> str | None:
 
 
 def answer_text(answer) -> str | None:
-    """Return a gold answer as text, "" if it is missing, None if it is neither text nor a number."""
+    """Return a gold answer as text, "" if it is missing, None if the reward `math` cannot read it."""
     try:
-        return gold_text(answer)
+        return _read_text(answer) if isinstance(answer, str) else read_label(answer)
     except MissingGold:
         return ""
     except GoldError:
         return None
+
+
+_read_text = functools.lru_cache(1 << 16)(read_label)
 
 
 @functools.lru_cache(1 << 16)  # DAPO-Math-17K has 17 thousand different prompts in 1.8 million rows
@@ -217,7 +220,7 @@ def _unusable(question: str, label: str | None) -> str | None:
     if not question:
         return "no question"
     if label is None:
-        return "answer is neither text nor a number"
+        return "answer is no final answer that the reward `math` reads"
     return None if label else "no answer"
 
 

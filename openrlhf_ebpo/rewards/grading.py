@@ -107,7 +107,7 @@ def parse_gold(gold: str) -> str:
     text = clean(gold)
     if INTEGER.fullmatch(text):
         return text
-    is_cut_off = formula(normal(text)) is None and (CUT_OFF.search(text) or not pieces.is_balanced(text))
+    is_cut_off = (CUT_OFF.search(text) or not pieces.is_balanced(text)) and formula(normal(text)) is None
     if is_cut_off or MARKUP.fullmatch(text) or NOT_AN_ANSWER.search(text):
         raise GoldError(f"math-verify cannot read the gold answer {gold!r}")
     return text

@@ -7,9 +7,10 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 
+from openrlhf_ebpo.checks.labels import label_notices
 from openrlhf_ebpo.data import prepare
 from openrlhf_ebpo.eval.tasks import files
-from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
+from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text, read_label
 from openrlhf_ebpo.rewards.math import reward_func
 
 READ = [
@@ -26,8 +27,11 @@ READ = [
     (0.5, "0.5"),
     (1e-05, "0.00001"),
     (-2.5e-7, "-0.00000025"),
-    (1e22, "1" + 22 * "0"),
-    (1e30, "1" + 30 * "0"),  # of a column with an integer beyond 64 bits
+    (2**60 + 1, str(2**60 + 1)),
+    ('["9"]', "9"),
+    ("[9]", "9"),
+    ('["\\\\frac{1}{2}"]', "\\frac{1}{2}"),
+    ("[1, 2]", "[1, 2]"),  # an interval
     ("**Answer:** $5$", "5"),
     ("<answer>5</answer>", "5"),
     ("**5**", "5"),
@@ -37,8 +41,36 @@ READ = [
     ([7.0], "7"),
     (["1", 2, 3.0], "1, 2, 3"),
 ]
-MISSING = [None, "", "  ", [], [None], "\\boxed{}", "####", "$$", math.nan]
-REFUSED = [{"a": 1}, True, [True], math.inf, [["7"]]]
+MISSING = [
+    None,
+    "",
+    "  ",
+    [],
+    [None],
+    "\\boxed{}",
+    "####",
+    "$$",
+    math.nan,
+    "proof",
+    "notfound",
+    "Not found",
+    ["proof"],
+    '["proof"]',
+]
+CODE = '{"inputs": ["1"], "outputs": ["2"]}'
+REFUSED = [
+    {"a": 1},
+    True,
+    [True],
+    math.inf,
+    [["7"]],
+    CODE,
+    f"[{CODE}]",
+    '["1", "2"]',
+    '[["7"]]',
+    1.2345678901234568e29,
+    2.0**53,
+]
 
 
 @pytest.mark.parametrize(("value", "expected"), READ)
@@ -55,6 +87,16 @@ def test_what_is_not_a_gold_answer(value):
 @pytest.mark.parametrize("label", ["Half of 14 is 7.\n#### 7", ["7"], 7, 7.0, "\\boxed{7}"])
 def test_training_reads_the_label(label, grader):
     assert reward_func(["p \\boxed{7}", "p \\boxed{8}"], ["p", "p"], [label, label])["rewards"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "label", ["x^2+", "a proof that goes on and on in words and words until it has said more than enough"]
+)
+def test_a_label_that_the_grader_refuses_is_none_for_prepare(label, grader):
+    with pytest.raises(GoldError):
+        read_label(label)
+    (notice,) = label_notices("S", "label", ["1", "2", label])
+    assert "1 of 3 labels" in notice and "row 3" in notice
 
 
 @pytest.mark.parametrize("layout", ["lines", "array", "indented"])
