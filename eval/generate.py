@@ -90,7 +90,7 @@ def fit_lines(requested: dict, model: str, form: PromptForm, protocol: Protocol,
     """Warnings of what does not go together between model and prompts."""
     found = [prompt for _, prompt in requested.values()]
     room = settings.max_len - protocol.max_new_tokens
-    how = Prompting([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
+    how = Prompting([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, room)
     return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
 
 

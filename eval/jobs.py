@@ -135,11 +135,11 @@ def named(protocol: Protocol) -> str:
 
 
 def prompt_settings(form: PromptForm) -> dict:
-    """Return the settings of a form as JSON has them, without its source; bos where it is on."""
+    """Return the settings of a form as JSON has them, without its source."""
     settings = {name: value for name, value in dataclasses.asdict(form).items() if value is not None}
     if form.template_kwargs:
         settings["template_kwargs"] = form.given()
-    return {name: value for name, value in settings.items() if name != "source" and (name != "bos" or value)}
+    return {name: value for name, value in settings.items() if name != "source"}
 
 
 # Its storage

@@ -38,8 +38,7 @@ HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_te
 class PromptForm:
     """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
     template, after a system message if there is one. input_template: or else into this text, in place of its {}.
-    source: where it is from, for people. template_kwargs: as Protocol has them; None for none. bos: the prompt begins
-    with the tokenizer's begin token, as with --data.add_bos in training."""
+    source: where it is from, for people. template_kwargs: as Protocol has them; None for none."""
 
     template: str
     chat_template: bool = False
@@ -47,7 +46,6 @@ class PromptForm:
     input_template: str | None = None
     source: str = ""
     template_kwargs: Kwargs | None = None
-    bos: bool = False
 
     def given(self) -> dict:
         """Return further arguments of the chat template, by name."""
@@ -73,7 +71,7 @@ def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path |
     if template == TRAINING:
         return replace(trained, chat_template=used)
     source = f"--template {template}; {trained.source}"
-    return PromptForm(TEMPLATES.get(template, template), used, source=source, bos=trained.bos)
+    return PromptForm(TEMPLATES.get(template, template), used, source=source)
 
 
 def with_kwargs(form: PromptForm, template_kwargs: Kwargs, run_dir: str | Path | None) -> PromptForm:
@@ -90,28 +88,17 @@ def with_kwargs(form: PromptForm, template_kwargs: Kwargs, run_dir: str | Path |
     return replace(form, template_kwargs=template_kwargs or None)
 
 
-def with_bos(form: PromptForm, add_bos: bool | None, run_dir: str | Path | None) -> PromptForm:
-    """Return the form with or without a begin token. None: as in the training of the model, and without where that is
-    not known.
-
-    Raises:
-        UsageError: no run is in run_dir.
-    """
-    trained = run_dir is not None and bool(_data_of(run_dir).get("add_bos"))
-    return replace(form, bos=trained if add_bos is None else add_bos)
-
-
 def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
     """Return the questions as the model gets them, by the code that makes the prompts of training; key and label are
     the question's id and gold.
 
     Raises:
-        UsageError: the model's tokenizer or chat template does not take them, or has no begin token to add.
+        UsageError: the model's tokenizer or chat template does not take them.
     """
     from openrlhf_ebpo.generation.rendering import render as render_rows
 
     rows = ({"id": q.id, "prompt": message(form, q.question), "label": q.gold} for q in questions)
-    return render_rows(rows, model, form.chat_template, form.input_template, form.given(), form.bos)
+    return render_rows(rows, model, form.chat_template, form.input_template, form.given())
 
 
 def message(form: PromptForm, question: str) -> str | list[dict]:
@@ -139,7 +126,6 @@ def training_form(run_dir: str | Path) -> PromptForm:
         system,
         data.get("input_template"),
         f"training prompts of {run_dir}",
-        bos=bool(data.get("add_bos")),
     )
 
 

@@ -121,7 +121,7 @@ def form_of(settings: EvalSettings) -> PromptForm:
     protocol = settings.protocol
     run_dir = settings.checkpoints or settings.run_dir or prompts.run_of(settings.model)
     form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
-    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs, run_dir), settings.add_bos, run_dir)
+    return prompts.with_kwargs(form, protocol.template_kwargs, run_dir)
 
 
 def load_tasks(settings: EvalSettings) -> list[Task]:
@@ -197,8 +197,7 @@ def try_reward(task: Task, rewards: RewardSettings) -> None:
 
 
 def described(requested: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
-    begun = ", after the begin token" if form.bos else ""
-    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'}{begun} ({form.source})"]
+    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'} ({form.source})"]
     for task in requested:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
         lines.append(f"task {task.name}: {len(task.questions)} questions{left_out}, {task.source}")

@@ -58,14 +58,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--chat_template", action=argparse.BooleanOptionalAction, help="put that into the tokenizer's chat template")
     add("--template_kwargs", **{**ARGUMENTS, "help": f"{ARGUMENTS['help']} (default: as --model was trained)"})
-    add(
-        "--add_bos",
-        action=argparse.BooleanOptionalAction,
-        help=(
-            "begin prompts with the tokenizer's begin token, as training's --data.add_bos (default: as --model was "
-            "trained)"
-        ),
-    )
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add_reward_flags(parser)
     add = parser.add_argument_group("questions").add_argument
@@ -116,7 +108,6 @@ class EvalSettings:
     no_base: bool
     step: int
     run_dir: str | None
-    add_bos: bool | None
     question_column: str | None
     answer_column: str | None
     limit: int | None

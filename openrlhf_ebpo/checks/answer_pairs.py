@@ -16,7 +16,7 @@ from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.models.model_check import file_problems
 from openrlhf_ebpo.models.tokenizer_fit import (
     MAX_ERROR_CHARS,
-    WARM_START,
+    TRAINING,
     Prompting,
     mismatches,
     text_tokenizer,
@@ -208,9 +208,7 @@ class PairSettings:
                 f"(--data.max_len {self.max_len}), or answers are empty"
             )
         texts = ["".join(pair) for pair in some]
-        found = mismatches(
-            model, tokenizer, Prompting(texts, prompts, self.chat_template, False, sys.maxsize), WARM_START
-        )
+        found = mismatches(model, tokenizer, Prompting(texts, prompts, self.chat_template, sys.maxsize), TRAINING)
         lines = {
             f"{len(some) - len(kept)} of {len(some)} rows are left out: an empty prompt or answer, or a prompt of "
             f"{room} tokens or more": len(some) - len(kept),

@@ -38,7 +38,6 @@ class PromptSettings:
     cluster_key: str
     template: str | None
     chat_template: bool
-    add_bos: bool
     max_samples: int
     max_len: int
     max_new_tokens: int | None
@@ -60,7 +59,6 @@ class PromptSettings:
             cluster_key=data.cluster_key or CLUSTER_COLUMN,
             template=template if template and "{}" in template else None,  # as upstream
             chat_template=data.apply_chat_template,
-            add_bos=data.add_bos,
             max_samples=data.max_samples,
             max_len=data.max_len,
             max_new_tokens=args.rollout.max_new_tokens,
@@ -100,7 +98,7 @@ class PromptSettings:
                     "Add --data.apply_chat_template, or name a column of texts"
                 )
         kwargs = values(self.template_kwargs)
-        prompts = render(named, model, self.chat_template, self.template, kwargs, self.add_bos)
+        prompts = render(named, model, self.chat_template, self.template, kwargs)
         if empty := [prompt.key for prompt in prompts if not prompt.text]:
             raise UsageError(
                 f"{source}: column {self.input_key!r} (--data.input_key) is empty in row {empty[0]}, and vLLM answers "
@@ -150,12 +148,6 @@ def _names(text: str | None) -> tuple[str, ...]:
 def add_flag(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompts")
     group.add_argument("--data.template_kwargs", **ARGUMENTS)
-    group.add_argument(
-        "--data.add_bos",
-        action="store_true",
-        help="begin every prompt with the tokenizer's begin token (<bos> of Gemma, <s> of Llama), unless it begins "
-        "with it: OpenRLHF tokenizes prompts without special tokens. --dry_run warns if the model needs it",
-    )
 
 
 def training_warnings(settings: PromptSettings) -> list[str]:
@@ -178,7 +170,7 @@ def _of_training(settings: PromptSettings, model: str) -> list[str]:
     prompts = _local_prompts(settings, settings.names, settings.split, model, "data.prompt_dataset")
     example = {settings.input_key: "1 + 1 =", settings.label_key: "2"}
     texts = [prompt.text for prompt in prompts or settings.render_rows([example], model)]
-    form = settings.chat_template, settings.add_bos, settings.room
+    form = settings.chat_template, settings.room
     return mismatches(model, tokenizer_of(model), Prompting(texts, _lengths(prompts, model), *form), TRAINING)
 
 

@@ -58,7 +58,7 @@ from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.seams.install import install
 
 REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
-FORM = ("apply_chat_template", "template_kwargs", "input_template", "add_bos")  # of prompts
+FORM = ("apply_chat_template", "template_kwargs", "input_template")  # of prompts
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 
 
@@ -92,7 +92,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--apply_chat_template", action="store_true", help="put prompts into the tokenizer's chat template")
     add("--template_kwargs", **ARGUMENTS)
     add("--input_template", metavar="TEXT", help="or into this text, in place of its {}")
-    add("--add_bos", action="store_true", help="begin prompts with the tokenizer's begin token, as --data.add_bos")
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
     add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
     engines.add_flags(parser)
@@ -105,7 +104,7 @@ class DifficultySettings:
     """What is measured, and how.
 
     engine: its max_len is None where the longest prompt decides. A response passes from `pass_reward`.
-    apply_chat_template, template_kwargs, input_template, add_bos: the form of the prompts, as in training.
+    apply_chat_template, template_kwargs, input_template: the form of the prompts, as in training.
     """
 
     input: str
@@ -118,7 +117,6 @@ class DifficultySettings:
     apply_chat_template: bool
     template_kwargs: Kwargs
     input_template: str | None
-    add_bos: bool
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> DifficultySettings:
@@ -253,12 +251,12 @@ def measure(settings: DifficultySettings, rows: list[dict], records: dict, appen
     """Generate and score what is missing; every finished prompt goes to `append` and `records` at once."""
     engines.prepare_process()
     engine, sampling, model = settings.engine, settings.sampling, settings.engine.model
-    chat, add_bos = settings.apply_chat_template, settings.add_bos
-    prompts = render(rows, model, chat, settings.input_template, values(settings.template_kwargs), add_bos)
+    chat = settings.apply_chat_template
+    prompts = render(rows, model, chat, settings.input_template, values(settings.template_kwargs))
     lengths = prompt_lengths(prompts, model)
     engine = replace(engine, max_len=engine.max_len or max(lengths) + sampling.max_new_tokens)
     room = engine.max_len - sampling.max_new_tokens
-    prompting = Prompting([each.text for each in prompts], lengths, chat, add_bos, room)
+    prompting = Prompting([each.text for each in prompts], lengths, chat, room)
     for warning in fit_warnings(model, tokenizer_of(model), prompting, DIFFICULTY):
         print(warning)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.models.chat_template import Kwargs, bind, parse_kwargs, values
-from openrlhf_ebpo.models.tokenizer_fit import text_tokenizer, token_ids
+from openrlhf_ebpo.models.tokenizer_fit import text_tokenizer
 from openrlhf_ebpo.rewards import special_tokens
 
 logger = logging.getLogger(__name__)
@@ -31,15 +31,14 @@ def render(
     apply_chat_template: bool = False,
     input_template: str | None = None,
     template_kwargs: Mapping | None = None,
-    add_bos: bool = False,
 ) -> list[Prompt]:
     """Render rows with id, prompt and label as training would give them to the model.
 
     template_kwargs: further arguments of the chat template, by name.
 
     Raises:
-        UsageError: the tokenizer or its chat template does not take the prompts, one is a chat that ends with the
-            assistant's turn, or there is no begin token to add.
+        UsageError: the tokenizer or its chat template does not take the prompts, or one is a chat that ends with the
+            assistant's turn.
     """
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
@@ -59,55 +58,12 @@ def render(
         forms = [(row["id"], *preprocess_data(row, input_template, "prompt", "label", template)) for row in rows]
     except Exception as error:  # a chat template is Jinja code of the model's authors: any exception
         raise UsageError(f"the prompts cannot be put into the form that {model} reads: {error}") from error
-    begun = begin_with(tokenizer) if add_bos else str
-    return [Prompt(key, begun(text), label) for key, text, label in forms]
+    return [Prompt(key, text, label) for key, text, label in forms]
 
 
 def is_text(prompt, input_template: str | None) -> bool:
     """Return True for a prompt that needs no chat template: text, or a number that `input_template` makes text of."""
     return isinstance(prompt, str) or (bool(input_template) and not isinstance(prompt, (list, dict, type(None))))
-
-
-def begin_with(tokenizer) -> Callable[[str], str]:
-    """Return the function that puts the tokenizer's begin token before a text, unless it is there: a chat template may
-    have written it.
-
-    Prompts travel as text and are read with add_special_tokens=False, so the token is text too; special tokens are
-    known again in it. A tokenizer may begin a text that stands first with a space, where it has none (Llama 2): the
-    token then takes one along, where the text is read as after the tokenizer's own only so.
-
-    Raises:
-        UsageError: it has none.
-    """
-    tokenizer = text_tokenizer(tokenizer)
-    token = tokenizer.bos_token
-    if not token:
-        raise UsageError(
-            f"the tokenizer of {tokenizer.name_or_path} has no begin token (bos_token) that could be added: leave out "
-            "--data.add_bos (of eval and data difficulty: --add_bos)"
-        )
-
-    def gap(text: str) -> str | None:
-        own = token_ids(tokenizer, text, add_special_tokens=True)
-        return next((gap for gap in ("", " ") if token_ids(tokenizer, f"{token}{gap}{text}") == own), None)
-
-    usual = gap("a") or ""
-    special = tuple(each for each in tokenizer.all_special_tokens if is_plain(each))
-
-    def begun(text: str) -> str:
-        if text.startswith(token):
-            return text
-        if is_plain(text) and not text.startswith(special):
-            return token + usual + text
-        found = gap(text)
-        return token + ((usual if text[:1] != " " else "") if found is None else found) + text
-
-    return begun
-
-
-def is_plain(text: str) -> bool:
-    """Return True if it begins as most prompts do: these need not be tried one by one."""
-    return text[:1].isascii() and text[:1].isalnum()
 
 
 def announce_special_tokens(model: str) -> None:
@@ -118,15 +74,6 @@ def announce_special_tokens(model: str) -> None:
         special_tokens.announce(text_tokenizer(tokenizer_of(model)))
     except Exception as error:  # it may be code of the model's authors
         logger.warning("the rewards do not know the special tokens of %s: %.200r", model, error)
-
-
-class PromptsWithBeginToken:
-    """Mixin over PromptDataset: with --data.add_bos, every prompt begins with the tokenizer's begin token."""
-
-    def __init__(self, dataset, tokenizer, strategy, *args, **kwargs):
-        super().__init__(dataset, tokenizer, strategy, *args, **kwargs)
-        if getattr(strategy.args.data, "add_bos", False):  # as upstream reads its own flags here
-            self.prompts = list(map(begin_with(tokenizer), self.prompts))
 
 
 def prompt_lengths(prompts: list[Prompt], model: str) -> list[int]:

@@ -21,33 +21,29 @@ MAX_TEXTS = 256  # about so many are compared by their tokens: a mistake in the 
 
 
 class Flags(NamedTuple):
-    """The names that a command has for them. add_bos: "" without such a flag. length: of prompt and response
-    together."""
+    """The names that a command has for them. length: of prompt and response together."""
 
-    add_bos: str
     length: str
     template: str
 
 
-TRAINING = Flags("--data.add_bos", "--data.max_len", "--data.input_template")
-EVALUATION = Flags("--add_bos", "--max_model_len", "--template")
-DIFFICULTY = Flags("--add_bos", "--max_len", "--input_template")
-WARM_START = Flags("", "--data.max_len", "--data.input_template")
+TRAINING = Flags("--data.max_len", "--data.input_template")
+EVALUATION = Flags("--max_model_len", "--template")
+DIFFICULTY = Flags("--max_len", "--input_template")
 
 
 @dataclass(frozen=True)
 class Prompting:
     """Describe how a model is prompted.
 
-    texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template, add_bos: whether
-    they were put into the one, and begin with the other. room: tokens that a prompt may have; a longer one loses its
+    texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template: whether
+    they were put into it. room: tokens that a prompt may have; a longer one loses its
     beginning.
     """
 
     texts: Sequence[str]
     lengths: Sequence[int]
     chat_template: bool
-    add_bos: bool
     room: int
 
 
@@ -121,26 +117,17 @@ def begin_of(tokenizer) -> tuple[int, ...]:
 
 
 def _begin(tokenizer, prompting: Prompting, tokens: Sequence[Sequence[int]], flags: Flags) -> Iterator[str]:
-    begin, put = tokenizer.bos_token_id, begin_of(tokenizer)
+    put = begin_of(tokenizer)
     if without := sum(tuple(each[: len(put)]) != put for each in tokens):
-        remedy = f"Give {flags.add_bos}"
-        if put != (begin,) or not flags.add_bos:
-            text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
-            place = "of the chat template" if prompting.chat_template else f"of every prompt, or of {flags.template}"
-            cannot = f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: w" if flags.add_bos else "W"
-            remedy = f"{cannot}rite {text} at the beginning {place}"
+        text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
+        place = "of the chat template" if prompting.chat_template else f"of every prompt, or of {flags.template}"
         them = "it" if len(put) == 1 else "them"
         lacking = f"{without} of {len(tokens)} prompts lack {them}"
         if not prompting.lengths:
             lacking = f"an example of a prompt (the data set is not on this machine) lacks {them}"
         yield (
             f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and "
-            f"{lacking}: the model has been trained on texts that begin so. {remedy}"
-        )
-    if prompting.add_bos and tokens and begin is not None and put[:1] != (begin,):
-        yield (
-            f"{flags.add_bos} puts {_describe(tokenizer, begin)} before the prompts, and its tokenizer does not do so "
-            "by itself: leave the flag out, unless the model was trained with it"
+            f"{lacking}: the model has been trained on texts that begin so. Write {text} at the beginning {place}"
         )
 
 

@@ -143,15 +143,6 @@ SEAMS = (
         until="upstream carries columns of the data set to the experience",
     ),
     Seam(
-        "openrlhf.datasets.prompts_dataset",
-        "PromptDataset",
-        "openrlhf_ebpo.generation.rendering:PromptsWithBeginToken",
-        where="controller, sample generator; with --data.add_bos",
-        why="prompts are read with add_special_tokens=False: one that no chat template has made lacks the begin token "
-        "that the model was trained with",
-        until="upstream has a flag for it",
-    ),
-    Seam(
         "openrlhf.utils.utils",
         "get_tokenizer",
         "openrlhf_ebpo.generation.rendering:with_template_kwargs",

@@ -4,10 +4,10 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
-from tiny_tokenizers import CHAT_WITH_BEGIN, save, save_gemma, save_llama
+from tiny_tokenizers import save
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import TokenizerByReference, prompt_lengths, render, token_ids, tokenizer_of
+from openrlhf_ebpo.generation.rendering import TokenizerByReference, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -74,45 +74,6 @@ def test_arguments_of_the_chat_template_reach_every_rendering(tmp_path):
         texts.append(each.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
     assert texts == ["3<user>1+1=<assistant>"] * 5
     assert render(TEXTS, model, True)[0].text == "<user>1+1=<assistant>"
-
-
-@pytest.mark.parametrize("make", [save, save_llama, save_gemma])
-@pytest.mark.parametrize("text", ["1+1=", "a b", " a", "\na"])
-def test_with_the_begin_token_a_prompt_is_read_as_the_tokenizer_reads_it(make, text, tmp_path):
-    """In training and elsewhere alike, and the other way without the flag."""
-    model, rows = make(tmp_path), [{"id": 0, "prompt": text, "label": ""}]
-    own = token_ids(tokenizer_of(model), text, add_special_tokens=True)
-    for add_bos, expected in ((True, own), (False, own[1:])):
-        (trained,) = data_set(rows, model, add_bos=add_bos).prompts
-        (prompt,) = render(rows, model, add_bos=add_bos)
-        assert prompt.text == trained and token_ids(tokenizer_of(model), trained) == expected
-        assert prompt_lengths([prompt], model) == [len(expected)]
-
-
-@pytest.mark.parametrize("make", [save, save_llama, save_gemma])
-@pytest.mark.parametrize("text", ["", " ", "  a", "▁a", "<unk>", "<unk> a", "<eos>b", "</s>b", "é", "1a", "a▁"])
-def test_the_begin_token_before_texts_that_begin_oddly(make, text, tmp_path):
-    """Special tokens and Llama's own sign for a space have no space before them where they stand first."""
-    model = make(tmp_path)
-    (prompt,) = render([{"id": 0, "prompt": text, "label": ""}], model, add_bos=True)
-    own = token_ids(tokenizer_of(model), text, add_special_tokens=True)
-    assert token_ids(tokenizer_of(model), prompt.text) == own
-
-
-def test_a_begin_token_that_the_chat_template_writes_is_not_written_twice(tmp_path):
-    model = save(tmp_path, template=CHAT_WITH_BEGIN)
-    flags = {"apply_chat_template": True, "add_bos": True}
-    (prompt,) = render(TEXTS, model, **flags)
-    assert prompt.text == data_set(TEXTS, model, **flags).prompts[0] == "<bos><user>1+1=<turn_end><assistant>"
-
-
-def test_a_tokenizer_without_begin_token_is_an_error_that_names_the_flag(model):
-    for asked in (
-        lambda: render(TEXTS, f"{model}/plain", add_bos=True),
-        lambda: data_set(TEXTS, f"{model}/plain", add_bos=True),
-    ):
-        with pytest.raises(UsageError, match=r"plain .*--data\.add_bos .*--add_bos"):
-            asked()
 
 
 def test_the_length_of_a_prompt_is_that_of_its_tokens(model):

@@ -20,9 +20,13 @@ def test_a_sample_is_generated_and_graded_as_in_training_and_nothing_is_trained(
     settings = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(json.dumps({**settings, "bos_token": "<|endoftext|>"}))
     (tmp_path / "reward.py").write_text(REWARD)
-    changes = {"actor__model_name_or_path": model, "reward__remote_url": tmp_path / "reward.py", "data__add_bos": True}
+    changes = {
+        "actor__model_name_or_path": model,
+        "reward__remote_url": tmp_path / "reward.py",
+        "data__input_template": "<|endoftext|>{}",
+    }
     out = train([*command(tmp_path, **changes), "--dry_run", "--sample", "3"]).succeed()
-    assert "begins every text" not in out and "--data.add_bos puts '<|endoftext|>' (0) before the prompts" in out
+    assert "begins every text" not in out
     for number, prompt in enumerate(("apx", "apy", "apz"), 1):
         assert f"prompt {number}  <|endoftext|>{prompt}\n" in out
     assert "sample: 0 of 3 have an answer that the reward reads; 0 of 3 pass, mean reward 0;" in out

@@ -84,9 +84,9 @@ def asked_for(monkeypatch) -> list[str]:
 # prompts
 
 
-@pytest.mark.parametrize("add_bos", [False, True])
+@pytest.mark.parametrize("template", [None, "<bos>{}"])
 def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_said(
-    folder, add_bos, monkeypatch, capsys
+    folder, template, monkeypatch, capsys
 ):
     """No engine starts: what it would be given is caught where it is started."""
     asked: dict = {}
@@ -100,15 +100,15 @@ def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_
 
     model = tiny_tokenizers.save(folder / "tokenizer")
     settings = DifficultySettings.from_args(
-        arguments(folder, model=model, add_bos=add_bos, max_new_tokens=8, max_len=13)
+        arguments(folder, model=model, input_template=template, max_new_tokens=8, max_len=13)
     )
     monkeypatch.setattr(engines, "started", started)
     with pytest.raises(ReportedError, match="caught"):
         difficulty.measure(settings, [*ROWS, {"id": "long", "prompt": "1 + 1 + 1", "label": "3"}], {}, generate)
     out = capsys.readouterr().out
     assert asked == {"room": 13}
-    assert ("5 of 5 prompts lack it" in out and "Give --add_bos" in out) == (not add_bos)
-    assert f"{5 if add_bos else 1} of 5 prompts are longer than the 5 tokens that --max_len leaves" in out
+    assert ("5 of 5 prompts lack it" in out and "or of --input_template" in out) == (not template)
+    assert f"{5 if template else 1} of 5 prompts are longer than the 5 tokens that --max_len leaves" in out
 
 
 def test_the_progress_bar_begins_with_what_is_not_measured_again(folder, monkeypatch):

@@ -74,14 +74,14 @@ def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(
     assert "1 of 2 prompts are longer than the 2 tokens that --max_model_len leaves" in line and line[-1] == "\n"
 
 
-def test_an_evaluation_warns_of_a_begin_token_that_the_prompts_lack_and_puts_it_there(tmp_path):
+def test_an_evaluation_warns_of_a_begin_token_that_the_prompts_lack(tmp_path):
     model = tiny_tokenizers.save(tmp_path)
     job = SimpleNamespace(task=SimpleNamespace(name="t"), missing=[Question("q", "1 + 1?", "2")])
     settings = EngineSettings(model, max_len=100)
     protocol = protocols.override(protocols.get("default"), max_new_tokens=10)
     for bos, text in ((False, "1 + 1?"), (True, "<bos>1 + 1?")):
-        form = dataclasses.replace(FORM, bos=bos)
+        form = dataclasses.replace(FORM, template="<bos>" * bos + FORM.template)
         asked = generate._prompts(job, form, model)
         assert asked["t/q"][1].text == text
         lines = generate.fit_lines(asked, model, form, protocol, settings)
-        assert ["Give --add_bos" in line for line in lines] == [True] * (not bos)
+        assert ["or of --template" in line for line in lines] == [True] * (not bos)

@@ -12,8 +12,7 @@ from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.data.training_prompts import instruction_of
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import protocols
-from openrlhf_ebpo.eval.jobs import prompt_settings
-from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_bos, with_kwargs
+from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_kwargs
 from openrlhf_ebpo.eval.protocols import PROTOCOLS, override
 from openrlhf_ebpo.models.chat_template import parse_kwargs
 
@@ -234,20 +233,6 @@ def test_the_form_of_a_protocol(tmp_path):
             prompt_form(template, None)
     with pytest.raises(UsageError, match="write raw, dapo"):
         prompt_form("Solve.", True)
-
-
-def test_a_model_is_asked_with_the_begin_token_that_it_was_trained_with(tmp_path):
-    dataset = tmp_path / "train.parquet"
-    pq.write_table(pa.Table.from_pylist(training_rows("Q: {question}")), dataset)
-    trained = {bos: write_run(tmp_path / f"run {bos}", dataset, add_bos=bos) for bos in (True, False)}
-    before = write_run(tmp_path / "before", dataset)  # of a version without the flag
-    for run, bos in ((trained[True], True), (trained[False], False), (before, False)):
-        assert prompt_form("training", None, run).bos is training_form(run).bos is bos
-        for form in (prompt_form("training", None, run), prompt_form("dapo", None, run), prompt_form("raw", False)):
-            assert with_bos(form, None, run).bos is bos
-            assert with_bos(form, True, run).bos is True and with_bos(form, False, run).bos is False
-    assert with_bos(prompt_form("raw", False), None, None).bos is False
-    assert prompt_settings(with_bos(prompt_form("raw", False), True, None))["bos"] is True
 
 
 def test_a_model_is_asked_with_the_template_arguments_that_it_was_trained_with(tmp_path):

@@ -20,9 +20,8 @@ IDENTITIES = {
     topics: topics.settings_of,
 }
 COMPARED = {
-    difficulty: (
-        "model reward agent n temperature top_p max_new_tokens max_len apply_chat_template input_template add_bos"
-    ),
+    difficulty: "model reward agent n temperature top_p max_new_tokens max_len apply_chat_template template_kwargs "
+    "input_template",
     prepare: (
         "input subset split revision prompt_column answer_column source_column template system validation seed format"
     ),
@@ -47,6 +46,8 @@ def other_value(name: str, value, folder: Path):
         return not value
     if isinstance(value, (int, float)):
         return value + 1
+    if name == "template_kwargs":
+        return ["effort=3"]
     return "aime24" if name == "task" else str(folder / "b.jsonl")
 
 

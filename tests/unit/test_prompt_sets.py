@@ -24,14 +24,13 @@ ROWS = [{"q": f"{i} + {i} =", "a": str(2 * i)} for i in range(100)]
 
 @pytest.fixture
 def args(tmp_path):
-    """Nested arguments, with changes to those of the data: args(ROWS, add_bos=True)."""
+    """Nested arguments, with changes to those of the data: args(ROWS, max_len=9)."""
 
     def build(rows=ROWS, new_tokens=8, model=None, name="train.jsonl", held_out=None, **data):
         path = write_rows(tmp_path / name, rows)
         values = {"input_key": "q", "label_key": "a", "input_template": None, "apply_chat_template": False}
         values |= {
             "max_samples": 10**8,
-            "add_bos": False,
             "template_kwargs": None,
             "max_len": 40,
             "cluster_key": None,
@@ -64,10 +63,10 @@ def warnings_of(args) -> list[str]:
 def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, args, tmp_path):
     save(tmp_path / "model")
     begin, cut = warnings_of(args(name=name, input_template="{} Now!", max_len=18))
-    assert "100 of 100 prompts lack it" in begin and "Give --data.add_bos" in begin
+    assert "100 of 100 prompts lack it" in begin and "or of --data.input_template" in begin
     assert "100 of 100 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
     assert "the longest has 14" in cut
-    assert warnings_of(args(name=name, input_template="{} Now!", add_bos=True)) == []
+    assert warnings_of(args(name=name, input_template="<bos>{} Now!")) == []
 
 
 def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_path):
@@ -80,7 +79,7 @@ def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_p
 def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
     save(tmp_path / "model")
     (found,) = warnings_of(args(prompt_dataset="owner/on_the_hub", max_len=9))
-    assert "Give --data.add_bos" in found
+    assert "Write '<bos>' at the beginning of" in found
     save(tmp_path / "instruct", begins=False, template=CHAT, ends=[1, 2])
     assert warnings_of(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
     assert warnings_of(args(model="owner/on_the_hub_too")) == []
@@ -195,11 +194,11 @@ def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
 
 
 def test_chats_without_a_chat_template_are_refused(args, tmp_path):
-    save(tmp_path / "model", template=CHAT, ends=[1, 2])
+    save(tmp_path / "model", begins=False, template=CHAT, ends=[1, 2])
     rows = [{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}]
     with pytest.raises(UsageError, match=r"column 'q' \(--data\.input_key\) holds chats.*--data\.apply_chat_template"):
         warnings_of(args(rows))
-    assert warnings_of(args(rows, apply_chat_template=True, add_bos=True)) == []
+    assert warnings_of(args(rows, apply_chat_template=True)) == []
 
 
 def test_an_empty_prompt_is_refused_by_its_row(args, tmp_path):
@@ -218,18 +217,12 @@ def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, t
         warnings_of(args(rows, apply_chat_template=True))
 
 
-def test_add_bos_without_a_bos_token_is_refused(args, tmp_path):
-    save(tmp_path / "model", begins=False, begin=None)
-    with pytest.raises(UsageError, match="begin token"):
-        warnings_of(args(add_bos=True))
-
-
 # a sample
 
 
 def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
-    values = args(add_bos=True)
+    values = args(input_template="<bos>{}")
     prompts = PromptSettings.from_args(values).first_prompts(2)
     assert [each.text for each in prompts] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     engine = SampleSettings.from_args(values).engine

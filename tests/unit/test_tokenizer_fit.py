@@ -7,13 +7,12 @@ import tiny_tokenizers
 from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import begin_with
 from openrlhf_ebpo.models.tokenizer_fit import DIFFICULTY, EVALUATION, TRAINING, Prompting, fit_warnings
 
 TEXTS = ["1 + 1 =", "a b"]
 
 
-def asked(model: str, texts=TEXTS, chat=False, add_bos=False, room=64, flags=TRAINING) -> list[str]:
+def asked(model: str, texts=TEXTS, chat=False, begin="", room=64, flags=TRAINING) -> list[str]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -24,9 +23,9 @@ def asked(model: str, texts=TEXTS, chat=False, add_bos=False, room=64, flags=TRA
             )
             for text in texts
         ]
-    texts = list(map(begin_with(tokenizer), texts)) if add_bos else texts
+    texts = [begin + text for text in texts]
     lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    found = fit_warnings(model, tokenizer, Prompting(texts, lengths, chat, add_bos, room), flags)
+    found = fit_warnings(model, tokenizer, Prompting(texts, lengths, chat, room), flags)
     assert all(line.startswith("warning: ") and line.isprintable() for line in found)
     return [line.removeprefix(f"warning: {model}: ") for line in found]
 
@@ -34,16 +33,14 @@ def asked(model: str, texts=TEXTS, chat=False, add_bos=False, room=64, flags=TRA
 def test_a_model_that_fits_is_not_warned_of(tmp_path):
     """Base and instruct, with and without a begin token, one or several end tokens, padded embeddings."""
     assert asked(save(tmp_path / "base", begins=False)) == []
-    assert asked(save(tmp_path / "begins"), add_bos=True) == []
-    assert (
-        asked(save_llama(tmp_path / "llama"), add_bos=True) == asked(save_gemma(tmp_path / "gemma"), add_bos=True) == []
-    )
+    for make, begin in ((save, "<bos>"), (save_llama, "<s>"), (save_gemma, "<bos>")):
+        assert asked(make(tmp_path / make.__name__), begin=begin) == []
     qwen = save(
         tmp_path / "qwen", begins=False, template=CHAT, end="<turn_end>", ends=2, generation={"eos_token_id": [2, 1]}
     )
     assert asked(qwen, chat=True) == []
     llama = save(tmp_path / "llama3", template=CHAT_WITH_BEGIN, ends=[1, 2])
-    assert asked(llama, chat=True) == asked(llama, chat=True, add_bos=True) == []
+    assert asked(llama, chat=True) == []
     assert asked(save(tmp_path / "base_with_template", begins=False, template=CHAT)) == [], "base models bring one too"
     assert asked(save(tmp_path / "padded", begins=False, vocab_size=104)) == []
 
@@ -58,20 +55,17 @@ def test_the_quickstarts_model_fits(tmp_path):
 @pytest.mark.parametrize("make", [save, save_llama, save_gemma])
 def test_a_begin_token_that_the_prompts_lack(make, tmp_path):
     (found,) = asked(make(tmp_path))
-    token = {save_llama: "'<s>' (1)", save_gemma: "'<bos>' (2)"}.get(make, "'<bos>' (0)")
-    assert f"begins every text with {token}, and 2 of 2 prompts lack it" in found and "Give --data.add_bos" in found
-    assert "Give --add_bos" in asked(str(tmp_path), flags=EVALUATION)[0]
-    assert "Give --add_bos" in asked(str(tmp_path), flags=DIFFICULTY)[0]
+    token, number = {save_llama: ("'<s>'", 1), save_gemma: ("'<bos>'", 2)}.get(make, ("'<bos>'", 0))
+    assert f"begins every text with {token} ({number}), and 2 of 2 prompts lack it" in found
+    remedy = f"Write {token} at the beginning of every prompt, or of "
+    for flags, template in ((TRAINING, "--data.input_template"), (EVALUATION, "--template")):
+        assert remedy + template in asked(str(tmp_path), flags=flags)[0]
+    assert remedy + "--input_template" in asked(str(tmp_path), flags=DIFFICULTY)[0]
 
 
 def test_a_chat_template_that_does_not_write_the_begin_token(tmp_path):
     (found,) = asked(save(tmp_path, template=CHAT, ends=[1, 2]), chat=True)
-    assert "2 of 2 prompts" in found
-
-
-def test_a_begin_token_that_the_tokenizer_does_not_put(tmp_path):
-    (found,) = asked(save(tmp_path, begins=False), add_bos=True)
-    assert "--data.add_bos" in found and "'<bos>' (0)" in found
+    assert "2 of 2 prompts" in found and "Write '<bos>' at the beginning of the chat template" in found
 
 
 def test_end_tokens_that_differ(tmp_path):
@@ -94,8 +88,8 @@ def test_what_a_tokenizer_puts_before_texts_and_is_not_its_begin_token(begin, pu
     model = save(tmp_path, begin=begin, special=(*tiny_tokenizers.SPECIAL, "[gMASK]", "<sop>"), put=put)
     (found,) = asked(model)
     text = put.replace(" ", "")
-    assert "2 of 2 prompts lack" in found and "--data.add_bos cannot add" in found
-    assert f"write '{text}' at the beginning of every prompt, or of --data.input_template" in found
+    assert "2 of 2 prompts lack" in found
+    assert f"Write '{text}' at the beginning of every prompt, or of --data.input_template" in found
     assert "or of --template" in asked(model, flags=EVALUATION)[0]
     assert asked(model, [f"{text}1 + 1 ="]) == []
 
@@ -130,7 +124,7 @@ def test_a_configuration_that_cannot_be_looked_at_is_said_and_stops_nothing(ends
 def test_a_configuration_whose_error_is_meant_for_the_terminal(tmp_path):
     model = save(tmp_path, begins=False)
     (tmp_path / "config.json").write_text('{"model_type": "\\u001b[2J\\u202e"}')
-    (found,) = fit_warnings(model, good_tokenizer(tmp_path / "t"), Prompting(["1"], [1], False, False, 64), TRAINING)
+    (found,) = fit_warnings(model, good_tokenizer(tmp_path / "t"), Prompting(["1"], [1], False, 64), TRAINING)
     assert "ValueError: " in found and found.isprintable()
 
 
