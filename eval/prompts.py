@@ -1,9 +1,8 @@
 """Turn a question into the prompt that a model reads.
 
 A model is asked as it was trained: in the instruction that its training prompts had, in the tokenizer's chat template
-if training used it, in --data.input_template if there was one. The run directory records the last two, and the training
-data set, from whose rows the instruction is read: each holds the prompt and, in a column that `data prepare`
-writes, the bare question.
+if training used it, in --data.input_template if there was one. The run's run.json records them, which lies in the run
+directory and in every folder that `hub pull` fetches.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION, check_template
-from openrlhf_ebpo.data.training_prompts import read_instruction
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.models.chat_template import Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.run.checkpoints import saved
@@ -113,13 +111,15 @@ def training_form(run_dir: str | Path) -> PromptForm:
     """Return the form of a run's training prompts.
 
     Raises:
-        UsageError: no run is there, or its data set does not tell its instruction.
+        UsageError: no run is there, or its training prompts have no instruction in common.
     """
-    data = _data_of(run_dir)
-    try:
-        template, system = read_instruction(data)
-    except UsageError as error:
-        raise UsageError(f"--run_dir {run_dir}: {error}: say {HELP}") from error
+    data, recorded = _data_of(run_dir), read_known_run(run_dir, "--run_dir ").get("instruction")
+    if isinstance(recorded, dict) and QUESTION in str(recorded.get("template")):
+        template, system = recorded["template"], recorded.get("system")
+    else:
+        raise UsageError(
+            f"--run_dir {run_dir}: run.json has no instruction that all training prompts share: say {HELP}"
+        )
     return PromptForm(
         template,
         bool(data.get("apply_chat_template")),
@@ -135,9 +135,11 @@ def _data_of(run_dir: str | Path) -> dict:
 
 
 def run_of(model: str) -> Path | None:
-    """Return the run directory of a model that a run exported, if it lies where training puts it; None for other
-    models."""
+    """Return the folder with the run.json of a model that a run exported: its run directory, if it lies where training
+    puts it, or the model's own folder, as `hub pull` leaves it; None for other models."""
     path = Path(model).resolve()
+    if any((path / name).is_file() for name in ("config.json", "adapter_config.json")) and read_run(path) is not None:
+        return path
     places = [place for parent in path.parents[:3] for place in (parent, parent / "run")]
     return next((place for place in (path / "run", *places) if path in _exported(place)), None)
 

@@ -19,6 +19,7 @@ from openrlhf_ebpo.cli.train_flags import Command, settle
 from openrlhf_ebpo.cli.train_settings import TrainSettings
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.data.training_prompts import recorded_instruction
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.hub.training import Pushes
@@ -173,6 +174,7 @@ def record(command: Command, args, settings: TrainSettings, resumed: dict) -> di
     return {
         "argv": command.recorded,
         "args": redacted(args),
+        "instruction": redacted(recorded_instruction(vars(args.data))),
         "seams": [seam.label for seam in all_seams()],
         "metrics": redacted(read_entries(settings.run.metrics)),
         "resumed": resumed,

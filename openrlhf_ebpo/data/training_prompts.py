@@ -31,6 +31,16 @@ def read_instruction(data: Mapping) -> tuple[str, str | None]:
     return instruction_of(next(batches, []), data.get("input_key") or "prompt", name)
 
 
+def recorded_instruction(data: Mapping) -> dict | None:
+    """Return what run.json keeps of `read_instruction`, for who has the run without its data set; None if there is no
+    instruction in common."""
+    try:
+        template, system = read_instruction(data)
+    except UsageError:
+        return None
+    return {"template": template, "system": system}
+
+
 def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:
     """Return (template, system message) that rows of training prompts share. Where they have no column `question`, only
     an instruction like DAPO's can be separated from the question; prompts without it are taken for bare questions.

@@ -56,6 +56,7 @@ def open_run(
     *,
     argv: list[str],
     args: dict,
+    instruction: Mapping | None = None,
     metrics: Sequence[dict] = (),
     seams: Sequence[str] | None = None,
     resumed: Mapping = MappingProxyType({}),
@@ -64,6 +65,7 @@ def open_run(
 
     Args:
         args: the resolved arguments, nested, already redacted.
+        instruction: template and system message that the prompts have in common, already redacted; None: not known.
         metrics: entries for metrics of the run's own code (see custom_metrics), already redacted; a resumed run without
             any keeps those it has.
         seams: what is replaced in OpenRLHF while it runs.
@@ -85,6 +87,7 @@ def open_run(
         "seams": list(seams or ()),
         "model": args["actor"]["model_name_or_path"],
         "dataset": args["data"]["prompt_dataset"],
+        "instruction": instruction,
         "seed": args["train"]["seed"],
         "metrics": list(metrics) or (found or {}).get("metrics", []),
         "started": found["started"] if found else now,

@@ -127,6 +127,7 @@ def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatc
     stored = read_run(run_dir)["argv"]
     assert stored[:2] == ["--ref.num_nodes", "1"]
     assert "--pretrain" not in stored
+    assert read_run(run_dir)["instruction"] == {"template": "{question}", "system": None}
     close_run(run_dir, "complete")
     for argv in (old_command, [word.replace("<redacted>", "0123456789abcdef") for word in stored]):
         with pytest.raises(SystemExit, match="with these very settings: nothing is left to do"):

@@ -31,7 +31,9 @@ def run_dir(tmp_path) -> Path:
         tmp_path / "aime24.jsonl", [{"problem": q, "answer": "001", "url": "u"} for q in questions[FILE_QUESTIONS:]]
     )
     args = {"data": {"prompt_dataset": str(tmp_path / "train.jsonl"), "input_key": "prompt"}, "ckpt": {}}
-    write_rows(tmp_path / "run" / "run.json", [{"schema": 1, "status": "interrupted", "model": "base", "args": args}])
+    run = {"schema": 1, "status": "interrupted", "model": "base", "args": args}
+    run["instruction"] = {"template": "{question}\n", "system": None}
+    write_rows(tmp_path / "run" / "run.json", [run])
     rows = [{"step": 4 * i + 4, "checkpoint": None, "model": str(model)} for i, model in enumerate(models)]
     write_rows(tmp_path / "run" / "checkpoints.jsonl", rows)
     return tmp_path / "run"

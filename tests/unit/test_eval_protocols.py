@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
-from openrlhf_ebpo.data.training_prompts import instruction_of
+from openrlhf_ebpo.data.training_prompts import instruction_of, recorded_instruction
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import protocols
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_kwargs
@@ -170,7 +170,8 @@ def write_run(folder: Path, dataset: Path, **data) -> Path:
         "data": {"prompt_dataset": str(dataset), "input_key": "prompt", **data},
         "ckpt": {"output_dir": "elsewhere"},
     }
-    (folder / "run.json").write_text(json.dumps({"schema": 1, "args": args}))
+    run = {"schema": 1, "args": args, "instruction": recorded_instruction(args["data"])}
+    (folder / "run.json").write_text(json.dumps(run))
     return folder
 
 
@@ -186,10 +187,11 @@ def training_rows(template: str, system: str | None = None) -> list[dict]:
     ("template", "system"),
     [(DAPO_TEMPLATE, None), ("{question}", None), ("Q: {question}\nA:", None), ("{question}!", "Be")],
 )
-def test_the_training_template_is_read_from_the_training_set(tmp_path, template, system):
+def test_the_training_template_is_recorded_and_outlives_the_training_set(tmp_path, template, system):
     dataset = tmp_path / "train.parquet"
     pq.write_table(pa.Table.from_pylist(training_rows(template, system)), dataset)
     run = write_run(tmp_path / "run", dataset, apply_chat_template=True)
+    dataset.unlink()
     form = training_form(run)
     assert (form.template, form.system, form.chat_template, form.input_template) == (template, system, True, None)
     assert str(run) in form.source
@@ -210,9 +212,11 @@ def test_prompts_without_a_common_instruction_are_refused():
     assert instruction_of(few, "prompt", "x") == ("{question}", None)
 
 
-def test_a_training_set_that_is_gone_is_named(tmp_path):
+def test_a_run_without_a_common_instruction_is_named(tmp_path):
     run = write_run(tmp_path / "run", tmp_path / "train.parquet")
-    with pytest.raises(UsageError, match=r"train\.parquet.*--template dapo"):
+    with pytest.raises(
+        UsageError, match=r"run.json has no instruction that all training prompts share.*--template dapo"
+    ):
         training_form(run)
     with pytest.raises(ReportedError, match=r"--run_dir .*run\.json"):
         training_form(tmp_path)
@@ -254,3 +258,21 @@ def test_the_run_of_an_exported_model(tmp_path):
     (run / "checkpoints.jsonl").write_text(json.dumps({"step": 5, "model": str(model)}) + "\n")
     assert run_of(str(model)) == run
     assert run_of("Qwen/Qwen3-8B") is None
+
+
+@pytest.mark.parametrize("config", ["config.json", "adapter_config.json"])
+def test_a_pulled_model_is_asked_as_it_was_trained_on_a_machine_that_has_nothing_else(tmp_path, config):
+    pq.write_table(pa.Table.from_pylist(training_rows("Q: {question}", "Be")), tmp_path / "x.parquet")
+    how = {"apply_chat_template": True, "template_kwargs": ["thinking=false"]}
+    pulled = write_run(tmp_path / "pulled", tmp_path / "x.parquet", **how)
+    (tmp_path / "x.parquet").unlink()
+    assert run_of(str(pulled)) is None, "a run directory is not a model"
+    (pulled / config).write_text("{}")
+    assert run_of(str(pulled)) == pulled
+    form = with_kwargs(prompt_form("training", None, run_of(str(pulled))), (), pulled)
+    assert (form.template, form.system, form.chat_template, form.given()) == (
+        "Q: {question}",
+        "Be",
+        True,
+        {"thinking": False},
+    )

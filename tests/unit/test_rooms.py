@@ -43,7 +43,19 @@ MAY_IMPORT = {
     "eval": {"models", "data", "generation", "rewards", "run", "seams"},
     "space": {"estimator", "eval", "run"},
     "quickstart": {"estimator", "eval", "run", "seams"},
-    "cli": {"models", "checks", "estimator", "generation", "hub", "rewards", "run", "seams", "supervisor", "training"},
+    "cli": {
+        "models",
+        "checks",
+        "data",
+        "estimator",
+        "generation",
+        "hub",
+        "rewards",
+        "run",
+        "seams",
+        "supervisor",
+        "training",
+    },
 }
 PACKAGES_OF = {  # in addition to the standard library, where that is a promise
     **{name: set() for name in BASE},
