@@ -303,7 +303,7 @@ def _sender(sampling: Sampling, settings: EngineSettings):
 
 
 def _sample(response: dict) -> Sample:
-    from openrlhf_ebpo.rewards.guard import ERROR_KEY, RewardError, finite_number
+    from openrlhf_ebpo.rewards.reward_values import ERROR_KEY, RewardError, finite_number
 
     ranges = response["action_ranges"]
     tokens = response["observation_tokens"][ranges[0][0] : ranges[-1][1]] if ranges else []

@@ -1,9 +1,8 @@
-"""Failing rewards made visible: checked where they are computed, carried with the sample, acted on once.
+"""Executors and a rollout actor that bound rewards and carry a failed one with its response.
 
 Upstream calls `reward_func` (or a reward server) one response at a time inside the rollout actor, logs an
-exception at INFO and continues without a reward. Here the response carries the error to the controller. Under
-an estimator that is computed here the sample is then excluded (advantage 0, no tokens trained) and counted; OpenRLHF's
-own cannot leave a sample out, so they stop with the error.
+exception at INFO and continues without a reward. Here the response carries the error to the controller, which acts on
+it once (guarded_samples.py).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,18 +20,13 @@ from pathlib import Path
 
 import torch
 
-from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, describe, finite_number
+from openrlhf_ebpo.rewards.reward_values import ERROR_KEY, check_reward, describe
 from openrlhf_ebpo.rewards.servers import RewardServers
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import RewardFile, RewardSource, RewardSourceError
 from openrlhf_ebpo.seams import remote_code
 
-logger = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
-
-ERROR_KEY = "reward_error"  # in a rollout actor's response
-INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" if the reward is valid
 
 # One value per response, as each has its own asyncio task: upstream drops an error between reward and `execute`.
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
@@ -196,71 +189,3 @@ class LimitedRolloutActor:
         """Return `Outstanding.count`. An actor whose event loop is blocked does not answer: call with a timeout."""
         outstanding = getattr(self.executor, "outstanding", None)  # an agent file may have an executor of another base
         return outstanding.count() if outstanding else (0, None)
-
-
-class GuardedSamplesGenerator:
-    """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into
-    an error otherwise."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._limited = [
-            engine.limit_rewards.remote(RewardSettings.from_args(self.args)) for engine in self.vllm_engines
-        ]
-
-    def _generate_vllm(self, *args, **kwargs):
-        import ray
-
-        while self._limited:  # not while the engines start: upstream starts the models meanwhile
-            ray.get(self._limited.pop())
-        return super()._generate_vllm(*args, **kwargs)
-
-    def _process_response_into_experience(self, response, **kwargs):
-        experience = self._with_guarded_reward(response, **kwargs)
-        # generated tokens alone: upstream counts an agent's tool output too, and the overlong penalty punishes it
-        experience.response_length = experience.action_mask.sum(-1)
-        return experience
-
-    def _with_guarded_reward(self, response, **kwargs):
-        error = self._reward_error(response)
-        if not registry.computed_here(self.args.algo.advantage.estimator):
-            if error is not None:
-                raise RewardError(
-                    f"the reward of a response failed: {error}\nOnly an estimator that openrlhf_ebpo computes "
-                    "(--advantage_estimator ebpo, or your own) can continue without it. "
-                    f"Prompt: {response['prompt'][:200]!r}"
-                )
-            return super()._process_response_into_experience(response, **kwargs)
-        if error is not None:
-            logger.warning("a reward failed, its response is left out: %s", error)
-            # without a score the dynamic filter lets the whole group pass: its other samples count, and so does this
-            # error
-            response = {**response, "reward": math.nan, "scores": None}
-        experience = super()._process_response_into_experience(response, **kwargs)
-        experience.info[INFO_KEY] = [error or ""]
-        return experience
-
-    def _reward_error(self, response) -> str | None:
-        """Return why the reward could not be computed; agents' rewards are checked here."""
-        if ERROR_KEY in response or not self.args.train.agent_func_path:
-            return response.get(ERROR_KEY)
-        try:
-            finite_number(response.get("reward"), "reward")
-        except RewardError as error:
-            return str(error)
-        return None
-
-    def generate_eval_samples(self, **kwargs):
-        """Evaluation counts a failed reward as a failed response, and says how many there were."""
-        samples = super().generate_eval_samples(**kwargs)
-        failed = [sample for sample in samples if any(sample.info.get(INFO_KEY, ()))]
-        for sample in failed:
-            sample.rewards = torch.full_like(sample.rewards, self.args.algo.advantage.ebpo.fail_reward)
-        if failed:
-            logger.warning(
-                "evaluation: the reward of %d of %d responses failed and counts as the fail reward; first error: %s",
-                len(failed),
-                len(samples),
-                failed[0].info[INFO_KEY][0],
-            )
-        return samples

@@ -15,6 +15,7 @@ from openrlhf_ebpo.redact import redacted_text
 logger = logging.getLogger(__name__)
 MAX_SHOWN_CHARS = 200  # of a returned value
 MAX_ERROR_CHARS = 2000
+ERROR_KEY = "reward_error"  # in a rollout actor's response
 
 
 class RewardError(RuntimeError):

@@ -89,7 +89,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.rewards.guard:GuardedSamplesGenerator",
+        "openrlhf_ebpo.rewards.guarded_samples:GuardedSamplesGenerator",
         where="controller, sample generator",
         why="a sample whose reward failed comes without one, and mixing it with the others crashes far from the cause; "
         "the overlong penalty counts an agent's tool output as its response",

@@ -19,8 +19,8 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import Estimate, estimate, observed
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
-from openrlhf_ebpo.rewards.guard import RewardError
+from openrlhf_ebpo.rewards.guarded_samples import INFO_KEY as ERROR_KEY
+from openrlhf_ebpo.rewards.reward_values import RewardError
 from openrlhf_ebpo.run.batches import data_parallel_ranks
 from openrlhf_ebpo.training import mismatch, unread_answers, zero_advantage
 from openrlhf_ebpo.training.phases import ADVANTAGES, CHECKING_SAMPLES, LOG_PROBS

@@ -9,7 +9,7 @@ from estimates import ebpo_step
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.rewards.guard import ERROR_KEY, RewardError, check_reward
+from openrlhf_ebpo.rewards.reward_values import ERROR_KEY, RewardError, check_reward
 from openrlhf_ebpo.training.returns import token_returns
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]

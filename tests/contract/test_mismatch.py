@@ -10,7 +10,7 @@ import torch
 from openrlhf_ebpo.generation import log_probs
 from openrlhf_ebpo.generation.arguments import MadeWith, set_arguments
 from openrlhf_ebpo.generation.log_probs import PROCESSED, MeasuredRolloutActor
-from openrlhf_ebpo.rewards.guard import ERROR_KEY
+from openrlhf_ebpo.rewards.reward_values import ERROR_KEY
 from openrlhf_ebpo.training import mismatch
 
 REWARDS = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0]

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 from patience import seconds
 
-from openrlhf_ebpo.rewards.guard import ERROR_KEY, INFO_KEY, LimitedRolloutActor, RewardError
+from openrlhf_ebpo.rewards.guard import LimitedRolloutActor
+from openrlhf_ebpo.rewards.guarded_samples import INFO_KEY
+from openrlhf_ebpo.rewards.reward_values import ERROR_KEY, RewardError
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardSourceError, default_calls
 

@@ -15,9 +15,9 @@ from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.bounds import digits
 from openrlhf_ebpo.rewards.extraction import extract_answer
 from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.guard import RewardError, check_reward
 from openrlhf_ebpo.rewards.math import response_of, reward_func
 from openrlhf_ebpo.rewards.reading import clean
+from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.units import name_of
 
 PAIRS = [
