@@ -4,7 +4,6 @@ step goes through all batches so far with the weight that each still has."""
 import math
 from dataclasses import dataclass, field
 
-from openrlhf_ebpo.estimator import presets
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 
 HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)
@@ -101,7 +100,7 @@ class Reference:
 
     @property
     def variant(self) -> dict:
-        return presets.variant(self.config)
+        return self.config.variant()
 
     def step(self, rewards, valid, scores, clusters):
         """Shrinkage, baselines and advantages, as lists."""

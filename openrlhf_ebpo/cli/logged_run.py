@@ -20,6 +20,7 @@ from openrlhf_ebpo.run.rollout_columns import logged_steps, read_columns
 from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, dig, first_kept, read_run
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
+OF_THE_NAME = ("preset", "half_life", "clusters")  # the run's, unless another variant is asked for
 NOT_REPLAYED = {"n_samples_per_prompt", "reset_prior", "init_prior"}  # fields of EstimatorConfig
 ROUNDING = 1e-4  # of the step's largest advantage: OpenRLHF sums in float32
 NOISE = 1e-12  # of the largest advantage: float64's own
@@ -96,7 +97,9 @@ class LoggedRun:
             )
         name = name or self.estimator
         parts = {k: v for k, v in (given or {}).items() if k != "init_prior"}
-        kept = {k: v for k, v in self.settings.items() if k in REWARDS or not parts.keys() - {*REWARDS}}
+        others = parts.keys() - {*REWARDS}
+        keep = self.settings.keys() if not others else REWARDS if "preset" in others else (*REWARDS, *OF_THE_NAME)
+        kept = {name: value for name, value in self.settings.items() if name in keep}
         try:
             if isinstance(clip := kept.get("reward_clip_range"), list):
                 kept["reward_clip_range"] = tuple(map(float, clip))  # JSON's, with infinity as text

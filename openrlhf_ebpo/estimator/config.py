@@ -1,17 +1,44 @@
-"""EstimatorConfig: the settings of an estimator, as the --algo.advantage.ebpo.* flags give them."""
+"""EstimatorConfig: the settings of an estimator, and the presets that choose the parts of EBPO.
+
+The choices are stored with the prior, so that a run can only resume with the estimator it began with. The code of each
+choice is in ebpo.py.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 FLAG = "--algo.advantage.ebpo"
+
+PAPER = {
+    "history": "run",
+    "order": "update_then_use",
+    "within_variance": "pooled",
+    "between_variance": "raw",
+    "prior": "gaussian",
+    "normalise": "batch",
+    "clusters": "run",
+    "saturated": "shrink",
+    "weights": "none",
+}
+CORRECTED = {**PAPER, "history": "adaptive", "within_variance": "within", "between_variance": "corrected"}
+PRESETS = {
+    "paper": PAPER,
+    "release": {**PAPER, "history": "batch"},
+    "revision": {**PAPER, "order": "lagged", "within_variance": "within", "prior": "beta_binomial"},
+    "corrected": CORRECTED,
+    "robust": {**CORRECTED, "weights": "score", "normalise": "scale"},  # not the paper's: docs/results.md
+}
+OPTIONAL = ("clusters", "saturated", "weights")  # parts that are not stored where they are as in the paper
 
 
 @dataclass(frozen=True)
 class EstimatorConfig:
     """Settings of an estimator computed here. `preset` and the parts (from `history` on; None: as the preset has it)
-    are EBPO's, which checks them (presets.py); the others hold for every estimator.
+    are EBPO's; the others hold for every estimator. Of the parts, only `half_life` (with which `history` is half_life)
+    and `clusters` have flags.
 
     Raises:
         ValueError: a setting of every estimator makes no sense; the message names the flag.
@@ -52,3 +79,37 @@ class EstimatorConfig:
     def from_args(cls, args) -> EstimatorConfig:
         """Read upstream's nested arguments, which hold our flags under `args.algo.advantage.ebpo`."""
         return cls(n_samples_per_prompt=args.rollout.n_samples_per_prompt, **vars(args.algo.advantage.ebpo))
+
+    def variant(self) -> dict[str, Any]:
+        """Return the choice of every part of EBPO: what was given, else the preset's; and `half_life` if it was given.
+
+        Raises:
+            ValueError: an unknown preset, or two choices that contradict each other.
+        """
+        if self.preset not in PRESETS:
+            raise ValueError(f"unknown preset {self.preset!r} of EBPO, choose from {sorted(PRESETS)}")
+        given = {part: getattr(self, part) for part in PAPER if getattr(self, part) is not None}
+        parts = PRESETS[self.preset] | given
+        if self.half_life is None:
+            _check(parts)
+            return parts
+        if not 0 < self.half_life < math.inf:
+            raise ValueError(f"{FLAG}.half_life is {self.half_life}: give a number of prompts above 0, or leave it out")
+        parts |= {"half_life": self.half_life, "history": self.history or "half_life"}
+        _check(parts)
+        return parts
+
+
+def _check(parts: dict[str, Any]) -> None:
+    if ("half_life" in parts) != (parts["history"] == "half_life"):
+        raise ValueError(
+            f"half_life is {parts.get('half_life', 'missing')} and history {parts['history']}: a number of prompts "
+            "belongs to history half_life, and to no other"
+        )
+    if parts["weights"] == "score" and parts["prior"] == "beta_binomial":
+        raise ValueError("weights score does not go with prior beta_binomial, which counts successes")
+
+
+def stored(parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts as prior.json has them."""
+    return {part: choice for part, choice in parts.items() if part not in OPTIONAL or choice != PAPER[part]}

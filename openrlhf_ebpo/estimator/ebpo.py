@@ -1,39 +1,124 @@
 """EBPO: one step of arXiv 2602.05165, Algorithm 1. Update the prior with this batch, then use it; each part by its
-choice."""
+choice.
+
+A choice is a key of PARTS: what no code computes cannot be chosen, nor stored.
+"""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openrlhf_ebpo.estimator import presets
-from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator.clusters import clustered
+from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig, stored
 from openrlhf_ebpo.estimator.contract import Batch, Step
-from openrlhf_ebpo.estimator.group_statistics import Groups
+from openrlhf_ebpo.estimator.group_statistics import Groups, score_weights
 from openrlhf_ebpo.estimator.groups import GroupEstimator
+from openrlhf_ebpo.estimator.history import HISTORIES
 from openrlhf_ebpo.estimator.prior import Bounds
-from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, shrunk_baseline
+from openrlhf_ebpo.estimator.shrinkage import (
+    DEGENERATE,
+    EPSILON,
+    scale,
+    shrinkage_weight,
+    shrunk_baseline,
+    standardise,
+)
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.contract import PerGroup
+    from openrlhf_ebpo.estimator.prior import Prior
+
+
+def gaussian(
+    prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
+) -> tuple[PerGroup, PerGroup | float]:
+    """Compute the shrinkage of every group, and the value that it is shrunk towards. Before any history a group has its
+    own mean."""
+    if prior.empty:
+        return own_mean(prior, mean, within, between, groups, config)
+    return shrinkage_weight(within, between, groups.sizes, config.reward_range), mean
+
+
+def beta_binomial(
+    prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
+) -> tuple[PerGroup, PerGroup | float]:
+    """Compute V = (α + Σr) / (α + β + G), which is shrinkage (α + β) / (α + β + G) towards α / (α + β), in units where
+    rewards are 0 and 1. α and β by the method of moments from the group means; α = β = 1 before any history.
+
+    Raises:
+        UsageError: a reward is neither the fail nor the pass value.
+    """
+    if not groups.are_binary(config):
+        raise UsageError(
+            f"the prior beta_binomial, of ebpo.revision, needs rewards that are {config.fail_reward} or "
+            f"{config.pass_reward} ({FLAG}.fail_reward, {FLAG}.pass_reward), and this batch has others, for example by "
+            "a length penalty: use another estimator, such as ebpo"
+        )
+    rate = (prior.group_means.mean - config.fail_reward) / config.reward_range
+    rate = 0.5 if prior.empty else rate
+    spread = between / config.reward_range**2
+    most = rate * (1 - rate)
+    usable = (spread > EPSILON) & (spread < most - EPSILON)
+    size = np.where(usable, most / np.where(usable, spread, 1) - 1, 2.0)
+    alpha, beta = np.maximum(size * rate, EPSILON), np.maximum(size * (1 - rate), EPSILON)
+    anchor = config.fail_reward + config.reward_range * alpha / (alpha + beta)
+    return (alpha + beta) / (alpha + beta + groups.sizes), anchor
+
+
+def own_mean(
+    prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
+) -> tuple[PerGroup, PerGroup | float]:
+    """Return S = 0: the group's mean."""
+    return np.zeros_like(groups.means), mean
+
+
+def muted(shrinkage: PerGroup, groups: Groups, config: EstimatorConfig) -> PerGroup:
+    """Give an all-pass group its own mean as baseline, so its raw advantage is 0."""
+    below = (groups.rewards < config.pass_reward - DEGENERATE * config.reward_range) & (groups.weights > 0)
+    return np.where(below.any(-1, keepdims=True), shrinkage, 0.0)
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "history": HISTORIES,
+    "order": {"update_then_use": lambda before, after: after, "lagged": lambda before, after: before},
+    "within_variance": {"pooled": attrgetter("rewards.variance"), "within": attrgetter("within.mean")},
+    "between_variance": {
+        "raw": attrgetter("group_means.variance"),
+        "corrected": attrgetter("corrected_between_variance"),
+    },
+    "prior": {"gaussian": gaussian, "beta_binomial": beta_binomial, "none": own_mean},
+    "normalise": {"batch": standardise, "scale": scale, "none": lambda raw, valid, reward_range: raw * valid},
+    "clusters": {"run": lambda history: history, "cluster": clustered},
+    "saturated": {"shrink": lambda shrinkage, groups, config: shrinkage, "zero": muted},
+    "weights": {"none": lambda batch: None, "score": score_weights},
+}
 
 
 class EBPO(GroupEstimator):
     """Its state is that of its history: the `Prior` of the run in preset `paper`.
 
     Raises:
-        ValueError: fewer than 2 responses per prompt.
+        ValueError: fewer than 2 responses per prompt; an unknown preset or choice, or choices that contradict each
+            other.
     """
 
     def __init__(self, config: EstimatorConfig, name: str = ""):
         super().__init__(config, name)
-        self.variant = presets.variant(config)
-        self.parts = {part: choices[self.variant[part]] for part, choices in presets.PARTS.items()}
+        self.variant = config.variant()
+        self.parts = {part: self._code(part, choices) for part, choices in PARTS.items()}
         self.history = self.parts["clusters"](self.parts["history"])
         self.centred = self.variant["weights"] != "score" or self.variant["normalise"] == "batch"
         reads = self.variant["within_variance"], self.variant["between_variance"]
         self.detailed = self.history.detailed or reads != ("pooled", "raw")
+
+    def _code(self, part: str, choices: dict[str, Any]) -> Any:
+        if (choice := self.variant[part]) not in choices:
+            raise ValueError(f"{part} {choice!r}: choose from {', '.join(choices)}")
+        return choices[choice]
 
     def initial(self) -> Any:
         return self.history.initial()
@@ -94,4 +179,4 @@ class EBPO(GroupEstimator):
 
     def identity(self) -> dict:
         """Raw τ² depends on G, the moments on the reward's scale."""
-        return {**super().identity(), "variant": presets.stored(self.variant)}
+        return {**super().identity(), "variant": stored(self.variant)}

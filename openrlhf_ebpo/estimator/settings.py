@@ -7,37 +7,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.estimator import presets, registry, stored
+from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Estimator
-from openrlhf_ebpo.estimator.presets import PARTS
 from openrlhf_ebpo.extension import is_import_path
-
-HELP = {
-    "history": "which batches the prior remembers: run = all (paper); batch = only the current one (released code); "
-    "half_life = all, with weights that halve every --algo.advantage.ebpo.half_life prompts; adaptive = a mean over "
-    "half-lives, weighted by how well each predicts the next batch (dynamic model averaging)",
-    "order": (
-        "update_then_use = add the batch to the prior, then use the prior (paper); lagged = use it, then add the "
-        "batch (revision)"
-    ),
-    "within_variance": "σ²: pooled = variance of all rewards (paper); within = mean variance inside groups (revision)",
-    "between_variance": (
-        "τ²: raw = variance of group means (paper); corrected = the same minus the sampling noise of the means"
-    ),
-    "prior": (
-        "gaussian (paper); beta_binomial = for rewards that are fail or pass (revision); none = no shrinkage, S = "
-        "0: the group's mean"
-    ),
-    "normalise": (
-        "advantages: batch = subtract the batch's mean, divide by its standard deviation (paper); scale = divide "
-        "only; none"
-    ),
-    "clusters": "run = one prior (paper); cluster = one per value of --data.cluster_key, shrunk towards the run's",
-    "saturated": "groups in which every response passes: shrink = like any other (paper); zero = raw advantage 0",
-    "weights": "weights of responses in every mean: none = equal (paper); score = the squared norm of the response's "
-    "score (the gradient of its log-probability)",
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +79,7 @@ class AdvantageSettings:
         if self.is_computed_here and (self.gamma != 1 or self.no_std_norm):
             found.append(f"--algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {name}")
         if name in registry.ESTIMATORS and name != "ebpo":
-            given = [part for part in (*PARTS, "half_life") if getattr(self.config, part) is not None]
+            given = [part for part in ("half_life", "clusters") if getattr(self.config, part) is not None]
             found += [f"{FLAG}.{part} does nothing under {name}" for part in given]
         if name == "ebpo" and self.dynamic_filtering:
             found.append(
@@ -117,27 +90,27 @@ class AdvantageSettings:
 
 
 def settle(advantage: SimpleNamespace) -> None:
-    """Set, in place, what the name of a variant says of its parts. advantage: upstream's `args.algo.advantage`."""
-    ebpo = advantage.ebpo
-    advantage.estimator, ebpo.preset = registry.split(advantage.estimator)
-    if advantage.estimator == "ebpo":
-        vars(ebpo).update(presets.chosen(ebpo.preset, vars(ebpo)))
+    """Split, in place, the name of a variant into estimator and preset. advantage: upstream's `args.algo.advantage`."""
+    advantage.estimator, advantage.ebpo.preset = registry.split(advantage.estimator)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "EBPO estimator",
-        "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo, ebpo.robust and the "
-        "like, whose parts they change. fail_reward, pass_reward, "
-        "reset_prior and init_prior apply to all estimators of this package",
+        "empirical-Bayes baseline, arXiv 2602.05165. half_life and clusters change ebpo, ebpo.robust and the like; the "
+        "others apply to all estimators of this package",
     )
-    for part, choices in PARTS.items():
-        group.add_argument(f"{FLAG}.{part}", choices=list(choices), help=HELP[part])
     group.add_argument(
         f"{FLAG}.half_life",
         type=float,
         metavar="PROMPTS",
-        help=f"with {FLAG}.history half_life: number of prompts after which the weight of a group has halved",
+        help="let the prior forget: number of prompts after which the weight of a group has halved (default: as the "
+        "estimator has it; ebpo never forgets)",
+    )
+    group.add_argument(
+        f"{FLAG}.clusters",
+        choices=["run", "cluster"],
+        help="run = one prior (default); cluster = one per value of --data.cluster_key, shrunk towards the run's",
     )
     group.add_argument(
         f"{FLAG}.fail_reward", type=float, default=0.0, metavar="REWARD", help="reward of a failed response"

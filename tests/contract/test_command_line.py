@@ -17,7 +17,7 @@ from openrlhf_ebpo.cli.train_flags import Command, build_parser, settle
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
+from openrlhf_ebpo.estimator.config import PRESETS, EstimatorConfig
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret
@@ -137,18 +137,17 @@ def test_a_good_command_comes_out_nested_and_validated(command, tmp_path):
         "init_prior": None,
         "reward_clip_range": None,
         "half_life": None,
-        **PRESETS["paper"],
+        "clusters": None,
     }
     assert args.logger.run_dir.startswith(str(tmp_path))
 
 
-def test_a_part_beside_a_preset_wins_and_run_json_shows_what_results(command):
-    flags = ["history=half_life", "half_life=512"]
-    parts = [f"--algo.advantage.ebpo.{flag}" for flag in flags]
-    args = validated([*command, "--advantage_estimator", "ebpo.revision", *parts])
+def test_a_variant_is_a_name_and_a_half_life_changes_its_history(command):
+    argv = [*command, "--advantage_estimator", "ebpo.revision", "--algo.advantage.ebpo.half_life", "512"]
+    args = validated(argv)
     assert (args.algo.advantage.estimator, args.algo.advantage.ebpo.preset) == ("ebpo", "revision")
-    shown = {part: getattr(args.algo.advantage.ebpo, part) for part in (*PARTS, "half_life")}
-    assert shown == {**PRESETS["revision"], "history": "half_life", "half_life": 512.0}
+    parts = EstimatorConfig.from_args(args).variant()
+    assert parts == {**PRESETS["revision"], "history": "half_life", "half_life": 512.0}
 
 
 def test_parts_that_change_nothing_are_named(command, capsys):
@@ -278,7 +277,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--ckpt.load_step", "0"], "--ckpt.load_step is 0"),
         (["--ckpt.load_step", "3"], "--ckpt.load_step 3: no complete checkpoint of this step is in"),
         (["--algo.advantage.ebpo.pass_reward", "-1"], "--algo.advantage.ebpo.pass_reward"),
-        (["--algo.advantage.ebpo.half_life", "512"], "--algo.advantage.ebpo.half_life is 512 and"),
+        (["--algo.advantage.ebpo.half_life", "0"], "--algo.advantage.ebpo.half_life is 0"),
         (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
         (["--reward.timeout", "0"], "--reward.timeout is 0.0"),
@@ -315,7 +314,7 @@ def test_help_teaches_our_flags_and_upstreams(capsys):
     with pytest.raises(SystemExit):
         train_ppo_ray.main(["--help"])
     text = capsys.readouterr().out
-    for part in ("openrlhf-ebpo train [flags]", "--algo.advantage.ebpo.history", "--rollout.n_samples_per_prompt"):
+    for part in ("openrlhf-ebpo train [flags]", "--algo.advantage.ebpo.half_life", "--rollout.n_samples_per_prompt"):
         assert part in text
 
 

@@ -4,8 +4,8 @@ advantages."""
 from dataclasses import replace
 
 from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.config import PRESETS
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.presets import PRESETS
 
 VARIANTS = {
     **{f"ebpo {preset}": {"preset": preset} for preset in PRESETS if preset != "paper"},

@@ -2,9 +2,8 @@
 
 import pytest
 
-from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.ebpo import EBPO
-from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
+from openrlhf_ebpo.estimator.config import PRESETS, EstimatorConfig
+from openrlhf_ebpo.estimator.ebpo import EBPO, PARTS
 
 
 def ebpo(n_samples_per_prompt: int = 4, **settings) -> EBPO:

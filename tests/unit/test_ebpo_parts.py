@@ -11,11 +11,10 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import clusters
-from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
+from openrlhf_ebpo.estimator.config import FLAG, PRESETS, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.estimator.ebpo import EBPO
+from openrlhf_ebpo.estimator.ebpo import EBPO, PARTS
 from openrlhf_ebpo.estimator.history import HALF_LIVES
-from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from tests.reference_ebpo import Reference
 
@@ -265,7 +264,7 @@ def test_beta_binomial_starts_from_a_uniform_prior():
 
 def test_beta_binomial_refuses_other_rewards_and_says_what_to_do():
     rewards = np.array([[1, 0, 0, 0.5]])
-    with pytest.raises(UsageError, match=rf"{FLAG}\.prior beta_binomial .*0\.0 or 1\.0"):
+    with pytest.raises(UsageError, match=r"prior beta_binomial, of ebpo\.revision.*0\.0 or 1\.0"):
         walk(ebpo(prior="beta_binomial"), [Batch.of(rewards, rewards >= 0)])
 
 
@@ -355,23 +354,25 @@ def test_a_damaged_state_is_refused(settings):
 @pytest.mark.parametrize(
     ("settings", "shown"),
     [
-        ({"preset": "papers"}, rf"{FLAG}\.preset: unknown preset 'papers', choose from .*paper"),
-        ({"half_life": 512}, rf"{FLAG}\.half_life is 512 and {FLAG}\.history run"),
-        ({"preset": "corrected", "half_life": 512}, rf"{FLAG}\.half_life is 512 and {FLAG}\.history adaptive"),
-        ({"history": "half_life"}, rf"{FLAG}\.half_life is missing and {FLAG}\.history half_life"),
-        ({"history": "half_life", "half_life": 0}, rf"{FLAG}\.half_life is 0.*history run"),
-        ({"history": "half_life", "half_life": math.inf}, rf"{FLAG}\.half_life is inf.*history run"),
-        (
-            {"preset": "revision", "weights": "score"},
-            rf"{FLAG}\.weights score does not go with {FLAG}\.prior beta_binomial",
-        ),
-        *(({part: "nonsense"}, rf"{FLAG}\.{part} 'nonsense': choose from") for part in PARTS),
+        ({"preset": "papers"}, r"unknown preset 'papers' of EBPO, choose from .*paper"),
+        ({"history": "run", "half_life": 512}, "half_life is 512 and history run"),
+        ({"history": "half_life"}, "half_life is missing and history half_life"),
+        ({"half_life": 0}, rf"{FLAG}\.half_life is 0: give a number of prompts above 0"),
+        ({"half_life": math.inf}, rf"{FLAG}\.half_life is inf: give"),
+        ({"preset": "revision", "weights": "score"}, "weights score does not go with prior beta_binomial"),
+        *(({part: "nonsense"}, rf"{part} 'nonsense': choose from") for part in PARTS),
     ],
     ids=str,
 )
-def test_parts_that_do_not_go_together_name_their_flags(settings, shown):
+def test_parts_that_do_not_go_together_are_named(settings, shown):
     with pytest.raises(ValueError, match=shown):
         EBPO(EstimatorConfig(G, **settings))
+
+
+def test_a_half_life_alone_chooses_the_history():
+    for preset in ("paper", "corrected"):
+        parts = ebpo(preset=preset, half_life=512.0).variant
+        assert parts == {**PRESETS[preset], "history": "half_life", "half_life": 512.0}
 
 
 def test_an_adaptive_history_remembers_long_while_nothing_changes_and_forgets_after_a_jump():

@@ -123,7 +123,7 @@ def answers(argvs) -> dict:
 
 def test_every_method_passes_the_dry_run_in_all_orders(answers):
     assert {row: answer["error"] for row, answer in answers.items() if "error" in answer} == {}
-    assert answers["ebpo", "shuffle"]["args"]["algo"]["advantage"]["ebpo"]["history"] == "run"
+    assert answers["ebpo", "shuffle"]["args"]["algo"]["advantage"]["ebpo"]["preset"] == "paper"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,9 +11,8 @@ import torch
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
-from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.config import PRESETS, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.presets import PRESETS
 from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError, rehearse
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from replay_runs import G, M, train
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.cli.logged_run import LoggedRun
 from openrlhf_ebpo.estimator.advantage import grpo_advantages
-from openrlhf_ebpo.estimator.presets import PRESETS
+from openrlhf_ebpo.estimator.config import PRESETS
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, computed_here
 from openrlhf_ebpo.estimator.replay import replay as replayed_steps
 from openrlhf_ebpo.estimator.replay import unknown_starts
@@ -24,11 +24,7 @@ from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, read_roll
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"
 EBPO = "--algo.advantage.ebpo"
-HALF_LIFE = (
-    f"error: {EBPO}.half_life is 9 and {EBPO}.history run: a number of prompts belongs to {EBPO}.history "
-    f"half_life, and to "
-    "no other"
-)
+HALF_LIFE = f"error: {EBPO}.half_life is -9.0: give a number of prompts above 0, or leave it out"
 ALL = f"5 steps, {5 * (M * G - 1)} responses"
 
 
@@ -227,14 +223,15 @@ def test_flags_of_the_estimator_make_it_another_one(trained, replay):
     assert status == 0 and not said.startswith("bit for bit")
     assert replay(trained, "--estimator", "ebpo")[1].startswith("bit for bit")
     assert replay(trained, "--estimator", "ebpo.corrected")[1].startswith(f"{ALL}: the largest difference")
-    assert replay(trained, f"{EBPO}.half_life", 9) == (1, HALF_LIFE)
+    assert replay(trained, f"{EBPO}.half_life", 9)[1].startswith(f"{ALL}: the largest difference")
+    assert replay(trained, f"{EBPO}.half_life", -9) == (1, HALF_LIFE)
 
 
-def test_beside_one_part_the_others_are_the_presets(tmp_path, replay):
-    train(tmp_path / "run", preset="corrected")
-    assert not replay(tmp_path / "run", f"{EBPO}.history", "adaptive")[1].startswith("bit for bit")
-    flags = ("--estimator", "ebpo.corrected", f"{EBPO}.history", "adaptive")
-    assert replay(tmp_path / "run", *flags)[1].startswith("bit for bit")
+def test_a_flag_keeps_the_preset_that_ran_and_a_name_does_not(tmp_path, replay):
+    train(tmp_path / "run", preset="corrected", half_life=9.0)
+    assert replay(tmp_path / "run", f"{EBPO}.half_life", 9)[1].startswith("bit for bit")
+    assert replay(tmp_path / "run", f"{EBPO}.clusters", "run")[1].startswith("bit for bit")
+    assert not replay(tmp_path / "run", "--estimator", "ebpo", f"{EBPO}.half_life", 9)[1].startswith("bit for bit")
 
 
 def test_a_users_own_runs_only_when_the_user_names_it(tmp_path, replay, monkeypatch):
@@ -375,7 +372,7 @@ def test_the_help_has_no_reset_prior(capsys):
     with pytest.raises(SystemExit):
         main(["replay", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "reset_prior" not in said.split("EBPO estimator:")[1].split(f"{EBPO}.history")[1]
+    assert "reset_prior" not in said.split("EBPO estimator:")[1].split(f"{EBPO}.half_life")[1]
 
 
 # The pure part
