@@ -22,9 +22,11 @@ from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .errors import RunError, attempt, reading
+from .figures import colour
 from .parquet import read, rows_of, to_python
 from .runs import Run, inside, stamp, summaries
 
+BASE = -1
 COLUMNS = 6  # of a table: checkpoints side by side
 RUNS = 4  # with their first and last checkpoints side by side
 MAX_CACHED_RESULTS = 2000
@@ -60,11 +62,15 @@ class Result:
 
 
 class Column(NamedTuple):
-    """A checkpoint of a run. number: of the run's colour."""
+    """A checkpoint of a run. number: of the run's colour, BASE of the base model of all runs."""
 
     number: int
     run: str
     step: int
+
+    @property
+    def shade(self) -> str:
+        return "muted" if self.number == BASE else colour(self.number)
 
     @property
     def name(self) -> str:
@@ -79,7 +85,7 @@ def average_seeds(name: str, by_run: Sequence[Sequence[Result]]) -> list[Result]
     """Average the results of runs of one configuration where most of them have one; all results as they are if no two
     runs share a place. name: of the configuration, which is the average's run.
 
-    Of the base model, which all seeds start from, the first run's scores and interval stand.
+    Of the base model, which all seeds start from, the interval is the first run's, over questions, around the mean.
     """
     places: dict[tuple, list[Result]] = {}
     for result in itertools.chain(*by_run):
@@ -89,7 +95,7 @@ def average_seeds(name: str, by_run: Sequence[Sequence[Result]]) -> list[Result]
     if not found:
         return list(itertools.chain(*by_run))
     return [
-        replace(each[0], run=name, seeds=tuple(each), metrics=_average(each) if each[0].step else each[0].metrics)
+        replace(each[0], run=name, seeds=tuple(each), metrics=_average(each) if each[0].step else _moved(each))
         for each in found
     ]
 
@@ -100,6 +106,16 @@ def _average(results: Sequence[Result]) -> dict:
     values = {name: np.array([each.metrics[name]["value"] for each in results]) for name in names}
     ends = {name: [float(np.clip(end, 0, 1)) for end in spread(each)] for name, each in values.items()}
     return {name: {"value": float(each.mean()), "interval": ends[name]} for name, each in values.items()}
+
+
+def _moved(results: Sequence[Result]) -> dict:
+    """Move the first result's metrics to the mean of all."""
+    found = {}
+    for name, metric in results[0].metrics.items():
+        value = float(np.mean([each.metrics.get(name, metric)["value"] for each in results]))
+        ends = [min(max(end + value - metric["value"], 0.0), 1.0) for end in metric["interval"]]
+        found[name] = {**metric, "value": value, "interval": ends}
+    return found
 
 
 def checkpoints(found: Iterable[tuple[int, Result]]) -> list[Column]:
@@ -118,7 +134,8 @@ def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = (), on
     chosen = chosen if len(chosen) <= COLUMNS else _ends(chosen)
     if not one_base:
         return chosen
-    return [column for column in chosen if not column.step][:1] + [column for column in chosen if column.step]
+    base = [column._replace(number=BASE) for column in chosen if not column.step]
+    return base[:1] + [column for column in chosen if column.step]
 
 
 def _ends(every: Sequence[Column]) -> list[Column]:

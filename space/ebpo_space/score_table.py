@@ -16,9 +16,8 @@ from . import seeds
 from .change import Change, over_questions, over_seeds
 from .components import dot, table
 from .errors import RunError
-from .figures import colour
 from .headline import GRPO
-from .results import Column, Result
+from .results import BASE, Column, Result
 from .text import HTML, attribute, harmless, html, join, run_name
 from .workspace import Opened
 
@@ -30,7 +29,7 @@ By = Mapping[tuple[str, int, str], Result]  # by run (or configuration), step an
 @dataclass(frozen=True)
 class Scores:
     """changes: by run and task, from the run's base model or first checkpoint to its last column; against: from the
-    last column of `base` to that of the run. one_base: the first column is the base model of all runs."""
+    last column of `base` to that of the run."""
 
     columns: Sequence[Column]
     tasks: Sequence[str]
@@ -40,7 +39,6 @@ class Scores:
     against: Mapping[tuple[str, str], Change]
     base: Column | None
     protocol: str
-    one_base: bool
 
     @functools.cached_property
     def scale(self) -> int:
@@ -66,7 +64,6 @@ def compare_columns(
     tasks: Sequence[str],
     reported: Mapping,
     opened: Sequence[Opened],
-    one_base: bool,
     problems: list[str],
 ) -> Scores:
     """Compare each run with its start, and with GRPO's or the first of another configuration; what cannot be read is
@@ -74,7 +71,7 @@ def compare_columns(
     by = {(result.run, result.step, result.task): result for _, result in numbered if "pass@1" in result.metrics}
     runs = {run.run.key: run for run in opened}
     first_part = {result.run: result.parts[0].run for _, result in numbered}
-    lasts = {c.run: c for c in sorted(columns, key=lambda c: c.step) if c.step or not one_base}
+    lasts = {c.run: c for c in sorted(columns, key=lambda c: c.step) if c.number != BASE}
     base = next(
         (c for c in lasts.values() if runs[first_part[c.run]].estimator == GRPO), next(iter(lasts.values()), None)
     )
@@ -105,7 +102,7 @@ def compare_columns(
     others = [last for last in lasts.values() if last.number != base.number]
     against = compared([(rival(last), last) for last in others])
     protocol = numbered[0][1].protocol if numbered else ""
-    return Scores(columns, tasks, by, reported, changes, against, base, protocol, one_base)
+    return Scores(columns, tasks, by, reported, changes, against, base, protocol)
 
 
 def _seed(runs: Mapping[str, Opened], key: str) -> int | None:
@@ -177,12 +174,12 @@ def _reported(scores: Scores, name: str, task: str) -> HTML:
     if None in values:
         return HTML()
     method, value = name.partition(", ")[0], score_text.reported(sum(values) / len(values))
-    return html('<small class="reported" title="{}">{} {}</small>', attribute(name, 80), method, value)
+    return html('<span class="reported" title="{}">{} {}</span>', attribute(name, 80), method, value)
 
 
 def _checkpoint(scores: Scores, column: Column) -> tuple[HTML, Cell]:
     ticks = html('<small class="ticks" aria-hidden="true"><span>0</span><span>{}</span></small>', f"{scores.scale} %")
-    if scores.one_base and not column.step:
+    if column.number == BASE:
         head = html("base model<small>of all</small>{}", ticks)
     else:
         count = max(len(r.parts) for (run, step, _), r in scores.by.items() if (run, step) == (column.run, column.step))
@@ -225,7 +222,7 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
         line = html('<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>', low, max(high - low, 0.5))
     return html(
         '<span class="scale" style="--shade:var(--{})"><i style="width:{:.1f}%"></i>{}</span>',
-        *(colour(column.number), share(value), line),
+        *(column.shade, share(value), line),
     )
 
 

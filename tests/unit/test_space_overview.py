@@ -99,9 +99,9 @@ def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspac
     for title in ("Entropy collapse", "Gradient spike", "Truncated answers", "Rollout engine and trainer disagree"):
         assert title in found
     assert "at step 31" in found and "and 1 more" in found
-    panels = [each["more"] for each in sets(found) if each.get("tab") == "dynamics"]
+    panels = [each["metric"] for each in sets(found) if each.get("tab") == "dynamics"]
     groups = [each for each in sets(found) if each.get("tab") == "samples"]
-    assert ["policy/entropy"] in panels and ["vllm_kl"] in panels
+    assert "policy/entropy" in panels and "vllm_kl" in panels
     truncated = next(each for each in groups if each["kind"] == "truncated")
     assert clean(truncated)["run"] == "troubled" and truncated["steps"].endswith("-40")
     for wish in groups:

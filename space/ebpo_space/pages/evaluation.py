@@ -74,7 +74,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     one_base = len(bases) == 1 and "" not in bases
     columns, every = results.columns(found, view["columns"], one_base), results.checkpoints(found)
     reported = _reported(view["paper"], problems)
-    made = compare_columns(found, columns, tasks, reported, opened, one_base, problems)
+    made = compare_columns(found, columns, tasks, reported, opened, problems)
     return {
         "quick": every_seed(view) if any(len(group) > 1 for group in groups) else "",
         "table": score_table(made) + _left_out(columns, every),
@@ -164,7 +164,10 @@ def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
     lines = []
     for number, own in _by_run(mine, lambda result: "pass@1" in result.metrics):
         value, low, high = _percents([r.metrics["pass@1"] for r in own])
-        ends = {"band": (low, high)} if any(r.seeds for r in own) else {"low": low, "high": high}
+        ends = {"low": low, "high": high}
+        if any(r.seeds for r in own):  # at the base model, which seeds share, a band over seeds has no width
+            begun = np.array([r.step > 0 for r in own])
+            ends = {"band": (np.where(begun, low, value), np.where(begun, high, value))}
         lines.append(Line(own[0].run, number, np.array([r.step for r in own]), value, **ends))
     return lines
 

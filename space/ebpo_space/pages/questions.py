@@ -12,8 +12,7 @@ from .. import parameters, reading, results
 from ..cards import current_mark, pager, tokens
 from ..components import choice, dot, setting
 from ..errors import RunError
-from ..figures import colour
-from ..results import Column, Result, ends_of
+from ..results import BASE, Column, Result, ends_of
 from ..text import HTML, attribute, harmless, html, join, middle_cut, run_name
 from ..workspace import Workspace
 
@@ -47,8 +46,8 @@ def render(
 ) -> dict:
     """questions: HTML. columns: of the table; what goes wrong is added to `problems`."""
     task = view["task"] if view["task"] in tasks else tasks[0]
-    by_column = {Column(number, r.run, r.step): r for number, r in found if r.task == task}
-    evaluated = [(column, by_column[column]) for column in columns if column in by_column]
+    places = {(result.run, result.step): result for _, result in found if result.task == task}
+    evaluated = [(column, places[column[1:]]) for column in columns if column[1:] in places]
     rates, texts = _read(workspace, evaluated, problems)
     if not rates:
         return {"questions": HTML()}
@@ -129,7 +128,7 @@ def _heads(tasks: Sequence[str], task: str, columns: Sequence[Column], page: int
     reset = {"question": "", "leaf": 1}
     choices = join(choice({"task": name, **reset}, harmless(name, 40), name == task) for name in tasks)
     template = '<small style="--shade:var(--{})" title="{}">{}</small>'
-    heads = join(html(template, colour(c.number), attribute(c.run, 60), c.step or "base") for c in columns)
+    heads = join(html(template, c.shade, attribute(c.run, 60), c.step or "base") for c in columns)
     return html(
         '<div class="between"><div class="choices" role="group" aria-label="Task">{}</div>{}'
         '<div class="bars heads" aria-hidden="true">{}</div></div>',
@@ -147,7 +146,7 @@ def _question(key: str, text: str, rates: Rates, samples: HTML | None) -> HTML:
     bars = join(
         html(
             '<i style="--rate:{:.0f}%;--shade:var(--{})" title="{} step {}: {}"></i>',
-            *(100 * rate, colour(c.number), attribute(c.run, 40), c.step, whole_percent(rate)),
+            *(100 * rate, c.shade, attribute(c.run, 40), c.step, whole_percent(rate)),
         )
         for c, rate in rates.items()
     )
@@ -163,7 +162,7 @@ def _question(key: str, text: str, rates: Rates, samples: HTML | None) -> HTML:
 def _samples(workspace: Workspace, evaluated: Evaluated, key: str, problems: list[str]) -> HTML:
     """Show the samples of one question in the table's columns; the latest checkpoint of each run stands open."""
     parts, question, source, opened = [], None, {}, set()
-    ordered = sorted(evaluated, key=lambda pair: (pair[0].number, -pair[0].step))
+    ordered = sorted(evaluated, key=lambda pair: (pair[0].number == BASE, pair[0].number, -pair[0].step))
     seeds = [(Column(c.number, part.run, c.step), part) for c, result in ordered for part in result.parts[:MAX_SEEDS]]
     for column, result in seeds:
         try:
@@ -197,7 +196,13 @@ def _column_samples(column: Column, result: Result, rows: Sequence[dict], room: 
     return html(
         "<details {}><summary>{}{}<small>{} of {} right</small></summary>"
         '<div class="answers"><ol class="cards">{}</ol></div></details>',
-        *("open" if is_open else "", dot(column.number), run_name(column.name, 60), right, len(rows)),
+        *(
+            "open" if is_open else "",
+            dot(column.number) if column.number != BASE else "",
+            run_name(column.name, 60),
+            right,
+            len(rows),
+        ),
         join(_sample(i, row, place, room) for i, row in enumerate(rows)),
     )
 
