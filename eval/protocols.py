@@ -16,7 +16,6 @@ import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.data.questions import check_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint
@@ -78,15 +77,14 @@ class Protocol:
 
     def settings(self) -> dict:
         """Return all settings but the name, as JSON has them; OPTIONAL ones where they are on."""
-        # n_by_task: part of the fingerprints of earlier results
-        values = {**asdict(self), "n_by_task": {}, "stop": list(self.stop)}
+        values = {**asdict(self), "stop": list(self.stop)}
         values["template_kwargs"] = {name: json.loads(value) for name, value in self.template_kwargs}
         left_out = {"name", *(name for name in OPTIONAL if getattr(self, name) == getattr(Protocol, name))}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def fingerprint(self) -> str:
         """Return 12 hex digits of the settings."""
-        return fingerprint(json.dumps(self.settings(), sort_keys=True).encode())
+        return fingerprint(json.dumps({**self.settings(), "n_by_task": {}}, sort_keys=True).encode())
 
     def record(self) -> dict:
         """Return the protocol as results keep it."""
@@ -120,8 +118,6 @@ def get(name: str) -> Protocol:
     """
     if name in PROTOCOLS:
         return PROTOCOLS[name]
-    if line := retired.advice(name):
-        raise UsageError(f"--protocol {line}")
     near = difflib.get_close_matches(name, PROTOCOLS, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise UsageError(

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
@@ -189,7 +188,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
     if not unknown:
         return parser.parse_args(argv)
-    lines = [retired.advice(flag) or f"no such flag: {flag}{_suggestion(flag, parser)}" for flag in flags]
+    lines = [f"no such flag: {flag}{_suggestion(flag, parser)}" for flag in flags]
     lines = lines or [f"unexpected argument: {unknown[0]!r}"]
     parser.exit(2, "".join(f"{parser.prog}: error: {line}\n" for line in lines))
 

@@ -19,8 +19,8 @@ from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.training.rollouts import Rollouts
 
 G = 2
-PROTOCOL = {"name": "default", "fingerprint": "f00d", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}
-GREEDY = {"name": "greedy", "fingerprint": "beef", "version": 1, "n": 1, "n_by_task": {}, "temperature": 0.0}
+PROTOCOL = {"name": "default", "fingerprint": "f00d", "version": 1, "n": 4, "temperature": 1.0}
+GREEDY = {"name": "greedy", "fingerprint": "beef", "version": 1, "n": 1, "temperature": 0.0}
 GOOD = [[0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, -1]]  # pass@1 8/12
 POOR = [[1, 1, 0, 2], [0, 1, 1, 1], [-1, -1, -1, -1]]  # pass@1 2/12
 

@@ -15,8 +15,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, close_run, open_run, step_files
+from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 from openrlhf_ebpo.training.rollouts import Rollouts
@@ -143,16 +142,6 @@ def train(
     states = trainer(args, states or {"global_step": 0}).run(to)
     close_run(run_dir, "complete")
     return states
-
-
-def drop_before(run_dir: Path, first: int, states: dict | None = None) -> None:
-    """Leave a run as an older version's --logger.keep_rollouts did. states: after the step before `first`."""
-    write_json(run_dir / DROPPED, {"rollouts_before": first})
-    for step, path in step_files(run_dir).items():
-        if step < first:
-            path.unlink()
-    if states and states[STATE_KEY]:
-        append_json_line(run_dir / PRIOR_STARTS, {"step": first, "state": states[STATE_KEY]})
 
 
 def _namespace(values):

@@ -15,7 +15,6 @@ import difflib
 from dataclasses import replace
 from importlib import import_module
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.extension import load as load_object
@@ -75,8 +74,6 @@ def load(
     spec = spec.strip()
     if spec.startswith(FILE):
         return load_file(spec.removeprefix(FILE), question_column, answer_column, reward=reward or MATH)
-    if line := retired.advice(spec.partition(":")[0]):
-        raise UsageError(f"{FLAG} {line}")
     name, equals, place = spec.partition("=")
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
@@ -112,8 +109,6 @@ def split_specs(text: str) -> list[str]:
 
 
 def _unknown(name: str, flag: str) -> str:
-    if line := retired.advice(name):
-        return f"{flag} {line}"
     lowered = name.lower().replace("-", "").replace("_", "").replace("20", "")
     near = [lowered] if lowered in BENCHMARKS else difflib.get_close_matches(lowered, BENCHMARKS, 2)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""

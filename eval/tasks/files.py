@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
@@ -58,7 +57,7 @@ def refuse_choices(row: Mapping, answer) -> None:
     """Raise ValueError for multiple choice: the question would be asked without its choices."""
     is_letter = isinstance(answer, str) and re.fullmatch(r"[A-Ja-j]", answer.strip())
     if any(row.get(name) for name in CHOICES) or (is_letter and {"A", "B"} <= row.keys()):
-        raise ValueError(retired.advice("multiple choice"))
+        raise ValueError("it is multiple choice, which is not asked here: use lighteval")
 
 
 def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str, flag: str) -> str:

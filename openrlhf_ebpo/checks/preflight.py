@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.checks.data_files import (
     DATA_SUFFIXES,
     DataSetError,
@@ -227,8 +226,6 @@ def reward_problems(flag: str, reward: str) -> list[str]:
     if reward.endswith(".py"):
         return _python_problems(flag, reward, "reward_func", "def reward_func(queries, prompts, labels)")
     if not reward.startswith(("http://", "https://")):
-        if line := retired.advice(reward):
-            return [f"{flag} {line}"]
         return [f"{flag} {reward}: neither {', '.join(BUILT_IN)}, nor a .py file or an http(s) address"]
     try:
         named = urlsplit(reward).hostname and urlsplit(reward).port != 0
@@ -239,8 +236,6 @@ def reward_problems(flag: str, reward: str) -> list[str]:
 
 def agent_problems(flag: str, path: str | None) -> list[str]:
     """Check an agent: a .py file that defines `AgentExecutor`."""
-    if path == "math":
-        return [f"{flag}: {retired.advice('math_agent.py')}"]
     return _python_problems(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)") if path else []
 
 

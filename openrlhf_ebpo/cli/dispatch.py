@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from openrlhf_ebpo import __version__, retired
+from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import error_exit
 
 
@@ -64,6 +64,6 @@ def refuse(prog: str, about: str, commands: Mapping[str, Command], given: str | 
     """A mistyped command is a line, as a mistyped flag is; without any, the help teaches. Both end with status 2."""
     near = difflib.get_close_matches(given or "", commands, n=1)
     known = f"Did you mean {near[0]}?" if near else f"There are {', '.join(commands)} (see {prog} --help)"
-    line = retired.advice(given) or f"no such command: {given}. {known}"
+    line = f"no such command: {given}. {known}"
     print(f"{prog}: error: {line}" if given else listing(prog, about, commands), file=sys.stderr)
     sys.exit(2)

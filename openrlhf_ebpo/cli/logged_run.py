@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -16,8 +15,8 @@ from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.run.rollout_columns import logged_steps, read_columns
-from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, dig, first_kept, read_run
+from openrlhf_ebpo.run.rollout_columns import read_columns
+from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, dig, read_run, step_files
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
 OF_THE_NAME = ("preset", "half_life", "clusters")  # the run's, unless another variant is asked for
@@ -50,9 +49,7 @@ class LoggedRun:
             raise RunDirectoryError(f"{folder} holds no run.json{inside}: give the --logger.run_dir of a training")
         args, where = found.get("args"), f"{folder}/run.json: its"
         name, size = dig(args, "algo", "advantage", "estimator"), dig(args, "rollout", "n_samples_per_prompt")
-        if not isinstance(name, str) or not (
-            name in registry.ESTIMATORS or is_import_path(name) or retired.advice(name)
-        ):
+        if not isinstance(name, str) or not (name in registry.ESTIMATORS or is_import_path(name)):
             raise RunDirectoryError(f"{where} algo.advantage.estimator is {ascii(name)[:80]}, no estimator")
         if type(size) is not int or not 0 < size <= MAX_RESPONSES:
             raise RunDirectoryError(
@@ -73,12 +70,7 @@ class LoggedRun:
     @cached_property
     def files(self) -> dict[int, Path]:
         """step -> its rollouts, in order."""
-        return logged_steps(self.folder)
-
-    @cached_property
-    def dropped(self) -> int:
-        """Rollouts up to this step were removed on purpose."""
-        return first_kept(self.folder) - 1
+        return step_files(self.folder)
 
     def steps(self) -> Iterator[Logged]:
         return (logged(step, read_columns(path), self.size, str(path)) for step, path in self.files.items())
@@ -147,8 +139,6 @@ class LoggedRun:
         every = self.arg("logger", "rollouts_every")
         if type(every) is int and every > 1:
             return f"the run had --logger.rollouts_every {every}"
-        if step == self.dropped + 1:
-            return f"the rollouts up to step {self.dropped} were dropped on purpose (dropped.json)"
         return f"no rollouts of step {step - 1} are in {self.folder}/rollouts"
 
     def verdict(self, estimator: Estimator, found: dict[int, Difference]) -> str:

@@ -74,7 +74,6 @@ def run(args: argparse.Namespace) -> None:
 
 def heading(ran: LoggedRun, estimator: Estimator) -> str:
     more = ", still training" if ran.running else ""
-    more += f" (steps up to {ran.dropped:,} were dropped: dropped.json)" if ran.dropped else ""
     entry = registry.ESTIMATORS.get(estimator.name)
     preset = f", preset {estimator.config.preset}" if estimator.name == "ebpo" else ""
     return (

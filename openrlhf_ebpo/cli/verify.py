@@ -37,7 +37,7 @@ from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.replay import Difference, replay
 from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.run import checkpoints, manifest, resume
-from openrlhf_ebpo.run.run_log import DROPPED, PRIOR, dig
+from openrlhf_ebpo.run.run_log import PRIOR, dig
 
 WIDTH = 13
 MAX_NAMED = 5  # things of one kind
@@ -171,21 +171,16 @@ def parse_row(line: str) -> dict | None:
 
 
 def check_rollouts(checked: Checked, report: Report) -> None:
-    """Compare with the steps in metrics.jsonl, except those that were dropped on purpose. A crash may come between a
-    step's files."""
-    files, dropped, every, last = checked.ran.files, checked.ran.dropped, logging_interval(checked.ran), checked.last
-    missing = [step for step in range(every, last + 1, every) if step not in files and step > dropped]
+    """Compare with the steps in metrics.jsonl. A crash may come between a step's files."""
+    files, every, last = checked.ran.files, logging_interval(checked.ran), checked.last
+    missing = [step for step in range(every, last + 1, every) if step not in files]
     beyond = [step for step in files if step > last]
     late = [step for step in (*missing, *beyond) if step >= last and not checked.complete]
     report.found("rollouts", f"{len(files):,} steps")
     if late:
         report.note(f"rollouts and metrics.jsonl differ in {format_steps(late)}: the run is not complete")
-    if dropped:
-        report.note(f"those of steps up to {dropped:,} were dropped on purpose: {DROPPED}")
     report.steps("rollouts", [step for step in missing if step not in late], "missing")
     report.steps("rollouts", [step for step in beyond if step not in late], "not in metrics.jsonl")
-    if dropped > last:
-        report.problem(f"{DROPPED} says that steps up to {dropped:,} were dropped")
 
 
 def logging_interval(ran: LoggedRun) -> int:

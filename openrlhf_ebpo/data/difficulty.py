@@ -126,7 +126,6 @@ class DifficultySettings:
         own = {name: getattr(args, name) for name in ("input", "output", "limit", "force", "pass_reward")}
         form = {name: getattr(args, name) for name in FORM}
         form["template_kwargs"] = kwargs = parse_kwargs(args.template_kwargs)
-        check_used(kwargs, args.apply_chat_template, "--template_kwargs", "--apply_chat_template")
         return cls(
             **own,
             engine=EngineSettings.from_args(
@@ -167,6 +166,7 @@ class DifficultySettings:
         """
         rewards = self.rewards
         rewards.check()
+        check_used(self.template_kwargs, self.apply_chat_template, "--template_kwargs", "--apply_chat_template")
         install()  # what follows may import transformers, and rows for it come first
         problems = model_problems("--model", self.engine.model)
         if bool(rewards.sources) == bool(rewards.agent):

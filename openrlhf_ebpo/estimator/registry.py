@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path, load
 
@@ -152,8 +151,6 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
     """
     from openrlhf_ebpo.estimator.contract import Estimator
 
-    if line := retired.advice(name):
-        raise UsageError(f"{FLAG}: {line}")
     if name in VARIANTS:
         name, preset = split(name)
         config = replace(config, preset=preset)
@@ -185,8 +182,6 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     names = [*listed, *VARIANTS]
     if name in names or is_import_path(name):
         return name
-    if line := retired.advice(name):
-        raise argparse.ArgumentTypeError(line)
     titles = {entry.title.lower(): key for key, entry in ESTIMATORS.items()}
     near = titles.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), None)
     hint = f"Did you mean {near}? " if near else ""

@@ -39,7 +39,7 @@ from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, ret
 from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, Result
-from openrlhf_ebpo.run.run_log import DROPPED, LOCK, PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.run.run_log import LOCK, PRIOR_STARTS, read_metrics
 
 DATASET = "dataset"
 RUN = (
@@ -146,7 +146,7 @@ def _record(run_dir: Path, name: str) -> dict[str, Content]:
 
 
 def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
-    """The files that are there, and dropped.json: some may be deleted meanwhile."""
+    """The files that are there, some may be deleted meanwhile."""
     files: dict[str, Content] = {}
     for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
         if named(path.relative_to(run_dir), RUN):
@@ -156,7 +156,7 @@ def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
                 if os.path.lexists(path):
                     raise
     gone = [name for name in files if not (run_dir / name).exists()]
-    return {name: file for name, file in files.items() if name not in gone} | _record(run_dir, DROPPED)
+    return {name: file for name, file in files.items() if name not in gone}
 
 
 def _evaluations(run_dir: Path, results: Sequence[Result], scratch: Path) -> dict[str, Content]:

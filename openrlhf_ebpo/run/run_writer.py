@@ -18,11 +18,9 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
 from openrlhf_ebpo.run.run_log import (
-    DROPPED,
     PRIOR,
     PRIOR_STARTS,
     RunDirectoryError,
-    first_kept,
     rollouts_path,
     step_files,
 )
@@ -50,7 +48,7 @@ class RunLog:
         continues: the estimator continues from its state after that step, and not from another one.
         """
         roll_back(self.run_dir, step)
-        there = rollouts_path(self.run_dir, step).exists() and step >= first_kept(self.run_dir)
+        there = rollouts_path(self.run_dir, step).exists()
         self._continues = continues and (step == 0 or there)
 
     def check_in_place(self) -> None:
@@ -118,8 +116,6 @@ def roll_back(run_dir: Path, step: int) -> None:
             target = aside / path.relative_to(run_dir)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, target)
-    if first_kept(run_dir) > step + 1:  # steps after `step` will be logged again
-        write_json(run_dir / DROPPED, {"rollouts_before": step + 1})
 
 
 def _split_json_lines(path: Path, step: int, aside: Path) -> None:

@@ -72,9 +72,6 @@ check_number() { # NAME VALUE LEAST
 take_order() { # the user's words: --order is ours, all others are flags of the training
     while (($#)); do
         case $1 in
-            --track | --track=*)
-                fail "--track was withdrawn: leave it out; docs/paper.md says what the authors' released scripts do differently"
-                ;;
             --order=*)
                 set -- --order "${1#*=}" "${@:2}"
                 continue
@@ -151,7 +148,6 @@ run_name=$model_name-$method_name-g$G
 : "${order:=shuffle}"
 check_word --order "$order" "$orders"
 check_choice models "$model_name"
-[[ $method_name != *_own ]] || fail "$method_name was withdrawn: copy scripts/launch/methods/${method_name%_own}.sh and set it as its authors do"
 check_choice methods "$method_name"
 check_number G "$G" 2
 : "${GPU_GB:=$(gpu_memory)}"

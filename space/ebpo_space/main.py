@@ -24,7 +24,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from openrlhf_ebpo import __version__, retired
+from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import Parser, error_exit
 from openrlhf_ebpo.command import parse as parse_flags
 
@@ -60,8 +60,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for given in options.runs:
         if Path(given).exists() and not Path(given).is_dir():  # a folder may be written later
             parser.error(f"--runs {given} is a file; name the run's directory")
-    if os.environ.get("EBPO_SPACE_ALLOW"):
-        parser.error(retired.advice("EBPO_SPACE_ALLOW"))
     check_address(parser, options.host, options.port)
     return options
 

@@ -235,8 +235,8 @@ def test_what_cannot_be_read_is_said(tmp_path):
         results.find_results(tmp_path)
 
 
-def test_results_of_withdrawn_tasks_are_read(tmp_path):
-    """They were made by earlier versions, with settings and fields that this one does not write."""
+def test_results_with_further_fields_are_read(tmp_path):
+    """Of tasks that are not benchmarks here, with settings and fields that are not written here."""
     protocol = {**PROTOCOL, "shots": 4, "shots_file": "train.jsonl@123"}
     old = {"tokens": {"prompt": 3, "generated": 9}, "passes": [{"gpus": 1}], "cost": {"gpu_hours": 1.0}}
     for task in ("gpqa_diamond", "file-choice"):

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from hub_repos import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
-from replay_runs import drop_before
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import UsageError
@@ -22,7 +21,7 @@ from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
 from openrlhf_ebpo.hub import data_card, evaluations, response_tables, run_data
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.results import SAMPLES
-from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
@@ -54,7 +53,6 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     save_result(run_dir / "eval", "file-q", GOOD, 3, {**GREEDY, "name": "default+n=1,temperature=0.0"})
     start = {"step": 1, "state": pack(EBPO(EstimatorConfig(2)), EBPO(EstimatorConfig(2)).initial())}
     append_json_line(run_dir / PRIOR_STARTS, start)
-    write_json(run_dir / DROPPED, {"rollouts_before": 1})
     push(run_dir)
     assert "pushed: " in (said := capsys.readouterr().out) and "; private)" in said
     repo = hub.repo(REPO, "dataset")
@@ -69,7 +67,7 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
     assert read_run(copy)["args"]["actor"]["model_name_or_path"] == "base"
     assert json.loads((copy / "prior.json").read_text())["rewards"]["count"] == 9
-    assert read_json_lines(copy / PRIOR_STARTS) == [start] and (copy / DROPPED).is_file()
+    assert read_json_lines(copy / PRIOR_STARTS) == [start]
     main(["replay", str(copy)])
     assert "bit for bit: 3 steps" in capsys.readouterr().out
     assert str(tmp_path) not in "".join(c.decode() for p, c in repo.files().items() if p.endswith((".json", ".jsonl")))
@@ -149,32 +147,10 @@ def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hu
     assert names == ["metrics", "rollouts"]
 
 
-@pytest.mark.parametrize("at", ["local_file", "publishable_parquet", "data_card"])
-def test_rollouts_that_are_dropped_meanwhile_do_not_keep_the_others_here(tmp_path, hub, push, monkeypatch, at):
-    """Older rollouts are deleted while the run is being pushed."""
+def test_a_damaged_record_is_named(tmp_path, hub, push):
     run_dir = write_run(tmp_path)
-    original = getattr(run_data, at)
-
-    def meanwhile(*args):
-        found = original(*args) if at == "publishable_parquet" else None
-        drop_before(run_dir, 3)
-        return found or original(*args)
-
-    monkeypatch.setattr(run_data, at, meanwhile)
-    push(run_dir, "--dry_run")
-    write_steps(run_dir, [1, 2])
-    (run_dir / DROPPED).unlink()
-    push(run_dir)
-    files = hub.repo(REPO, "dataset").files()
-    assert [path for path in files if path.startswith("rollouts/")] == ["rollouts/step-000003.parquet"]
-    assert json.loads(files[DROPPED]) == {"rollouts_before": 3}
-
-
-@pytest.mark.parametrize("name", ["prior.json", DROPPED])
-def test_a_damaged_record_is_named(tmp_path, hub, push, name):
-    run_dir = write_run(tmp_path)
-    (run_dir / name).write_text("[" * 100_000)
-    with pytest.raises(UsageError, match=f"{name} is damaged"):
+    (run_dir / "prior.json").write_text("[" * 100_000)
+    with pytest.raises(UsageError, match=r"prior\.json is damaged"):
         push(run_dir)
     assert not hub.repos
 

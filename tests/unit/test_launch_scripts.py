@@ -180,9 +180,6 @@ def test_a_methods_flags_alone():
     [
         (("qwen9", "grpo", 4), {}, ["no such model: qwen9", *MODELS]),
         (("qwen3_8b", "gpro", 4), {}, ["no such method: gpro", *METHODS]),
-        (("qwen3_8b", "ebpo", 4, "--track=paper"), {}, ["--track was withdrawn", "docs/paper.md"]),
-        (("qwen3_8b", "ebpo", 4, "--track", "released"), {}, ["--track was withdrawn"]),
-        (("qwen3_8b", "kl_cov_own", 8), {}, ["kl_cov_own was withdrawn"]),
         (("qwen3_8b", "grpo"), {}, ["MODEL, METHOD and G come first"]),
         (("qwen3_8b", "--dry_run", "grpo", "4"), {}, ["MODEL, METHOD and G come first, then flags"]),
         (("qwen3_8b", "grpo", "four"), {}, ["G is 'four'", "2 or more"]),

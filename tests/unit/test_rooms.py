@@ -25,7 +25,6 @@ BASE = {
     "hub_client",
     "progress",
     "redact",
-    "retired",
 }  # modules that everybody may import
 MAY_IMPORT = {
     "estimator": set(),

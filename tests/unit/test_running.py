@@ -81,7 +81,7 @@ def test_a_run_starts_from_a_prior_that_is_named(tmp_path):
         ("no estimator 'ebop'. Did you mean ebpo", ("ebop", 4)),
         ("gae", ("gae", 4)),
         ("presett", ("ebpo", 4, {"presett": "paper"})),
-        ("preset was withdrawn", ("ebpo", 4, {"preset": "robust"})),
+        ("preset: name it with the estimator, such as ebpo.robust", ("ebpo", 4, {"preset": "robust"})),
         ("pass_reward", ("ebpo", 4, {"pass_reward": -1.0})),
         ("clusters", ("ebpo", 4, {"clusters": "cluster"})),
         ("needs at least 2", ("ebpo", 1)),

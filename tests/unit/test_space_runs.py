@@ -121,18 +121,6 @@ def test_only_names_of_a_run_are_downloaded_within_the_limits():
     assert len(left_out) == 3 and "900 MiB" in left_out[1]
 
 
-@pytest.mark.parametrize("given", [["--allow", "owner"], ["--allow"], []])
-def test_the_retired_allow_says_what_to_do_instead(monkeypatch, capsys, given):
-    from openrlhf_ebpo.space.main import parse
-
-    if not given:
-        monkeypatch.setenv("EBPO_SPACE_ALLOW", "owner")
-    with pytest.raises(SystemExit):
-        parse(given)
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert (given[0] if given else "EBPO_SPACE_ALLOW") in said and "with --runs" in said
-
-
 def test_it_starts_on_a_machine_that_is_too_busy_to_answer_at_once(monkeypatch, capsys):
     gradio = pytest.importorskip("gradio")
     from openrlhf_ebpo.space.main import parse, serve

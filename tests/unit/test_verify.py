@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from commands import write_rows
 from hub_runs import export_model
-from replay_runs import drop_before, train
+from replay_runs import train
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.run_log import DROPPED, PRIOR, read_run, rollouts_path
+from openrlhf_ebpo.run.run_log import PRIOR, read_run, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 
@@ -197,23 +197,6 @@ def test_what_a_crash_leaves_is_a_note(folder, verify):
     assert "differ in step 5" in said
 
 
-def test_rollouts_that_were_dropped_on_purpose_are_not_lost_and_others_are(verify, tmp_path):
-    states = train(tmp_path, to=6)
-    train(tmp_path, to=9, states=states)
-    drop_before(tmp_path, 7, states)
-    status, said = verify(tmp_path)
-    assert status == 0 and "dropped.json" in said and "bit for bit: 3" in said
-    rollouts_path(tmp_path, 8).unlink()
-    status, said = verify(tmp_path)
-    assert status == 1 and "PROBLEM: rollouts: step 8" in said
-    write_json(tmp_path / DROPPED, {"rollouts_before": 10**6})
-    status, said = verify(tmp_path)
-    assert status == 1 and f"PROBLEM: {DROPPED} " in said and "999,999" in said
-    (tmp_path / DROPPED).write_text("{")
-    status, said = verify(tmp_path)
-    assert status == 1 and "dropped.json" in said and "checkpoints" in said, "the other parts are looked at"
-
-
 @pytest.mark.parametrize("steps", [(1, 2), (2, 1)])
 def test_rollouts_of_a_run_that_was_resumed_with_another_interval(verify, tmp_path, steps):
     before, after = steps
@@ -226,18 +209,14 @@ def test_rollouts_of_a_run_that_was_resumed_with_another_interval(verify, tmp_pa
     assert "PROBLEM: rollouts: step 6 is missing" in verify(tmp_path)[1]
 
 
-@pytest.mark.parametrize("dropped", [0, 2])
-def test_a_run_that_went_back_with_load_step_is_whole(verify, tmp_path, dropped):
-    """Also to a step before all rollouts that were kept."""
+def test_a_run_that_went_back_with_load_step_is_whole(verify, tmp_path):
     run_dir, paths = tmp_path / "run", {"path": str(tmp_path / "ckpt"), "load_step": None}
     states = train(run_dir, to=2, ckpt=paths)
     train(run_dir, to=9, states=json.loads(json.dumps(states)), ckpt=paths)
-    if dropped:
-        drop_before(run_dir, 7, states)
     train(run_dir, to=5, states=states, ckpt={**paths, "load_step": 2})
     status, said = verify(run_dir)
-    assert status == 0 and f"bit for bit: {5 - dropped} steps" in said, said
-    assert "is the state after step 5" in said and ("steps up to 2 were dropped" in said) == bool(dropped)
+    assert status == 0 and "bit for bit: 5 steps" in said, said
+    assert "is the state after step 5" in said
 
 
 def test_what_made_room_is_not_a_problem(folder, verify):
