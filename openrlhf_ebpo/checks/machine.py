@@ -1,35 +1,54 @@
-"""Check the machine for `openrlhf-ebpo doctor`, a function a topic. Nothing heavy is imported into this process."""
+"""Check the machine for `openrlhf-ebpo doctor`, a function a topic: what would fail a run. Nothing heavy is imported
+into this process; `ds_report` of DeepSpeed and `vllm collect-env` say more."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from openrlhf_ebpo.checks.gpu import Finding, Needs, compiler, devices, gpu, gpus
 from openrlhf_ebpo.errors import SeamError, raise_problems
 from openrlhf_ebpo.generation.cluster import address_to_join
 from openrlhf_ebpo.seams import native
 from openrlhf_ebpo.seams.check import check_unchanged, untested
-from openrlhf_ebpo.seams.releases import BESIDE_TORCH
+from openrlhf_ebpo.seams.releases import BESIDE_TORCH, GPU_INSTALL
 from openrlhf_ebpo.seams.replacements import SEAMS
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.seams.stack import cuda_version, is_cpu_stack
 
 GIB = 1 << 30
 PYTHONS = ((3, 10), (3, 13))
-MEMORY_GIB = 6  # all processes of the quickstart, and some room
 DISK_GIB = 2
-SHARED_MEMORY_GIB = 1  # Ray's object store; below, it falls back to files
-GPU_SHARED_MEMORY_GIB = 10  # and NCCL's and vLLM's buffers
-ENGINE = "VLLM::EngineCor"  # as the kernel cuts the name of vLLM's core process
+FREE_GPU_SHARE = 0.9  # vLLM takes this share of a GPU by default
+LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # by CUDA's major release: docs.nvidia.com/deploy/cuda-compatibility
+NVIDIA_SMI = (
+    "nvidia-smi",
+    "--query-gpu=index,uuid,name,memory.total,memory.free,driver_version,compute_cap",
+    "--format=csv,noheader,nounits",
+)
+PROGRAM_SECONDS = 30
+# NVML alone, which the driver of a training asks, also answers where CUDA cannot start
+CUDA_STARTS = "import os; os.environ.pop('PYTORCH_NVML_BASED_CUDA_CHECK', None); import torch; torch.cuda.init()"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `doctor`.
+
+    found: what is there. remedy: what to do; None if all is well. fatal: nothing would run.
+    """
+
+    found: str
+    remedy: str | None = None
+    fatal: bool = False
 
 
 def versions() -> Iterator[Finding]:
@@ -108,40 +127,11 @@ def libraries() -> Iterator[Finding]:
             yield Finding(f"{name}: loads")
 
 
-def memory() -> Iterator[Finding]:
-    free = free_memory() / GIB
-    text = f"{free:.1f} GiB of memory are free"
-    yield Finding(text, f"the smallest run takes {MEMORY_GIB} GiB: end other programs" if free < MEMORY_GIB else None)
-
-
-def free_memory() -> int:
-    """Return bytes; inside a container, what its limit leaves."""
-    free = psutil.virtual_memory().available
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        used -= int(re.search(r"inactive_file (\d+)", Path("/sys/fs/cgroup/memory.stat").read_text())[1])  # a cache
-    except (OSError, ValueError, TypeError):
-        return free
-    return free if limit == "max" else min(free, max(int(limit) - used, 0))
-
-
 def disk() -> Iterator[Finding]:
     for name, folder in (("here", Path.cwd()), ("for temporary files", Path(tempfile.gettempdir()))):
         free = shutil.disk_usage(folder).free / GIB
         text = f"{free:.0f} GiB of disk are free {name} ({folder})"
         yield Finding(text, f"runs and Ray need at least {DISK_GIB} GiB" if free < DISK_GIB else None)
-
-
-def shared_memory() -> Iterator[Finding]:
-    folder = Path("/dev/shm")
-    if not folder.is_dir():
-        yield Finding("there is no /dev/shm", "mount it (tmpfs): Ray and vLLM pass tensors through it", fatal=True)
-        return
-    free = shutil.disk_usage(folder).free / GIB
-    least = GPU_SHARED_MEMORY_GIB if _installed("torch") and not is_cpu_stack() else SHARED_MEMORY_GIB
-    remedy = f"give it {least} GiB at least, in Docker with --shm-size={max(4, least)}g"
-    yield Finding(f"/dev/shm has {free:.1f} GiB free", remedy if free < least else None)
 
 
 def network() -> Iterator[Finding]:
@@ -165,15 +155,8 @@ def network() -> Iterator[Finding]:
         yield Finding(f"Ray's processes can connect to each other at {address}, on free ports")
 
 
-def leftovers() -> Iterator[Finding]:
-    """Find processes that outlived their run, and each Ray of this machine: would a training join it?"""
-    found = [process.info for process in psutil.process_iter(["pid", "name", "ppid", "cmdline"])]
-    names = {each["pid"]: each["name"] or "" for each in found}
-    programs = {each["pid"]: Path((each["cmdline"] or [""])[0]).name for each in found}  # a script's name is not python
-    orphans = [each["pid"] for each in found if is_orphan(names[each["pid"]], programs.get(each["ppid"], ""))]
-    if orphans:
-        pids = " ".join(map(str, orphans))
-        yield Finding(f"orphaned engines of runs that have ended hold memory: processes {pids}", f"kill -9 {pids}")
+def ray() -> Iterator[Finding]:
+    """Name the Ray cluster that a training started here would join."""
     try:
         address = address_to_join()  # as a training decides it
     except ImportError:  # no Ray
@@ -184,42 +167,87 @@ def leftovers() -> Iterator[Finding]:
             f"a training joins the Ray cluster at {address}",
             "nothing, if that is meant; else RAY_ADDRESS=local in front of the command, or `ray stop`",
         )
-    elif rays := [pid for pid, name in names.items() if name == "gcs_server"]:
-        yield Finding(
-            f"Ray runs on this machine (gcs_server: {', '.join(map(str, rays))}); a training does not join it, as "
-            "neither RAY_ADDRESS names it nor `ray start` of this user has begun it here"
-        )
-    elif not orphans:
-        yield Finding("nothing is left of earlier runs")
+    else:
+        yield Finding("a training starts a private Ray: neither RAY_ADDRESS nor `ray start` of this user names another")
 
 
-def is_orphan(name: str, parent: str) -> bool:
-    """Return True for vLLM's core process without the rollout actor or program that would end it."""
-    return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "VLLM"))
+def gpus() -> list[dict]:
+    """List index, uuid, name, memory_mib, free_mib, driver and capability of each GPU that CUDA_VISIBLE_DEVICES leaves
+    visible; none without an nvidia-smi that answers."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in output_of(*NVIDIA_SMI).splitlines()]
+    names = ("index", "uuid", "name", "memory_mib", "free_mib", "driver", "capability")
+    found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    found = [each for each in found if {each["index"], each["uuid"]} & {*visible}] or found  # or names of parts (MIG)
+    sizes = ("memory_mib", "free_mib")
+    return [{**each, **{name: int(each[name]) if each[name].isdigit() else None for name in sizes}} for each in found]
 
 
-def training_notices(needs: Needs) -> list[str]:
-    """Check the topics of a GPU for a training that starts on this machine.
+def output_of(*words: str) -> str:
+    """Run a program and return what it prints; nothing if it fails or does not exist."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout
+
+
+def devices() -> list[str]:
+    return sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def gpu() -> Iterator[Finding]:
+    """Start torch's CUDA in another process, and look at the GPUs' free memory."""
+    try:
+        cpu = is_cpu_stack()
+    except SeamError as error:
+        yield Finding("torch is not installed", str(error), fatal=True)
+        return
+    if cpu:
+        text = f"the installed torch is built without CUDA; GPUs here: {', '.join(devices()) or 'none'}"
+        yield Finding(text, f"to use it, in another environment:\n{GPU_INSTALL}" if devices() else None)
+        return
+    found = gpus()
+    yield cuda_start(found)
+    for each in found:
+        total, free = each["memory_mib"], each["free_mib"]
+        if total and free is not None and free < FREE_GPU_SHARE * total:
+            text = f"GPU {each['index']}: {free} of {total} MiB are free"
+            yield Finding(text, "end what holds the rest (nvidia-smi names it), or lower --vllm.gpu_memory_utilization")
+
+
+def cuda_start(found: list[dict]) -> Finding:
+    """Start torch's CUDA; found: the GPUs."""
+    drivers = ", ".join(sorted({each["driver"] for each in found}))
+    cause, cuda = native.failing_import(CUDA_STARTS), cuda_version()
+    if cause is None:
+        text = f"torch uses CUDA; GPUs: {', '.join(devices()) or 'found'}"
+        return Finding(f"{text}; NVIDIA driver {drivers}" if drivers else text)
+    remedy = "nvidia-smi says whether the driver is there and which CUDA it carries; CUDA_VISIBLE_DEVICES may hide it"
+    least = LEAST_DRIVER.get(int(cuda.partition(".")[0]), 0) if cuda else 0
+    if drivers and int(re.match(r"\d*", drivers)[0] or least) < least:
+        remedy = f"the NVIDIA driver is {drivers}, and torch's CUDA {cuda} needs {least} or newer: update it"
+    return Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
+
+
+def training_notices() -> list[str]:
+    """Check the GPUs for a training that starts on this machine.
 
     Raises:
         UsageError: it could not run; one problem a line.
     """
     if is_cpu_stack() or not (devices() or gpus()):  # the driver of a cluster may have no GPU
         return []
-    found = [each for topic in (gpu, compiler, shared_memory) for each in topic() if each.remedy]
-    stopping = [each for each in found if each.fatal or (each.blocks and getattr(needs, each.blocks))]
-    raise_problems([f"{each.found}: {each.remedy}" for each in stopping])
+    found = [each for each in gpu() if each.remedy]
+    raise_problems([f"{each.found}: {each.remedy}" for each in found if each.fatal])
     return [f"warning: {each.found}: {each.remedy}" for each in found]
 
 
 TOPICS = {
     "versions": versions,
     "libraries": libraries,
-    "memory": memory,
     "disk": disk,
-    "shared_memory": shared_memory,
     "network": network,
-    "leftovers": leftovers,
+    "ray": ray,
     "gpu": gpu,
-    "compiler": compiler,
 }

@@ -8,10 +8,11 @@ import sys
 from openrlhf_ebpo.checks.machine import TOPICS, Finding
 from openrlhf_ebpo.command import command
 
-ABOUT = """Check versions, native libraries, memory, disk, /dev/shm, network, leftovers of earlier runs, GPUs.
+ABOUT = """Check versions, native libraries, disk, network, Ray and GPUs: what would fail a run.
 
 Each line is "ok", "note" (it works, or may, and here is what to do) or "FIX" (nothing would run).
-The exit status is 1 if there is a FIX. Nothing is changed on this machine; "libraries" takes some seconds."""
+The exit status is 1 if there is a FIX. Nothing is changed on this machine; "libraries" takes some seconds.
+`ds_report` (DeepSpeed: nvcc, compiled operators) and `vllm collect-env` say more."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

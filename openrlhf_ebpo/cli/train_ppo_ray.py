@@ -82,7 +82,7 @@ def check(command: Command, settings: TrainSettings) -> list[str]:
     settings.check()
     read_entries(settings.run.metrics)
     notices = settings.ask_hub()
-    return notices + (machine.training_notices(settings.needs) if command.assume_cuda is None else [])
+    return notices + (machine.training_notices() if command.assume_cuda is None else [])
 
 
 def release_notice() -> str:

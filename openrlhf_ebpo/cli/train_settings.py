@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openrlhf_ebpo.checks import machine
 from openrlhf_ebpo.checks.batch_sizes import BatchSizes
 from openrlhf_ebpo.checks.checkpoints import check_checkpoints, stored_prior
 from openrlhf_ebpo.checks.preflight import InputFiles
@@ -29,7 +28,7 @@ from openrlhf_ebpo.training.save_times import SaveSettings
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of a training, by room. needs: of the machine. sample: of a dry run."""
+    """Settings of a training, by room. sample: of a dry run."""
 
     loss: PolicyLossSettings
     supervision: SupervisionSettings
@@ -47,7 +46,6 @@ class TrainSettings:
     rows: TrainedRows
     hub: HubSettings
     mismatch: MismatchSettings
-    needs: machine.Needs
     sample: SampleSettings
 
     @classmethod
@@ -75,7 +73,6 @@ class TrainSettings:
             rows=TrainedRows.from_args(args),
             hub=HubSettings.from_args(args),
             mismatch=MismatchSettings.from_args(args),
-            needs=machine.Needs.from_args(args),
             sample=SampleSettings.from_args(args),
         )
 

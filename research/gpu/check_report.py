@@ -12,7 +12,7 @@ from pathlib import Path
 from gpu.modes import MODES
 from gpu.work import ROOT, shell_command
 from lab import markdown_tables
-from openrlhf_ebpo.checks import gpu
+from openrlhf_ebpo.checks.machine import gpus
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json, write_text
 from openrlhf_ebpo.run.run_log import timestamp, versions
@@ -47,7 +47,7 @@ def begin(folder: Path, cpu: bool) -> dict:
 
 def machine(cpu: bool) -> dict:
     return {
-        "gpus": [] if cpu else gpu.gpus(),
+        "gpus": [] if cpu else gpus(),
         "visible": 1 if cpu else visible(),
         "cores": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),

@@ -67,8 +67,8 @@ def test_a_ray_that_a_program_has_begun_for_itself_is_not_joined(folder, gpus):
             (theirs,) = addresses(folder)
             assert cluster.address_to_join() is None
             assert joined_by_a_command() != theirs
-            (finding,) = [each for each in machine.leftovers() if "Ray" in each.found]
-            assert "a training does not join it" in finding.found and finding.remedy is None
+            (finding,) = machine.ray()
+            assert "a training starts a private Ray" in finding.found and finding.remedy is None
         finally:
             program.kill()
 
@@ -80,8 +80,6 @@ def test_the_cluster_of_ray_start_is_joined_while_it_lives(folder):
     assert done.returncode == 0, done.stderr[-3000:]
     (ours,) = addresses(folder)
     assert cluster.address_to_join() == ours == joined_by_a_command()
-    assert [f"a training joins the Ray cluster at {ours}"] == [
-        each.found for each in machine.leftovers() if "Ray" in each.found
-    ]
+    assert [each.found for each in machine.ray()] == [f"a training joins the Ray cluster at {ours}"]
     cluster.kill([process for process in psutil.process_iter() if is_below(process, str(folder))])
     assert (folder / "ray" / "ray_current_cluster").exists() and cluster.address_to_join() is None
