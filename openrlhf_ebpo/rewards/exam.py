@@ -15,7 +15,7 @@ from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG, opened_thoughts
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text
 from openrlhf_ebpo.rewards.reading import clean
 from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
-from openrlhf_ebpo.rewards.servers import post
+from openrlhf_ebpo.rewards.servers import GIVER, post
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardFile
 from openrlhf_ebpo.seams import remote_code
@@ -48,7 +48,7 @@ class Exam:
     """Asks a reward, and keeps what it pays; if `run` is cancelled, the results so far.
 
     passes: a response has passed from this reward on. end: the end token of responses. frugal: ask at most SERVER_CALLS
-    times.
+    times. giver: of the rewards, for messages.
     own, wrong: index of a row -> True where its label, or another one, passes. without_end: labels that pass only
         without the end token. empty: reward of an empty response, None if there is none. pays_thoughts: an answer
         passes in thoughts that the prompt has opened and the response does not end. calls: that came back. failed:
@@ -60,6 +60,7 @@ class Exam:
     passes: float
     end: str = ""
     frugal: bool = False
+    giver: str = "reward_func"
     calls: int = 0
     own: dict[int, bool] = field(default_factory=dict)
     wrong: dict[int, bool] = field(default_factory=dict)
@@ -119,7 +120,7 @@ class Exam:
                 return None
             try:
                 returned = await self.ask(row.prompt + response, row.prompt, row.label)
-                reward = float(check_reward(returned)["rewards"])
+                reward = float(check_reward(returned, self.giver)["rewards"])
             except GoldError as error:
                 self.failed.append((i, RewardError(str(error))))
             except RewardError as error:
@@ -199,7 +200,8 @@ async def examine(settings: RewardSettings, rows: Sequence[Row], passes: float, 
     async with opened(settings) as ask:
         if not rows:
             return None
-        exam = Exam(rows, ask, passes, end, frugal=not settings.sources[0].endswith(".py"))
+        server = {} if settings.sources[0].endswith(".py") else {"frugal": True, "giver": GIVER}
+        exam = Exam(rows, ask, passes, end, **server)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(exam.run(), SECONDS)
         return exam

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from openrlhf_ebpo.rewards.reward_values import ERROR_KEY, check_reward, describe
-from openrlhf_ebpo.rewards.servers import RewardServers
+from openrlhf_ebpo.rewards.servers import GIVER, RewardServers
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import RewardFile, RewardSource, RewardSourceError
 from openrlhf_ebpo.seams import remote_code
@@ -102,7 +102,8 @@ class GuardedSingleTurnExecutor:
         try:
             with self.outstanding.counted():
                 rewards = [await source.ask(*args)] if source else await super()._fetch_rewards_via_func(*args)
-            return [check_reward(reward) for reward in rewards]
+            giver = [GIVER] if isinstance(source, RewardServers) else []
+            return [check_reward(reward, *giver) for reward in rewards]
         except Exception as error:  # upstream logs it at INFO and drops it: keep its text
             _failure.set(describe(error))
             raise

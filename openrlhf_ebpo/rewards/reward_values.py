@@ -31,7 +31,7 @@ def describe(error: BaseException) -> str:
     return redacted_text(" ".join(f"{type(error).__name__}: {error}".split())[:MAX_ERROR_CHARS]) + where
 
 
-def check_reward(returned) -> dict:
+def check_reward(returned, giver: str = "reward_func") -> dict:
     """Return what OpenRLHF reads of one response's reward, as plain numbers: a reward function's crosses to another
     process as JSON. Values of `extra_logs` that hold no number are left out.
 
@@ -40,6 +40,7 @@ def check_reward(returned) -> dict:
             "extracted": text or None, optional: the answer that the reward has read, by which responses vote in
             evaluations}; or the reward alone, as OpenRLHF took it up to 0.8.2. A number may be in a tensor, an array or
             a list, the text in a list.
+        giver: of the reward, for messages.
 
     Raises:
         RewardError: with what was found instead.
@@ -48,57 +49,55 @@ def check_reward(returned) -> dict:
         returned = {"rewards": returned}
     if not isinstance(returned, dict):
         raise RewardError(
-            f"reward_func returned {_show(returned)}; it must return a dict with the key 'rewards' (and optionally "
+            f"{giver} returned {_show(returned)}; it must return a dict with the key 'rewards' (and optionally "
             "'scores' and 'extra_logs'), or the reward alone"
         )
     if returned.get("rewards") is None:
-        raise RewardError(f"reward_func gave no reward: 'rewards' is missing or None in {_show(returned)}")
+        raise RewardError(f"{giver} gave no reward: 'rewards' is missing or None in {_show(returned)}")
     extra_logs = returned.get("extra_logs") or {}
     if not isinstance(extra_logs, dict):
-        raise RewardError(f"reward_func gave 'extra_logs' as {_show(extra_logs)}; a dict of numbers is needed")
+        raise RewardError(f"{giver} gave 'extra_logs' as {_show(extra_logs)}; a dict of numbers is needed")
     if taken := {"step", "time"} & extra_logs.keys():
         raise RewardError(
             f"'extra_logs' has {', '.join(sorted(taken))}, which every row of metrics.jsonl has: rename it"
         )
-    checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
-    logs = {name: number for name, value in extra_logs.items() if (number := _logged(name, value)) is not None}
+    checked = {k: finite_number(returned[k], k, giver) for k in ("rewards", "scores") if returned.get(k) is not None}
+    logs = {name: number for name, value in extra_logs.items() if (number := _logged(name, value, giver)) is not None}
     if "extracted" in returned:
-        checked["extracted"] = _answer(returned["extracted"])
+        checked["extracted"] = _answer(returned["extracted"], giver)
     return {**checked, "extra_logs": logs}
 
 
-def _answer(value) -> str | None:
+def _answer(value, giver: str) -> str | None:
     found = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
     if not isinstance(found, (str, type(None))):
-        raise RewardError(f"reward_func gave 'extracted' as {_show(value)}; a text, or None for no answer, is needed")
+        raise RewardError(f"{giver} gave 'extracted' as {_show(value)}; a text, or None for no answer, is needed")
     return found
 
 
-def _logged(name: str, value) -> bool | int | float | None:
+def _logged(name: str, value, giver: str) -> bool | int | float | None:
     """Return the number of a log, the first of a tensor, as OpenRLHF takes it. None, and a warning, if it holds no
     number."""
     numbers = _numbers(value)
     if numbers and isinstance(numbers[0], (int, float)):
         return numbers[0]
-    _warn_left_out(name, type(value).__name__)
+    _warn_left_out(name, type(value).__name__, giver)
     return None
 
 
 @functools.lru_cache(maxsize=64)
-def _warn_left_out(name: str, kind: str) -> None:
-    logger.warning("reward_func gave %r in its extra_logs without a number (%s): it is not logged", name, kind)
+def _warn_left_out(name: str, kind: str, giver: str) -> None:
+    logger.warning("%s gave %r in its extra_logs without a number (%s): it is not logged", giver, name, kind)
 
 
-def finite_number(value, name: str) -> bool | int | float:
+def finite_number(value, name: str, giver: str = "the reward function") -> bool | int | float:
     """Return the one finite number that `value` holds, as a plain one. Raises RewardError for anything else."""
     numbers = _numbers(value)
     if len(numbers) != 1:
-        raise RewardError(
-            f"the reward function gave {len(numbers)} values as {name!r} for one response: {_show(value)}"
-        )
+        raise RewardError(f"{giver} gave {len(numbers)} values as {name!r} for one response: {_show(value)}")
     if not isinstance(numbers[0], (int, float)) or not math.isfinite(numbers[0]):
         shown = numbers[0] if isinstance(value, (list, tuple)) else value
-        raise RewardError(f"the reward function gave {_show(shown)} as {name!r}; one finite number is needed")
+        raise RewardError(f"{giver} gave {_show(shown)} as {name!r}; one finite number is needed")
     return numbers[0]
 
 

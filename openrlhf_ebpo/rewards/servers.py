@@ -20,6 +20,7 @@ MAX_CONCURRENT_REQUESTS = 256  # each is a connection
 MAX_PAUSE_SECONDS = 15.0  # between two rounds
 REST_TIMES = 10  # a failed server rejoins the rotation after so many times the timeout
 MAX_EXCERPT_CHARS = 200
+GIVER = "the reward server"  # in messages
 RETRIED = {408, 425, 429}  # and every 5xx
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openrlhf_ebpo.errors import UsageError
 
@@ -20,6 +20,8 @@ class RewardSettings:
 
     sources: a .py file with `reward_func`, or addresses of reward servers. agent: a .py file with `AgentExecutor`,
         which gives the rewards itself.
+    overlong: tokens at the end of a response in which upstream punishes its length; None: it does not. max_new_tokens:
+        longest response, None without that limit.
     timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0:
         no limit. workers: maximum number of such processes; None: `sources.default_calls`. prefix: of the flags of the
         limits, for messages.
@@ -31,6 +33,8 @@ class RewardSettings:
     memory_mb: int = MEMORY_MB
     workers: int | None = None
     prefix: str = PREFIX
+    overlong: float | None = None
+    max_new_tokens: int | None = None
 
     @property
     def flags(self) -> tuple[str, str]:
@@ -41,7 +45,8 @@ class RewardSettings:
     def from_args(cls, args) -> RewardSettings:
         """Read upstream's nested arguments, which hold our flags under `args.reward`."""
         url, reward = args.reward.remote_url, args.reward
-        return cls.from_flags(url, args.train.agent_func_path, reward.timeout, reward.memory, reward.workers)
+        found = cls.from_flags(url, args.train.agent_func_path, reward.timeout, reward.memory, reward.workers)
+        return replace(found, overlong=reward.overlong_buffer_len, max_new_tokens=args.rollout.max_new_tokens)
 
     @classmethod
     def from_flags(
@@ -68,6 +73,13 @@ class RewardSettings:
             raise UsageError(f"{memory} is {self.memory_mb}; give megabytes, or 0 for no limit")
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--{self.prefix}workers is {self.workers}; give 1 or more, or leave it out")
+        if self.overlong is not None and self.overlong > (self.max_new_tokens or 0):
+            found = f"is {self.max_new_tokens}" if self.max_new_tokens else "is not given"
+            raise UsageError(
+                f"--{self.prefix}overlong_buffer_len {self.overlong:g} counts back from --rollout.max_new_tokens, "
+                f"which {found}: give that many tokens or more (without it OpenRLHF counts from --data.max_len, prompt "
+                "included, and punishes no cut response)"
+            )
 
 
 def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:

@@ -1,15 +1,18 @@
 """A failing reward function, from the rollout actor's executor to the sample, through upstream's own code."""
 
 import asyncio
+import contextlib
 import math
 import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 from patience import seconds
 
 from openrlhf_ebpo.rewards.guard import LimitedRolloutActor
-from openrlhf_ebpo.rewards.guarded_samples import INFO_KEY
+from openrlhf_ebpo.rewards.guarded_samples import INFO_KEY, GuardedSamplesGenerator
 from openrlhf_ebpo.rewards.reward_values import ERROR_KEY, RewardError
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardSourceError, default_calls
@@ -169,6 +172,49 @@ def test_a_reward_server_that_refuses_is_a_failed_reward_and_where_none_answers_
     executor._source.failure = "no reward server has given a reward for 60 s"
     with pytest.raises(RewardSourceError, match="no reward server has given a reward"):
         run_all(executor, ["good"], seconds=limit)
+
+
+def test_what_a_server_answers_is_called_the_servers():
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    from openrlhf_ebpo.rewards import servers
+
+    for reply, shown in ((b'{"score": 1}', "gave no reward"), (b'{"rewards": [1, 2]}', "gave 2 values")):
+        with answering(reply) as address:
+            (response,) = run_all(SingleTurnAgentExecutor([address]), ["good"])
+        assert response[ERROR_KEY].startswith(f"{servers.GIVER} {shown}")
+
+
+@contextlib.contextmanager
+def answering(reply: bytes):
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_a_failed_reward_of_an_evaluation_counts_as_the_fail_reward(responses, rollout_args, to_samples, caplog):
+    args = rollout_args("ebpo", G=3, **{"algo.advantage.ebpo.fail_reward": -1.0})
+    samples = to_samples(responses("good", "raises", "good"), args)
+
+    class Generated:
+        def generate_eval_samples(self):
+            return samples
+
+    generator = type("Generator", (GuardedSamplesGenerator, Generated), {"__init__": lambda self: None})()
+    generator.args = args
+    assert [float(sample.rewards) for sample in generator.generate_eval_samples()] == [1.0, -1.0, 1.0]
+    assert "1 of 3 responses failed" in caplog.text and "KeyError" in caplog.text
 
 
 def agent(step: str, reset: str = "return states"):

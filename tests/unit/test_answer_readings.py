@@ -74,6 +74,8 @@ def test_right_and_wrong_answers_of_every_kind(grader):
         "<think>a</think>\\boxed{%s}<think>\\boxed{3}",
         "#### 3\nAnswer: %s",
         "<answer>3</answer> \\boxed{%s}",
+        "<answer>3</answer> No: <answer>%s</answer>",
+        "<answer>%s</answer> Is it <answer>3?",
         "<answer>%s</answer>\n#### 3",
     ],
 )

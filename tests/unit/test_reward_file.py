@@ -51,7 +51,7 @@ FAILED = {  # response -> beginning of its error
     "exit": "reward: reward_func ended its process (exit code 0)",
     "sys.exit": "reward: SystemExit: 3 (",
     "raise": "reward: ZeroDivisionError: division by zero (mine.py:",
-    "nan": "reward: the reward function gave float nan",
+    "nan": "reward: reward_func gave float nan",
     "number": "reward: reward_func gave 'extracted' as int 5; a text, or None for no answer, is needed",
     "long": "reward: 'extracted' has 10,001 characters; an answer has up to 10,000",
     "secret": "reward: ValueError: invalid literal",

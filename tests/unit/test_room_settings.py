@@ -21,9 +21,11 @@ from openrlhf_ebpo.run.settings import RunSettings
     ],
 )
 def test_sources_are_split_and_servers_have_more_time(url, timeout, sources, seconds):
-    reward = SimpleNamespace(remote_url=url, timeout=timeout, memory=512, workers=2)
-    args = SimpleNamespace(reward=reward, train=SimpleNamespace(agent_func_path=None))
-    assert RewardSettings.from_args(args) == RewardSettings(sources, None, seconds, 512, 2)
+    reward = SimpleNamespace(remote_url=url, timeout=timeout, memory=512, workers=2, overlong_buffer_len=8.0)
+    rollout, train = SimpleNamespace(max_new_tokens=64), SimpleNamespace(agent_func_path=None)
+    found = RewardSettings.from_args(SimpleNamespace(reward=reward, rollout=rollout, train=train))
+    assert found == RewardSettings(sources, None, seconds, 512, 2, overlong=8.0, max_new_tokens=64)
+    found.check()
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,8 @@ def test_sources_are_split_and_servers_have_more_time(url, timeout, sources, sec
         ({"timeout": float("nan")}, "--reward_timeout is nan"),
         ({"memory_mb": -1}, "--reward_memory is -1; give megabytes, or 0 for no limit"),
         ({"workers": 0}, "--reward_workers is 0; give 1 or more, or leave it out"),
+        ({"overlong": 8.0}, "overlong_buffer_len 8 counts back from --rollout.max_new_tokens, which is not given: "),
+        ({"overlong": 8.0, "max_new_tokens": 4}, "--rollout.max_new_tokens, which is 4: give that many tokens or more"),
     ],
     ids=str,
 )
