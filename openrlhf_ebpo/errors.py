@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
+
+COLOUR = re.compile(r"\x1b\[[\d;]*m")  # in Ray's messages
 
 
 class ReportedError(Exception):
@@ -37,3 +41,9 @@ class HealthError(ReportedError):
     def __init__(self, message: str, report: list[dict] | None = None):
         super().__init__(message)
         self.report = report or []
+
+
+def without_traceback(error: BaseException) -> str:
+    """Return the message on one line, without the traceback and the colours that Ray puts into it."""
+    message = re.split(r'\n  File "[^\n]*(?:\n\s[^\n]*)*\n', COLOUR.sub("", str(error)))[-1]
+    return textwrap.shorten(message, 600, placeholder=" …") or type(error).__name__

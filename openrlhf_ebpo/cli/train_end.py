@@ -74,8 +74,8 @@ def describe_cause(error: BaseException) -> str:
     """Return why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
     from ray.exceptions import RayActorError
 
-    from openrlhf_ebpo.generation.cluster import reason
-    from openrlhf_ebpo.generation.deaths import find_deaths
+    from openrlhf_ebpo.errors import without_traceback
+    from openrlhf_ebpo.generation.watch import find_deaths
 
     cause = unwrapped(error)
     if isinstance(cause, KeyboardInterrupt):
@@ -85,5 +85,5 @@ def describe_cause(error: BaseException) -> str:
     if dead := find_deaths():
         return dead
     if isinstance(cause, RayActorError):
-        return f"a process of the training did not start, or died: {reason(cause)}"
-    return f"{type(cause).__name__}: {reason(cause)}" if str(cause) else type(cause).__name__
+        return f"a process of the training did not start, or died: {without_traceback(cause)}"
+    return f"{type(cause).__name__}: {without_traceback(cause)}" if str(cause) else type(cause).__name__

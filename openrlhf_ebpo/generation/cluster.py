@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-import textwrap
 from collections.abc import Collection, Iterator
 
 import psutil
@@ -23,7 +22,6 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 SHUTDOWN_SECONDS = 10
 NAMESPACES = ("pid", "net", "mnt")  # of a container that shares none of them nothing can be joined
 NICENESS = "RAY_worker_niceness"  # Ray's workers, which do all the work, would be 15 levels nicer than the command
-COLOUR = re.compile(r"\x1b\[[\d;]*m")  # in Ray's messages
 # Workers of a cluster have the environment of its `ray start`; these go with the job. No secrets: the dashboard shows
 # them.
 PASSED = re.compile(
@@ -229,9 +227,3 @@ def kill(processes: Collection[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=3)
-
-
-def reason(error: BaseException) -> str:
-    """Say what went wrong on one line, without the traceback and the colours that Ray puts into the message."""
-    message = re.split(r'\n  File "[^\n]*(?:\n\s[^\n]*)*\n', COLOUR.sub("", str(error)))[-1]
-    return textwrap.shorten(message, 600, placeholder=" …") or type(error).__name__

@@ -10,35 +10,20 @@ it, with its memory.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import re
 import signal
 from pathlib import Path
 
 from openrlhf_ebpo.command import end_with_parent
-from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.generation.cluster import reason
+from openrlhf_ebpo.errors import without_traceback
+from openrlhf_ebpo.generation.engine_limits import JOIN_SECONDS, EngineError
 
-# Together below the 60 minutes that upstream gives a collective call (`DeepspeedStrategy.setup_distributed`): while
-# rank 0 waits for the engines, the other ranks wait for rank 0 in a barrier, and NCCL's watchdog aborts them without a
-# cause.
-LOAD_SECONDS = 45 * 60.0
-JOIN_SECONDS = 10 * 60.0
-REPORT_SECONDS = 5.0  # from the failure of a call to the answer of who watches the engine
 POLL_SECONDS = 0.5
 EXIT_DELAY_SECONDS = 2.0  # for the cause to reach the driver before the actor ends
 LOG_BYTES = 64 << 10
 RAISED = re.compile(r"\b[\w.]*(?<!EngineDead)(?:Error|Exception): .+")
 LESS_MEMORY = "less memory for it: --vllm.gpu_memory_utilization, --data.max_len, fewer processes on its machine"
-
-# In the driver: a call of `death` for each engine of its training. It begins inside upstream's `train`, which returns
-# nothing to its caller, and ObjectRefs in `args` would be sent to every actor: so it is kept here.
-_watched: list = []
-
-
-class EngineError(ReportedError, RuntimeError):
-    """A rollout engine did not start, or did not join the weight-sync group; the message says which limit passed."""
 
 
 class FailFastRolloutActor:
@@ -56,7 +41,7 @@ class FailFastRolloutActor:
         asyncio.get_running_loop().call_later(EXIT_DELAY_SECONDS, os._exit, 1)
         if self.llm.errored:
             return await cause_of_death(self.llm)
-        return f"a weight sync failed: {reason(self._sync_error)}"
+        return f"a weight sync failed: {without_traceback(self._sync_error)}"
 
     async def update_weight(self, *args, **kwargs):
         return await self._end_with_failure(super().update_weight(*args, **kwargs))
@@ -107,76 +92,6 @@ def run_engine_core(*args, **kwargs) -> None:
     end_with_parent(signal.SIGKILL)
     run = EngineCoreProc.run_engine_core
     getattr(run, "__wrapped__", run)(*args, **kwargs)
-
-
-class BoundedEngineWait:
-    """Mixin over ActorPPOTrainer."""
-
-    def _init_vllm_sync_group(self, backend: str) -> None:
-        """Raises EngineError where the engines have not started within LOAD_SECONDS."""
-        import ray
-
-        up = [engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines]
-        try:
-            ray.get(up, timeout=LOAD_SECONDS)
-        except ray.exceptions.GetTimeoutError:
-            raise EngineError(
-                f"the rollout engines did not start within {LOAD_SECONDS / 60:.0f} minutes after the policy had loaded"
-            ) from None
-        super()._init_vllm_sync_group(backend)
-
-
-def wait_for_engines_too(original):
-    """Replacement of RayActorGroup.async_init_model_from_pretrained: who waits for the policy's models waits for its
-    rollout engines too, until they have joined the weight-sync group, and they are watched from then on. `ray.get` of
-    several calls raises as soon as one of them has failed."""
-
-    @functools.wraps(original)
-    def async_init_model_from_pretrained(self, strategy, pretrain, *more):
-        models = original(self, strategy, pretrain, *more)
-        engines = more[1] if len(more) > 1 else None  # the policy's group: steps, engines
-        if not engines:
-            return models
-        _watched[:] = [engine.death.remote() for engine in engines]
-        joins = syncs_in_a_group(strategy.args)
-        return models + [(e.joined if joins else e.get_num_unfinished_requests).remote() for e in engines]
-
-    return async_init_model_from_pretrained
-
-
-def syncs_in_a_group(args) -> bool:
-    """Return what ActorPPOTrainer decides: engines that share the policy's GPUs get weights through CUDA's memory
-    handles."""
-    return not (args.vllm.sync_backend == "nccl" and args.train.colocate_all and not args.train.async_enable)
-
-
-def find_deaths() -> str | None:
-    """Name the engines of this driver's training that have died, with the causes; None where all live."""
-    import ray
-
-    if not _watched or not ray.is_initialized():
-        return None
-    first, _ = ray.wait(_watched, timeout=REPORT_SECONDS)
-    ended, _ = ray.wait(_watched, num_returns=len(_watched), timeout=0) if first else ([], [])
-    return "; ".join(f"rollout engine {_watched.index(death)} has died: {read_cause(death)}" for death in ended) or None
-
-
-def read_cause(death) -> str:
-    """Return the cause, on one line, from a call of `death` or an actor whose process is gone."""
-    import ray
-
-    try:
-        return ray.get(death, timeout=REPORT_SECONDS)
-    except ray.exceptions.RayError as error:
-        return reason(getattr(error, "cause", None) or error)
-
-
-def is_engine_death(error: BaseException) -> bool:
-    """Tell the end of the actor's process, or of vLLM's EngineCore, from other errors of a call."""
-    import ray
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    return isinstance(error, (ray.exceptions.RayActorError, EngineDeadError))
 
 
 async def cause_of_death(llm) -> str:

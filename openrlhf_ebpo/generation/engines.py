@@ -21,11 +21,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
 from openrlhf_ebpo.extension import models_trusted
-from openrlhf_ebpo.generation.cluster import ray_with, reason
-from openrlhf_ebpo.generation.deaths import LOAD_SECONDS, is_engine_death, read_cause
+from openrlhf_ebpo.generation.cluster import ray_with
+from openrlhf_ebpo.generation.engine_limits import LOAD_SECONDS
 from openrlhf_ebpo.generation.rendering import Prompt, TokenizerByReference, announce_special_tokens
+from openrlhf_ebpo.generation.watch import is_engine_death, read_cause
 from openrlhf_ebpo.models.chat_template import Kwargs
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.seams.check import check_release
@@ -202,7 +203,8 @@ def _start(settings: EngineSettings) -> list:
             starting = [ref for ref in starting if ref not in done]
     except ray.exceptions.RayError as error:
         raise GenerationError(
-            f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: {reason(error)}"
+            f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: "
+            f"{without_traceback(error)}"
         ) from error
     return actors
 
@@ -258,7 +260,7 @@ def generate(
                     raise GenerationError(
                         f"generation engine {index} has died: {read_cause(actors[index].death.remote())}"
                     ) from error
-                samples = [Sample([], False, error=reason(error))] * sampling.n
+                samples = [Sample([], False, error=without_traceback(error))] * sampling.n
             yield prompt, samples
 
 

@@ -286,7 +286,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.generation.deaths:BoundedEngineWait",
+        "openrlhf_ebpo.training.engine_wait:BoundedEngineWait",
         where="policy actors",
         why="rank 0 gives engines that still load vLLM's 300 s to connect (StatelessProcessGroup.create), too few for "
         "a large model, and the other ranks wait in a barrier that NCCL's watchdog aborts without a cause",
@@ -332,7 +332,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.launcher",
         "RayActorGroup.async_init_model_from_pretrained",
-        "openrlhf_ebpo.generation.deaths:wait_for_engines_too",
+        "openrlhf_ebpo.generation.watch:wait_for_engines_too",
         where="driver",
         why="nobody looks whether the rollout engines start, join the weight-sync group and live: where one does not, "
         "the policy waits for it, and the driver for the policy",

@@ -17,9 +17,8 @@ from openrlhf_ebpo import progress
 from openrlhf_ebpo.checks.preflight import REWARDS
 from openrlhf_ebpo.data import difficulty, difficulty_report
 from openrlhf_ebpo.data.difficulty import DifficultySettings
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
 from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.generation.cluster import reason
 from openrlhf_ebpo.generation.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
 from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.progress import model_identity, progress_file
@@ -385,9 +384,9 @@ def test_the_reason_is_what_was_raised_not_the_traceback():
     text = (
         'The actor died, ray::A()\n  File "a.py", line 1, in f\n    raise X\n    ^^^^\nValueError: too long\n  by far'
     )
-    assert reason(RuntimeError(text)) == "ValueError: too long by far"
-    assert reason(RuntimeError("the worker was killed")) == "the worker was killed"
-    assert reason(KeyError()) == "KeyError"
+    assert without_traceback(RuntimeError(text)) == "ValueError: too long by far"
+    assert without_traceback(RuntimeError("the worker was killed")) == "the worker was killed"
+    assert without_traceback(KeyError()) == "KeyError"
 
 
 def test_numbers_are_prompts_where_a_template_makes_text_of_them():

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import RayActorError
 
-from openrlhf_ebpo.generation import deaths, engines
+from openrlhf_ebpo.generation import deaths, engine_limits, engines, watch
 from openrlhf_ebpo.seams.stack import module_path
 
 
@@ -137,7 +137,7 @@ def test_the_limits_end_a_start_before_the_barrier_of_the_other_ranks_does():
     tree = ast.parse(module_path("openrlhf.utils.deepspeed.deepspeed").read_text())
     setup = next(node for node in ast.walk(tree) if getattr(node, "name", None) == "setup_distributed")
     barrier = eval(ast.unparse(setup.args.defaults[0]), {"timedelta": timedelta})
-    assert barrier.total_seconds() > deaths.LOAD_SECONDS + deaths.JOIN_SECONDS
+    assert barrier.total_seconds() > engine_limits.LOAD_SECONDS + engine_limits.JOIN_SECONDS
 
 
 def test_engines_join_a_group_where_upstream_makes_one():
@@ -153,7 +153,7 @@ def test_engines_join_a_group_where_upstream_makes_one():
         train = SimpleNamespace(colocate_all=colocate_all, async_enable=async_enable)
         args = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
         trainer = SimpleNamespace(args=args)
-        assert deaths.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
+        assert watch.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
 
 
 @pytest.fixture

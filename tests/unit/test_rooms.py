@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "generation": {"models", "rewards", "seams"},
     "hub": {"models", "estimator", "run"},
     "checks": {"models", "generation", "rewards", "run", "seams"},
-    "training": {"models", "estimator", "rewards", "run", "seams"},
+    "training": {"models", "estimator", "generation", "rewards", "run", "seams"},
     "data": {"checks", "generation", "models", "rewards", "run", "seams"},
     "eval": {"models", "data", "generation", "rewards", "run", "seams"},
     "space": {"estimator", "eval", "run"},
