@@ -75,7 +75,7 @@ class Mixture:
 
 def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorConfig) -> Mixture:
     """Apply dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior
-    foretold the batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
+    predicted the batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
     log_weights = FORGETTING_OF_WEIGHTS * np.array(before.log_weights)
     if not before.priors[-1].empty:
         log_weights = log_weights + log_likelihoods(before.members, groups, config)

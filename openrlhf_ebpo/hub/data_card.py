@@ -133,4 +133,4 @@ def metric_meaning(name: str, own: Mapping[str, Metric] = MappingProxyType({})) 
 
 
 def _meaning(metric: Metric) -> str:
-    return metric.with_unit(": ".join(filter(None, (metric.title, metric.tells))))
+    return metric.with_unit(": ".join(filter(None, (metric.title, metric.description))))

@@ -34,8 +34,8 @@ class Metric:
         name: as in metrics.jsonl. `<k>` stands for a whole number, another `<...>` for any text.
         title: of a panel.
         unit: "" for a plain number.
-        tells: what it is; plain text that fits under a panel.
-        worry: when to look closer, "" if it never says so by itself.
+        description: what it is; plain text that fits under a panel.
+        warning: when to look closer, "" if it never says so by itself.
         shown: where it is shown by default.
         stand_in: the fallback that a panel shows for a run without this metric.
     """
@@ -43,8 +43,8 @@ class Metric:
     name: str
     title: str
     unit: str = ""
-    tells: str = ""
-    worry: str = ""
+    description: str = ""
+    warning: str = ""
     shown: tuple[Shown, ...] = ()
     stand_in: str = ""
 

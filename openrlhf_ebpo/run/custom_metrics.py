@@ -12,12 +12,12 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.run.catalogue import Metric, find
 
-MAX_CHARS = {"name": 120, "title": 40, "unit": 20, "tells": 200, "worry": 200}
+MAX_CHARS = {"name": 120, "title": 40, "unit": 20, "description": 200, "warning": 200}
 REQUIRED = ("name", "title")
 MAX_ENTRIES = 100
 COLUMNS = ("step", "time")  # of metrics.jsonl, and not metrics
 FLAG = "--logger.metrics"
-FORM = 'a list of objects is needed: [{"name": "own/x", "title": "X", "unit": "", "tells": "", "worry": ""}]'
+FORM = 'a list of objects is needed: [{"name": "own/x", "title": "X", "unit": "", "description": "", "warning": ""}]'
 
 
 def custom_metrics(entries: object) -> dict[str, Metric]:

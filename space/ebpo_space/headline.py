@@ -26,13 +26,13 @@ from .errors import RunError
 from .improvement import TRAINING_REWARD, Outcome, shares
 from .text import HTML, harmless, html, join, run_name
 from .warnings import Warned
-from .workspace import Opened
+from .workspace import LoadedRun
 
 GRPO = "group_norm"
 SEEDS = {1: "One seed each: another training may differ by more.", 2: "Two seeds give a range, not an interval."}
 MAX_COMPARISONS = 6
 
-Measured = tuple[Opened, Outcome | None]
+Measured = tuple[LoadedRun, Outcome | None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Configuration:
     that."""
 
     name: str
-    runs: Sequence[Opened]
+    runs: Sequence[LoadedRun]
     alike: dict[int | None, Outcome]
 
     @property
@@ -140,7 +140,7 @@ def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> tuple[C
     return change, one.what.rpartition(", ")[0], len(both)
 
 
-def _by_question(one: Opened, base: Opened) -> tuple[Change, str] | None:
+def _by_question(one: LoadedRun, base: LoadedRun) -> tuple[Change, str] | None:
     """Compare pass@1 of the last checkpoint that both have, question by question."""
     try:
         sides = [results.find(side.run)[0] for side in (one, base)]
@@ -158,7 +158,7 @@ def _by_question(one: Opened, base: Opened) -> tuple[Change, str] | None:
     return (found, f"held-out pass@1, {named}, step {step:,}") if found else None
 
 
-def _by_step(one: Opened, base: Opened) -> tuple[Change, str] | None:
+def _by_step(one: LoadedRun, base: LoadedRun) -> tuple[Change, str] | None:
     """Compare the mean reward of the last steps that both have, step by step."""
     if one.rewards != base.rewards:
         return None

@@ -19,7 +19,7 @@ from .metrics import Metrics
 from .results import Result
 from .runs import Run
 from .text import middle_cut
-from .workspace import Opened
+from .workspace import LoadedRun
 
 TRAINING_REWARD = "training reward"
 FEWEST_AT_PEAK = 3  # steps whose mean is a peak
@@ -67,7 +67,7 @@ class Outcome:
         return change.format_value(value, self.is_share, signed)
 
 
-def outcome(run: Opened) -> tuple[Outcome | None, list[str]]:
+def outcome(run: LoadedRun) -> tuple[Outcome | None, list[str]]:
     """Measure a run by the best means known, None without steps and evaluations; and list what could not be read."""
     evaluations, problems = results.find(run.run)
     return _evaluated(run.run, evaluations) or _logged(run.metrics) or _trained(run), problems
@@ -144,7 +144,7 @@ def shares(values: np.ndarray, rewards: tuple[float, float]) -> tuple[np.ndarray
     return ((values - fail) / (passing - fail), True) if on_it else (values, False)
 
 
-def _trained(run: Opened) -> Outcome | None:
+def _trained(run: LoadedRun) -> Outcome | None:
     """Compare the mean reward of the last tenth of the steps against the first's."""
     steps, values = run.metrics.rewards()
     if len(values) < 2:

@@ -150,7 +150,7 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
     positive = bool(lines) and all((line.y > 0).all() for line in lines)
     log = axes.log and positive
     ends = None if axes.whole or log else usual_range(lines)
-    notes = [outlying(lines, axes.unit) if ends else "", metric.tells, metric.unit]
+    notes = [outlying(lines, axes.unit) if ends else "", metric.description, metric.unit]
     if axes.log and lines and not positive:
         notes.append(f"linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}")
     if log:
@@ -164,7 +164,7 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
         "id": metric.name,
         "title": title,
         "note": plain(" · ".join(filter(None, notes))),
-        "worry": plain(metric.worry),
+        "warning": plain(metric.warning),
         "values": values,
         "linked": True,
         "readout": True,

@@ -16,7 +16,7 @@ from openrlhf_ebpo.run.custom_metrics import COLUMNS
 from . import seeds
 from .lines import Axes, Line, bold, line_panel
 from .metrics import AXES, Metrics, positions
-from .workspace import Opened
+from .workspace import LoadedRun
 
 DRAWN = "Faint: every step, which the pointer reads. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
@@ -29,7 +29,7 @@ SPEED = Metric("tokens a second", "Tokens a second", "", "by the clock: depends 
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 
 
-def sections(runs: Sequence[Opened], view: dict) -> tuple[list[dict], list[str]]:
+def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[str]]:
     """Make the panels that at least one run has values for, each once, unknown ones last; or those that the view's
     filter finds. A section of one panel joins the one before.
 
@@ -74,7 +74,7 @@ def _matching(metrics: Sequence[Metric], wanted: str) -> list[Metric]:
     return exact or [m for m in metrics if any(word in f"{m.name} {m.title}".lower() for word in words)]
 
 
-def _seed_sentence(runs: Sequence[Opened], view: dict) -> str:
+def _seed_sentence(runs: Sequence[LoadedRun], view: dict) -> str:
     sizes = {len(group) for group in seeds.group_by_configuration(runs)} - {1} if view["seeds"] == "mean" else set()
     bands = ("from the lower to the higher" if size == 2 else "95 % t-interval of the mean" for size in sorted(sizes))
     return f" Seeds of one configuration: their mean; band: {', '.join(dict.fromkeys(bands))}." if sizes else ""
@@ -103,7 +103,7 @@ def zoom_range(view: dict) -> tuple[float, float] | None:
     return (float(low), float(high)) if high else None
 
 
-def _panel(runs: Sequence[Opened], view: dict, metric: Metric, lines: Sequence[Line]) -> dict:
+def _panel(runs: Sequence[LoadedRun], view: dict, metric: Metric, lines: Sequence[Line]) -> dict:
     axes = Axes(AXES[view["x"]], _share(metric, view), view["log"], zoom_range(view), view["whole"])
     keys = ",".join(quote(run.run.key, safe="") for run in runs)
     address = f"./space/panel.csv?{urlencode({'metric': metric.name, 'runs': keys})}"
@@ -114,7 +114,7 @@ def _share(metric: Metric, view: dict) -> float:
     return 0.0 if metric.name == HELD_OUT else view["smooth"]  # evaluations are few
 
 
-def panel_csv(runs: Sequence[Opened], name: str) -> str:
+def panel_csv(runs: Sequence[LoadedRun], name: str) -> str:
     """Write every value of a metric: a row for each step, a column for each run."""
     own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
     metric = SPEED if name == SPEED.name else describe_metric(name, own)
@@ -129,7 +129,7 @@ def panel_csv(runs: Sequence[Opened], name: str) -> str:
 Series = tuple[np.ndarray, np.ndarray]  # steps, values
 
 
-def _series(run: Opened, metric: Metric) -> Series:
+def _series(run: LoadedRun, metric: Metric) -> Series:
     if metric.name == HELD_OUT:
         return run.metrics.held_out()
     if metric is SPEED:
@@ -140,7 +140,7 @@ def _series(run: Opened, metric: Metric) -> Series:
     return run.metrics.series(metric.stand_in) if metric.stand_in and not len(found[0]) else found
 
 
-def _lines(runs: Sequence[Opened], metric: Metric, view: dict) -> list[Line]:
+def _lines(runs: Sequence[LoadedRun], metric: Metric, view: dict) -> list[Line]:
     """Make a line for each run; for seeds of one configuration their mean with its band, unless each is asked for."""
     lines = []
     for group in seeds.group_by_configuration(runs) if view["seeds"] == "mean" else [[run] for run in runs]:
@@ -150,12 +150,12 @@ def _lines(runs: Sequence[Opened], metric: Metric, view: dict) -> list[Line]:
     return lines
 
 
-def _line(run: Opened, series: Series, view: dict) -> Line:
+def _line(run: LoadedRun, series: Series, view: dict) -> Line:
     steps, values = series
     return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values)
 
 
-def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> Line | None:
+def _mean(found: Sequence[tuple[LoadedRun, Series]], view: dict, share: float) -> Line | None:
     """The band is that of the moving means, which are what one looks at."""
     moving = [bold(_line(run, series, {**view, "x": "step"}), share) for run, series in found]
     band, (first, *_) = seeds.band(moving), (run for run, _ in found)

@@ -24,7 +24,7 @@ from .search import one_passing_text
 from .settings import model_of
 from .text import HTML, attribute, harmless, html, join, run_name
 from .warnings import COPIED, PROMPTS, RULES, Warned, find_warnings
-from .workspace import Opened
+from .workspace import LoadedRun
 
 UNFILTERED = {"at": "", "text": "", "cluster": "", "from": 0, "to": 1}
 WARNINGS = 6  # of one run that are shown
@@ -40,10 +40,10 @@ VERDICT = {
 
 
 @dataclass(frozen=True)
-class Examined:
+class RunView:
     """One run and what its card says."""
 
-    run: Opened
+    run: LoadedRun
     condition: Condition
     outcome: Outcome | None
     warnings: Sequence[Warned]
@@ -53,7 +53,7 @@ class Examined:
     now: float
 
 
-def examine(run: Opened, groups: Groups, now: float) -> Examined:
+def examine(run: LoadedRun, groups: Groups, now: float) -> RunView:
     measured = {COPIED: one_passing_text(run.run, groups, sum(run.rewards) / 2), PROMPTS: run.prompts}
     held_out = read_held_out(run.run)
     if has_evaluations := len(held_out[0]) > 1:
@@ -61,10 +61,10 @@ def examine(run: Opened, groups: Groups, now: float) -> Examined:
     warnings = find_warnings(run.metrics, run.rewards, measured)
     state = condition(run.about, run.metrics, signs(run.run), now)
     measure, problems = outcome(run)
-    return Examined(run, state, measure, warnings, groups, has_evaluations, problems, now)
+    return RunView(run, state, measure, warnings, groups, has_evaluations, problems, now)
 
 
-def card(of: Examined, scale: tuple[float, float]) -> HTML:
+def card(of: RunView, scale: tuple[float, float]) -> HTML:
     """scale: of the sparkline."""
     return html(
         '<article class="run-card" style="--shade:var(--{})" aria-label="{}">{}{}{}{}</article>',
@@ -73,7 +73,7 @@ def card(of: Examined, scale: tuple[float, float]) -> HTML:
     )
 
 
-def _head(of: Examined) -> HTML:
+def _head(of: RunView) -> HTML:
     state, badge = of.condition, BADGE.get(of.condition.kind, "")
     total = f" of {state.steps:,}" if state.steps else ""
     none = f"no step{total} yet" if of.run.about else ""  # without run.json: a folder of evaluations
@@ -92,7 +92,7 @@ def _head(of: Examined) -> HTML:
     )
 
 
-def _outcome(of: Examined, scale: tuple[float, float]) -> HTML:
+def _outcome(of: RunView, scale: tuple[float, float]) -> HTML:
     found = of.outcome
     if found is None:
         return HTML(
@@ -131,7 +131,7 @@ def _fall(found: Outcome) -> HTML:
     )
 
 
-def _changed(of: Examined) -> HTML:
+def _changed(of: RunView) -> HTML:
     run = of.run
     if not run.about and not len(of.groups):
         return HTML("<section></section>")
@@ -139,7 +139,7 @@ def _changed(of: Examined) -> HTML:
     return html("<section><h3>{}</h3>{}</section>", head, _difference(of))
 
 
-def _difference(of: Examined) -> HTML:
+def _difference(of: RunView) -> HTML:
     run, groups = of.run, of.groups
     responses = int(groups.compared.sum())
     if not responses:
@@ -153,7 +153,7 @@ def _difference(of: Examined) -> HTML:
     return html(template, whole_percent(moved / responses), about, _pushes(of, responses))
 
 
-def _pushes(of: Examined, responses: int) -> str:
+def _pushes(of: RunView, responses: int) -> str:
     """Describe the new advantages. They are not a success: answers of groups that fail are pushed down."""
     groups, middle = of.groups, sum(of.run.rewards) / 2
     parts = []
@@ -165,7 +165,7 @@ def _pushes(of: Examined, responses: int) -> str:
     return "; ".join(parts)
 
 
-def _warning_list(of: Examined) -> HTML:
+def _warning_list(of: RunView) -> HTML:
     if not of.warnings:
         none = f"{NO_WARNINGS}." if len(of.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', none)
@@ -174,7 +174,7 @@ def _warning_list(of: Examined) -> HTML:
     return html('<section class="warned some"><h3>Warnings</h3><ul>{}{}</ul></section>', items, more)
 
 
-def _warning(each: Warned, of: Examined) -> HTML:
+def _warning(each: Warned, of: RunView) -> HTML:
     return html(
         '<li><b title="{}">{}</b> <span>{}</span><p>{} {} {}</p></li>',
         *(f"when: {each.rule.when}", each.rule.title, each.since, f"{_worst(each)}{each.rule.means}."),
@@ -183,7 +183,7 @@ def _warning(each: Warned, of: Examined) -> HTML:
 
 
 def _worst(each: Warned) -> str:
-    if each.rule.test not in ("above", "collapsed", "spiked", "parted"):
+    if each.rule.test not in ("above", "collapsed", "spiked", "diverged"):
         return ""
     metric = find(each.metric)
     if each.metric in (COPIED, HELD_OUT) or (metric and metric.unit == "fraction"):
@@ -192,7 +192,7 @@ def _worst(each: Warned) -> str:
     return f"{number(each.worst)}{unit} at worst: "
 
 
-def _panel_link(each: Warned, of: Examined) -> HTML:
+def _panel_link(each: Warned, of: RunView) -> HTML:
     if each.metric in ("step", COPIED):
         return HTML()
     if each.metric == HELD_OUT and of.has_evaluations:
@@ -202,7 +202,7 @@ def _panel_link(each: Warned, of: Examined) -> HTML:
     return html('<button type="button" {}>panel</button>', setting(**view))
 
 
-def _groups_link(each: Warned, of: Examined) -> HTML:
+def _groups_link(each: Warned, of: RunView) -> HTML:
     if not each.rule.groups or not len(of.groups):
         return HTML()
     steps = f"{each.begins}-{each.last}" if each.last > each.begins else str(each.begins)

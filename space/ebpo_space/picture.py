@@ -25,7 +25,7 @@ _POINTS = 80
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PictureData:
     """Numbers of one group; variances of the prior at its step, where they are known. low, high: fail and pass
     reward."""
 
@@ -45,7 +45,7 @@ def implied_prior_mean(mean: float, baseline: float, shrinkage: float) -> float 
     return (baseline - (1 - shrinkage) * mean) / shrinkage if shrinkage > 1e-9 else None
 
 
-def picture(group: Drawn) -> HTML:
+def picture(group: PictureData) -> HTML:
     """Bell curves of prior (τ²) and group mean (σ²/G) over the reward axis, and the way from the mean to the
     baseline."""
     span = [v for v in (group.low, group.high, group.mean, group.baseline, group.prior_mean) if v is not None]
@@ -71,7 +71,7 @@ def picture(group: Drawn) -> HTML:
     )
 
 
-def _ticks(group: Drawn, x) -> str:
+def _ticks(group: PictureData, x) -> str:
     marks = "".join(
         f'<text class="tick" x="{x(v):.1f}" y="{GROUND + 17}" text-anchor="middle">{number(v)}</text>'
         f'<line class="axis" x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{GROUND}" y2="{GROUND + 4}"/>'
@@ -100,7 +100,7 @@ def _way(start: float, end: float) -> str:
     )
 
 
-def _labels(group: Drawn, x) -> list[str]:
+def _labels(group: PictureData, x) -> list[str]:
     """Draw the marks, and above all of them their names, each on its own line, so that no line crosses a name."""
     marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
     if group.prior_mean is not None:

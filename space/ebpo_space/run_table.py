@@ -19,7 +19,7 @@ from .run_state import Condition, clock, condition, seconds, signs
 from .runs import AT_ONCE
 from .settings import model_of
 from .text import HTML, attribute, harmless, html, join, run_name
-from .workspace import Opened, Workspace
+from .workspace import LoadedRun, Workspace
 
 MAX_CHIPS = 6  # of more configurations the table alone shows which is which
 MAX_ROWS = 500
@@ -70,7 +70,7 @@ def _button(total: int, opened: int, view: dict) -> HTML:
     )
 
 
-def _chip(group: Sequence[Opened], states: Mapping[str, str], view: dict) -> HTML:
+def _chip(group: Sequence[LoadedRun], states: Mapping[str, str], view: dict) -> HTML:
     """Lay out one run, or all seeds of one configuration; a click on its dot hides it."""
     keys = [run.run.key for run in group]
     name, shade = seeds.name(keys), group[0].run.number
@@ -102,12 +102,12 @@ def _states(kinds: Sequence[str]) -> str:
     return ", ".join([f"{len(kinds)} seeds", *left])
 
 
-def _rows(workspace: Workspace, opened: Sequence[Opened], conditions: Mapping[str, Condition]) -> list[Row]:
+def _rows(workspace: Workspace, opened: Sequence[LoadedRun], conditions: Mapping[str, Condition]) -> list[Row]:
     there = {run.run.key: run for run in opened}
     return [_row(there.get(run.run.key, run), conditions.get(run.run.key)) for run in workspace.describe_runs()]
 
 
-def _row(run: Opened, state: Condition | None) -> Row:
+def _row(run: LoadedRun, state: Condition | None) -> Row:
     key, estimator, model, about = run.run.key, title(run.estimator), model_of(run.about), run.about
     rewards, is_share = shares(run.metrics.rewards()[1], run.rewards)
     last = float(rewards[-window(len(rewards)) :].mean()) if len(rewards) else None

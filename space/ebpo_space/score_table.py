@@ -19,7 +19,7 @@ from .errors import RunError
 from .headline import GRPO
 from .results import BASE, Column, Result
 from .text import HTML, attribute, harmless, html, join, run_name
-from .workspace import Opened
+from .workspace import LoadedRun
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
 AVERAGE = ""  # the task that stands for all
@@ -63,7 +63,7 @@ def compare_columns(
     columns: Sequence[Column],
     tasks: Sequence[str],
     reported: Mapping,
-    opened: Sequence[Opened],
+    opened: Sequence[LoadedRun],
     problems: list[str],
 ) -> Scores:
     """Compare each run with its start, and with GRPO's or the first of another configuration; what cannot be read is
@@ -105,11 +105,11 @@ def compare_columns(
     return Scores(columns, tasks, by, reported, changes, against, base, protocol)
 
 
-def _seed(runs: Mapping[str, Opened], key: str) -> int | None:
+def _seed(runs: Mapping[str, LoadedRun], key: str) -> int | None:
     return seeds.seed_of(runs[key].about)
 
 
-def _compare(ends: Sequence[tuple[Result, Result]], runs: Mapping[str, Opened]) -> Change | None:
+def _compare(ends: Sequence[tuple[Result, Result]], runs: Mapping[str, LoadedRun]) -> Change | None:
     """Compare the mean over tasks of the second result of each pair with the first: by seed if they share several,
     else question by question.
 

@@ -26,7 +26,7 @@ from .request_filter import Gate
 from .runs import AT_ONCE
 from .search import position_of
 from .text import plain
-from .workspace import Opened, Workspace
+from .workspace import LoadedRun, Workspace
 
 # Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send
 # anything elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value.
@@ -149,7 +149,7 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
     return plain(str(row.get(field) or "")[start:stop])
 
 
-def _rollout(workspace: Workspace, opened: Opened, query: Mapping[str, str], field: str) -> dict:
+def _rollout(workspace: Workspace, opened: LoadedRun, query: Mapping[str, str], field: str) -> dict:
     groups, _ = workspace.index(opened).read()
     step, sample = int(query["step"]), int(query.get("sample", 0))
     position = position_of(groups, step, int(query["group"]))
@@ -159,7 +159,7 @@ def _rollout(workspace: Workspace, opened: Opened, query: Mapping[str, str], fie
     return rows_of(read_columns(opened.run, step, (field,), slice(first, first + 1)))[0]
 
 
-def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
+def _sample(opened: LoadedRun, query: Mapping[str, str], field: str) -> dict:
     row = int(query["row"])
     if not PLACE.fullmatch(query["place"]) or row < 0:
         raise ValueError

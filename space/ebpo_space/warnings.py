@@ -130,7 +130,7 @@ def stays_at(series: Series, rule: Rule) -> np.ndarray:
     return np.convolve(begins, np.ones(window)) > 0.5
 
 
-def fallen(series: Series, rule: Rule) -> np.ndarray:
+def dropped(series: Series, rule: Rule) -> np.ndarray:
     """Flag where the mean of the last `window` steps is at most that share of the best one before, by more than noise
     between steps; of fewer steps, where one to three fell from the best three (`sudden_fall`)."""
     values, window = series.values, rule.window
@@ -149,7 +149,7 @@ def of_short(steps: int, window: int) -> int:
     return min(window, max(steps // 4, 3))
 
 
-def moved(series: Series, rule: Rule) -> np.ndarray:
+def drifted(series: Series, rule: Rule) -> np.ndarray:
     """Flag where the mean of `window` steps is that many times the first ones', or that part of it, while the reward
     rises."""
     window = of_short(len(series.values), rule.window)
@@ -161,7 +161,7 @@ def moved(series: Series, rule: Rule) -> np.ndarray:
     return far & (first > 0) & (series.reward - series.reward[0] >= RISE)
 
 
-def parted(series: Series, rule: Rule) -> np.ndarray:
+def diverged(series: Series, rule: Rule) -> np.ndarray:
     """Flag steps at most at that share of the best value before, by `floor` or more, while the reward has risen since
     that best value."""
     best = np.maximum.accumulate(series.values)
@@ -176,9 +176,9 @@ def skipped(series: Series, rule: Rule) -> np.ndarray:
 
 
 TESTS: Mapping[str, Callable[[Series, Rule], np.ndarray]] = {
-    test.__name__: test for test in (above, collapsed, spiked, stays_at, fallen, moved, parted, skipped)
+    test.__name__: test for test in (above, collapsed, spiked, stays_at, dropped, drifted, diverged, skipped)
 }
-LOW = ("collapsed", "stays_at", "fallen", "parted")  # tests whose worst value is the lowest
+LOW = ("collapsed", "stays_at", "dropped", "diverged")  # tests whose worst value is the lowest
 RULES = tuple(
     Rule(**{**rule, "metrics": tuple(rule["metrics"])})
     for rule in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))

@@ -30,7 +30,7 @@ ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it 
 
 
 @dataclass(frozen=True)
-class Opened:
+class LoadedRun:
     """One run of a view. `about` is run.json ({} where it cannot be read)."""
 
     run: Run
@@ -81,12 +81,12 @@ class Workspace:
         turns = [key for turn in itertools.zip_longest(*groups) for key in turn if key is not None]
         return sorted(turns[:AT_ONCE], key=[key for group in groups for key in group].index)
 
-    def describe_runs(self) -> list[Opened]:
+    def describe_runs(self) -> list[LoadedRun]:
         """Return the listed runs as their run.json describes them, without metrics. Those that differ only in their
         seed share the number of a colour."""
         known = {key: self.runs.known(key) for key in self.runs.listed()}
         about = {key: attempt(lambda run=run: describe(run), {}, []) if run else {} for key, run in known.items()}
-        runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
+        runs = [LoadedRun(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
         return [
             replace(run, run=replace(run.run, number=number))
             for number, group in enumerate(seeds.group_by_configuration(runs))
@@ -109,7 +109,7 @@ class Workspace:
         """List the keys of the view's runs that are not hidden."""
         return [key for key in self.chosen(view) if key not in view.get("hidden", ())]
 
-    def open(self, key: str, numbers: Mapping[str, int] | None = None) -> Opened:
+    def open(self, key: str, numbers: Mapping[str, int] | None = None) -> LoadedRun:
         """Open a run with its metrics and groups; what of it cannot be read is listed in `problems`.
 
         Raises:
@@ -123,9 +123,9 @@ class Workspace:
         about = attempt(lambda: describe(run), {}, problems, "run.json")
         follower = self._kept(self._followers, run, lambda: Follower(inside(run, "metrics.jsonl")), problems)
         metrics = attempt(follower.read, Metrics(), problems, "metrics.jsonl") if follower else Metrics()
-        return Opened(run, about, metrics, (*problems, *metrics.problems))
+        return LoadedRun(run, about, metrics, (*problems, *metrics.problems))
 
-    def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
+    def open_all(self, view: dict) -> tuple[list[LoadedRun], list[str]]:
         """Open the runs of a view that are not hidden, and what went wrong with those that are missing or
         incomplete."""
         opened, problems = [], []
@@ -148,7 +148,7 @@ class Workspace:
         for key in self._first():
             attempt(lambda key=key: self.index(self.open(key)).read(), None, [])
 
-    def index(self, opened: Opened) -> Index:
+    def index(self, opened: LoadedRun) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
 
     def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):

@@ -39,8 +39,8 @@ def test_each_name_stands_once_and_texts_are_plain_and_fit_a_panel():
     assert len(set(names)) == len(names) and len({group.title for group in GROUPS}) == len(GROUPS)
     assert all(find(metric.stand_in) for metric in METRICS if metric.stand_in)
     for metric in METRICS:
-        texts = (metric.title, metric.unit, metric.tells, metric.worry)
-        assert metric.title and metric.tells and not re.search(r"[|<>*`\\$]", "".join(texts)), metric.name
+        texts = (metric.title, metric.unit, metric.description, metric.warning)
+        assert metric.title and metric.description and not re.search(r"[|<>*`\\$]", "".join(texts)), metric.name
         assert all(len(text) <= longest for text, longest in zip(texts, (40, 20, 90, 90), strict=True)), metric.name
 
 
@@ -126,7 +126,7 @@ def test_a_run_says_what_its_own_metrics_are(tmp_path):
     panel = others(run_with(tmp_path / "run", entries, NAME))["panels"][-1]
     assert panel["id"] == NAME and panel["title"] == "Distinct characters"
     assert panel["note"] == "different characters among all of a response · fraction"
-    assert panel["worry"] == "falls towards 0: the policy repeats itself"
+    assert panel["warning"] == "falls towards 0: the policy repeats itself"
     meaning = data_card.metric_meaning(NAME, own.custom_metrics(entries))
     assert meaning.startswith("Distinct characters&#58; different") and "&#40;fraction&#41;" in meaning
 
@@ -150,7 +150,7 @@ WRONG = [
     {"name": "own/x", "title": "X\u202egnp"},
     {"name": "own/x", "title": "two\nlines"},
     {"name": "own/x", "title": "X" * 41},
-    {"name": "own/x", "title": "X", "tells": "y" * 201},
+    {"name": "own/x", "title": "X", "description": "y" * 201},
     {"name": "own/x", "title": "X", "script": "y"},
     {"name": "ebpo/shrinkage", "title": "Mine"},
     {"name": "eval_math_pass4", "title": "Mine"},

@@ -11,7 +11,7 @@ from openrlhf_ebpo.space.change import Change, over_questions, window
 from openrlhf_ebpo.space.headline import _by_step
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.runs import Run
-from openrlhf_ebpo.space.workspace import Opened
+from openrlhf_ebpo.space.workspace import LoadedRun
 
 SHARE = (0.0, 1.0)
 
@@ -19,7 +19,7 @@ SHARE = (0.0, 1.0)
 def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float], about: dict | None = None):
     ebpo = {"fail_reward": rewards[0], "pass_reward": rewards[1]}
     args = {"algo": {"advantage": {"ebpo": ebpo}}, **(about or {})}
-    return improvement.outcome(Opened(run, {"args": args}, metrics, ()))
+    return improvement.outcome(LoadedRun(run, {"args": args}, metrics, ()))
 
 
 def metrics(**columns) -> Metrics:
@@ -178,8 +178,8 @@ def test_level_noise_is_still_noise(tmp_path, steps, rate):
     assert found.count("open") >= 0.92 * 300 and found.count("fell") <= 6
 
 
-def opened(values) -> Opened:
-    return Opened(Run("x", None, 0), {}, metrics(rollout__reward_mean=values), ())
+def opened(values) -> LoadedRun:
+    return LoadedRun(Run("x", None, 0), {}, metrics(rollout__reward_mean=values), ())
 
 
 def test_a_run_at_0_against_one_at_20_percent_is_a_difference():

@@ -21,12 +21,12 @@ from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.metric_panels import SPEED, panel_csv
 from openrlhf_ebpo.space.metrics import Metrics, positions
 from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
-from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
+from openrlhf_ebpo.space.picture import WIDTH, PictureData, implied_prior_mean, picture
 from openrlhf_ebpo.space.runs import Run, Runs
 from openrlhf_ebpo.space.search import KINDS, position_of
 from openrlhf_ebpo.space.server import chunk
 from openrlhf_ebpo.space.text import distinct_names
-from openrlhf_ebpo.space.workspace import Opened, Workspace
+from openrlhf_ebpo.space.workspace import LoadedRun, Workspace
 
 PAGES = {
     "configuration": configuration,
@@ -191,7 +191,7 @@ def test_a_panel_is_all_of_its_values_as_csv(workspace):
     lines = panel_csv([workspace.open(key) for key in runs.split(",")], metric).splitlines()
     assert lines[0] == "step,ebpo,grpo" and len(lines) == 13
     assert [float(line.split(",")[1]) for line in lines[1:]] == workspace.open("ebpo").metrics.rewards()[1].tolist()
-    odd = Opened(Run("=1+1", None), {}, Metrics(np.array([1]), {"x": np.array([2.0])}), ())
+    odd = LoadedRun(Run("=1+1", None), {}, Metrics(np.array([1]), {"x": np.array([2.0])}), ())
     assert panel_csv([odd], "x") == "step,'=1+1\n1,2.0\n", "no spreadsheet runs the name of a run"
 
 
@@ -307,7 +307,7 @@ def test_nonsense_in_an_address_becomes_a_whole_view(values, workspace):
 
 
 def test_the_picture_says_its_numbers():
-    drawn = picture(Drawn(mean=0.0, baseline=0.105, shrinkage=0.25, prior_mean=0.42, within=0.2, between=0.1))
+    drawn = picture(PictureData(mean=0.0, baseline=0.105, shrinkage=0.25, prior_mean=0.42, within=0.2, between=0.1))
     assert 'aria-label="On the reward axis: group mean 0, prior mean 0.42, baseline 0.105, shrinkage 0.25"' in drawn
     assert implied_prior_mean(0.0, 0.105, 0.25) == pytest.approx(0.42) and implied_prior_mean(1, 1, 0) is None
     assert [number(v) for v in (0, 0.12345, 999.6, 1234.5, 1e-5, None, float("nan"))] == [
@@ -322,14 +322,14 @@ def test_the_picture_says_its_numbers():
 
 
 def test_a_variance_that_cannot_be_has_no_bell():
-    drawn = picture(Drawn(mean=0.5, baseline=0.4, shrinkage=0.2, prior_mean=0.1, within=-1e-3, between=-1e308))
+    drawn = picture(PictureData(mean=0.5, baseline=0.4, shrinkage=0.2, prior_mean=0.1, within=-1e-3, between=-1e308))
     assert "baseline 0.4" in drawn and 'class="prior"' not in drawn and 'class="data"' not in drawn
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("prior", [0.01, 0.28, 0.52, 0.97])
 def test_labels_stay_inside_the_plot_and_no_line_crosses_them(mean, prior):
-    drawn = picture(Drawn(mean, 0.7 * mean + 0.3 * prior, 0.3, prior, 0.2, 0.1))
+    drawn = picture(PictureData(mean, 0.7 * mean + 0.3 * prior, 0.3, prior, 0.2, 0.1))
     texts = re.findall(r'<text class="(?:mean|base|glob)" x="([\d.]+)" y="(\d+)" text-anchor="middle">([^<]+)', drawn)
     assert len(texts) == 3 and len({y for _, y, _ in texts}) == 3
     tops = [float(y) for y in re.findall(r'<line class="(?:mean|base|glob)" [^>]*y1="(\d+)"', drawn)]

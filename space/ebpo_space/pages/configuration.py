@@ -13,7 +13,7 @@ from ..page import Page, Parts
 from ..run_state import clock, last_step, lasting, seconds
 from ..settings import Setting, command_of, compare_settings, hardware_of, settings_of
 from ..text import HTML, harmless, html, join, run_name
-from ..workspace import Opened, Workspace
+from ..workspace import LoadedRun, Workspace
 
 MAX_ROWS = 800  # settings on the page
 MAX_VALUE_CHARS = 400  # in the table
@@ -34,7 +34,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     return {"notes": notices(problems), "settings": _settings(groups, found) if opened else ""}
 
 
-def _settings(groups: Sequence[Sequence[Opened]], found: Sequence[Setting]) -> HTML:
+def _settings(groups: Sequence[Sequence[LoadedRun]], found: Sequence[Setting]) -> HTML:
     if not found:
         return empty("No settings", "run.json is missing or holds none.")
     if len(groups) > 1:
@@ -55,7 +55,7 @@ def _passage(title: str, content: HTML) -> HTML:
     return html('<section class="passage"><h2>{}</h2>{}</section>', title, content)
 
 
-def _start(run: Opened) -> HTML:
+def _start(run: LoadedRun) -> HTML:
     """Command, hardware, start and duration of one run; its versions are among the settings."""
     started, ended = (seconds(run.about.get(name)) for name in ("started", "ended"))
     last = ended or last_step(run.metrics)[1]
@@ -76,14 +76,14 @@ def _start(run: Opened) -> HTML:
     return _passage("Run", html('<dl class="start">{}</dl>', rows)) if rows else HTML()
 
 
-def _table(groups: Sequence[Sequence[Opened]], part: Sequence[Setting], caption: str) -> HTML:
+def _table(groups: Sequence[Sequence[LoadedRun]], part: Sequence[Setting], caption: str) -> HTML:
     head = ["setting", *map(_head, groups)]
     rows = table(head, [[_name(each), *map(_value, each.values)] for each in part[:MAX_ROWS]], caption, "settings")
     more = html('<p class="more">{} more settings are in run.json.</p>', len(part) - MAX_ROWS)
     return rows + (more if len(part) > MAX_ROWS else HTML())
 
 
-def _head(group: Sequence[Opened]) -> HTML:
+def _head(group: Sequence[LoadedRun]) -> HTML:
     """Name the estimator, and the name of the run or of the seeds."""
     name = run_name(seeds.name([run.run.key for run in group]), 32)
     several = f", {len(group)} seeds" if len(group) > 1 else ""

@@ -15,7 +15,7 @@ from ..metrics import AXES
 from ..page import Page, Parts
 from ..parameters import flag, number, one_of, span, text
 from ..text import HTML, harmless, html, join
-from ..workspace import Opened, Workspace
+from ..workspace import LoadedRun, Workspace
 
 PARAMETERS = {
     "x": ("step", one_of(AXES)),
@@ -64,7 +64,7 @@ NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page lo
 NO_METRIC = empty("No such metric", "No name of a metric of these runs has any of these words.")
 
 
-def quick(view: dict, runs: Sequence[Opened]) -> HTML:
+def quick(view: dict, runs: Sequence[LoadedRun]) -> HTML:
     """Choose the x axis (by rollouts if batches differ), the log scale and, if there are several, how seeds are
     drawn."""
     several = any(len(group) > 1 for group in seeds.group_by_configuration(runs))
@@ -82,7 +82,7 @@ def quick(view: dict, runs: Sequence[Opened]) -> HTML:
     )
 
 
-def controls(runs: Sequence[Opened]) -> dict:
+def controls(runs: Sequence[LoadedRun]) -> dict:
     """Nothing is looked for where there is no metric."""
     return {"metric": {"visible": bool(runs)}}
 

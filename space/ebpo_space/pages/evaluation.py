@@ -21,7 +21,7 @@ from ..results import COLUMNS, Column, Result
 from ..score_table import compare_columns, score_table
 from ..settings import model_path
 from ..text import HTML, html
-from ..workspace import Opened, Workspace
+from ..workspace import LoadedRun, Workspace
 from . import questions
 
 PAPER = {f"{model},{size}": f"{model}, G = {size}" for model, size in paper.REPORTED}
@@ -85,7 +85,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     }
 
 
-def _read(run: Opened, problems: list[str]) -> list[Result]:
+def _read(run: LoadedRun, problems: list[str]) -> list[Result]:
     found, wrong = results.find(run.run)
     problems += [f"{run.run.key}: {problem}" for problem in wrong]
     return found

@@ -13,7 +13,7 @@ from .. import seeds
 from ..components import dot, no_runs, notices, state
 from ..headline import headline, seed_table
 from ..improvement import shares
-from ..overview_card import NO_WARNINGS, Examined, card, examine
+from ..overview_card import NO_WARNINGS, RunView, card, examine
 from ..page import Page, Parts
 from ..picture import scale_of
 from ..text import HTML, html, join, run_name
@@ -49,7 +49,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     }
 
 
-def cards(examined: Sequence[Examined]) -> HTML:
+def cards(examined: Sequence[RunView]) -> HTML:
     """Lay out a card for each run; those of a configuration with several seeds are folded. Their sparklines share a
     scale."""
     scale = scale_of([shares(one.run.metrics.rewards()[1], one.run.rewards)[0] for one in examined])
@@ -60,7 +60,7 @@ def cards(examined: Sequence[Examined]) -> HTML:
     return join(card(group[0], scale) if len(group) == 1 else _folded(group, scale) for group in groups)
 
 
-def _folded(group: Sequence[Examined], scale: tuple[float, float]) -> HTML:
+def _folded(group: Sequence[RunView], scale: tuple[float, float]) -> HTML:
     name = seeds.name([one.run.run.key for one in group])
     return html(
         '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>',
@@ -72,7 +72,7 @@ SEVERITY = ("failed", "silent", "stalled", "interrupted", "unknown", "paused", "
 BAD = SEVERITY[:3]
 
 
-def counts(examined: Sequence[Examined]) -> HTML:
+def counts(examined: Sequence[RunView]) -> HTML:
     """3 runs: 1 failed, 2 complete · 3 warnings. The worst state comes first, and no bold "no warnings" hides it."""
     states = Counter(each.condition.kind for each in examined)
     kinds = sorted(states, key=SEVERITY.index)

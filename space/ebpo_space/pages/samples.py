@@ -20,12 +20,12 @@ from ..errors import RunError, attempt
 from ..groups import Groups, clusters
 from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
-from ..picture import Drawn, implied_prior_mean, picture
+from ..picture import PictureData, implied_prior_mean, picture
 from ..prompts import SORTS, by_prompt, prompt_table
 from ..reading import Options
 from ..search import KINDS, Filter, answers, batch_scale, choose, error_counts, history, position_of, prompts_of
 from ..text import HTML, harmless, html, join, run_name
-from ..workspace import ALL_HIDDEN, Opened, Workspace
+from ..workspace import ALL_HIDDEN, LoadedRun, Workspace
 
 KEYS = (
     "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and "
@@ -117,7 +117,7 @@ def render(view: dict, workspace: Workspace) -> dict:
 class Visit:
     """A group of a prompt: where it is, and what is called so."""
 
-    opened: Opened
+    opened: LoadedRun
     groups: Groups
     position: int
 
@@ -143,7 +143,7 @@ class Look:
         return self.workspace.visible(self.view)
 
     @cached_property
-    def opened(self) -> Opened:
+    def opened(self) -> LoadedRun:
         return self.workspace.open(self.view["run"] if self.view["run"] in self.keys else self.keys[0])
 
     @cached_property
@@ -317,7 +317,9 @@ def _picture(of: Visit) -> HTML:
     prior_mean = at("prior_mean")
     prior_mean = implied_prior_mean(mean, baseline, shrinkage) if prior_mean is None else prior_mean
     variances = at("within_variance"), at("between_variance")
-    return picture(Drawn(mean, baseline, shrinkage, prior_mean, *variances, int(groups.valid[p]), *opened.rewards))
+    return picture(
+        PictureData(mean, baseline, shrinkage, prior_mean, *variances, int(groups.valid[p]), *opened.rewards)
+    )
 
 
 def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:

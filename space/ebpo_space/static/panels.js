@@ -75,7 +75,7 @@
       this.title.textContent = this.title.title = spec.title;
       this.note.textContent = spec.note || "";
       this.note.hidden = !spec.note;
-      this.note.title = [spec.note, spec.worry && `Look closer: ${spec.worry}`].filter(Boolean).join("\n");
+      this.note.title = [spec.note, spec.warning && `Look closer: ${spec.warning}`].filter(Boolean).join("\n");
       this.csv.hidden = !spec.csv;
       if (spec.csv) Object.assign(this.csv, { href: spec.csv, title: `All values of ${spec.title} as CSV` });
       this.plot.setAttribute("aria-label", spec.summary || spec.title);
