@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import numpy as np
 import torch
 import trl
 
@@ -31,99 +32,36 @@ HOOKS = {  # methods that the mixin extends or calls, and the attributes that th
 }
 
 
-class EBPOMixin:
-    """Replaces the advantages of GRPOTrainer's training batches; evaluation stays as it is.
+class RunningPrior:
+    """Steps the estimator on a trainer's rewards, and keeps its state in the checkpoints of transformers' Trainer.
 
-    Args:
-        estimator: a name of `openrlhf-ebpo replay --help`, or MODULE:NAME. estimator_settings: of EstimatorConfig.
-
-    Raises:
-        UsageError: the estimator, or a setting of TRL that hides the rewards from it.
+    Attributes:
+        running: the estimator; set before the trainer is made.
     """
 
-    def __init__(self, *args, estimator: str = "ebpo", estimator_settings: dict | None = None, **kwargs):
-        if missing := missing_hooks(type(self)):
-            raise UsageError(
-                f"trl {trl.__version__}, {type(self).__name__}: {', '.join(missing)} missing; EBPOMixin goes before "
-                "the GRPOTrainer of TRL 1.0 to 1.16 (AsyncGRPOTrainer computes advantages in its worker)"
-            )
-        config = next((each for each in (*args, *kwargs.values()) if hasattr(each, "num_generations")), trl.GRPOConfig)
-        if (aggregation := getattr(config, "multi_objective_aggregation", SUM)) != SUM:
-            raise UsageError(
-                f"multi_objective_aggregation={aggregation!r} normalises each reward by itself; estimators take their "
-                f"weighted sum: leave it at {SUM!r}"
-            )
-        self.running = RunningEstimator(estimator, config.num_generations, estimator_settings)
-        if kwargs.get("tools") or kwargs.get("environment_factory"):
-            self._refuse_score_weights()
-        self._gathered: torch.Tensor | None = None
-        self._drawn = 0  # which of the sampler's generation cycles the latest batch is of
-        super().__init__(*args, **kwargs)  # loads the model
+    running: RunningEstimator
+    _drawn = 0  # which of the sampler's generation cycles the latest batch is of
 
-    def _refuse_score_weights(self) -> None:
-        try:
-            self.running.rehearse_without_log_probabilities()
-        except UsageError:
-            raise UsageError(
-                f"estimator {self.running.estimator.name!r} with these settings weighs responses by their "
-                "log-probabilities, which TRL's tools do not allow: leave tools out, or choose another estimator "
-                "(ebpo.corrected)"
-            ) from None
+    def _step_estimator(self, each: torch.Tensor, lengths, score_weights) -> np.ndarray | None:
+        """Return the advantages (M·G,) of all processes; None where no function scored any response.
 
-    def _calculate_rewards(self, *args, **kwargs):
-        self._gathered = super()._calculate_rewards(*args, **kwargs)
-        return self._gathered
-
-    def _generate_and_score_completions(self, inputs):
-        training = self.model.training  # Unsloth ends an evaluation's generation in training mode
-        output = super()._generate_and_score_completions(inputs)
-        if not training:
-            return output
+        Args:
+            each: (M·G, functions), all processes' rewards. lengths, score_weights: give (M·G,), as of RunningEstimator.
+        """
         self._drawn = self._cycle_of(self._step % self.args.gradient_accumulation_steps)
         self.running.before = self.running.state
-        each = self._gathered
         rewards = (each * self.reward_weights.to(each.device)).nansum(1)
         rewards[each.isnan().all(1)] = torch.nan  # no function scored it
         if rewards.isnan().all():
-            return output  # TRL's advantages are 0, and there is nothing to learn from
-        found = self.running.step(
-            rewards.cpu().numpy(),
-            self._of_all(output["completion_mask"].sum(1)),
-            lambda: self._of_all(self._score_weights(output)),
-        )
-        advantages = found.advantages.ravel()
-        local = len(output["advantages"])
-        mine = advantages[self.accelerator.process_index * local :][:local]
-        output["advantages"] = torch.as_tensor(mine).to(output["advantages"])
-        for _ in advantages:
-            self._logs[LOGGED].pop()
-        self._logs[LOGGED].extend(advantages.tolist())
+            return None
+        found = self.running.step(rewards.cpu().numpy(), lengths(), score_weights)
         for name, value in self.running.metrics.items():
             self._metrics["train"][name].append(value)
-        return output
+        return found.advantages.ravel()
 
     def _of_all(self, local: torch.Tensor):
         """Gather from all processes, (M·G,), in the order of the gathered rewards."""
         return self.accelerator.gather(local.contiguous()).double().cpu().numpy()
-
-    @torch.no_grad()
-    def _score_weights(self, output) -> torch.Tensor:
-        """Compute Σ_t (1 − π(y_t))² of this process's completions, by a forward pass where TRL has made none.
-
-        Raises:
-            UsageError: the prompts have images, which the forward pass would need.
-        """
-        log_probs, mask = output.get("old_per_token_logps"), output["completion_mask"]
-        if log_probs is None:
-            if {"pixel_values", "tool_mask"} & output.keys():
-                raise UsageError(
-                    f"estimator {self.running.estimator.name!r}: score weights are for text alone, without tools"
-                )
-            tokens = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
-            attended = torch.cat([output["prompt_mask"], mask], 1)
-            size = self.args.per_device_train_batch_size
-            log_probs = self._get_per_token_logps_and_entropies(self.model, tokens, attended, mask.shape[1], size)[0]
-        return ((1 - log_probs.double().exp()) ** 2 * mask).sum(1)
 
     def _cycle_of(self, micro_batches: int = 0) -> int:
         """Return which generation cycle of the sampler comes so many micro-batches after the latest optimizer step."""
@@ -161,6 +99,102 @@ class EBPOMixin:
             self.running.restore(checkpoint)
 
 
+class EBPOMixin(RunningPrior):
+    """Replaces the advantages of GRPOTrainer's training batches; evaluation stays as it is.
+
+    Args:
+        estimator: a name of `openrlhf-ebpo replay --help`, or MODULE:NAME. estimator_settings: of EstimatorConfig.
+
+    Raises:
+        UsageError: the estimator, or a setting of TRL that hides the rewards from it.
+    """
+
+    def __init__(self, *args, estimator: str = "ebpo", estimator_settings: dict | None = None, **kwargs):
+        if missing := missing_hooks(type(self)):
+            raise UsageError(
+                f"trl {trl.__version__}, {type(self).__name__}: {', '.join(missing)} missing; EBPOMixin goes before "
+                "the GRPOTrainer of TRL 1.0 to 1.16 (AsyncGRPOTrainer computes advantages in its worker)"
+            )
+        config = next((each for each in (*args, *kwargs.values()) if hasattr(each, "num_generations")), trl.GRPOConfig)
+        if (aggregation := getattr(config, "multi_objective_aggregation", SUM)) != SUM:
+            raise UsageError(
+                f"multi_objective_aggregation={aggregation!r} normalises each reward by itself; estimators take their "
+                f"weighted sum: leave it at {SUM!r}"
+            )
+        self.running = RunningEstimator(estimator, config.num_generations, estimator_settings)
+        if kwargs.get("tools") or kwargs.get("environment_factory"):
+            self._refuse_score_weights()
+        self._gathered, self._scored = None, False
+        super().__init__(*args, **kwargs)  # loads the model
+
+    def _refuse_score_weights(self) -> None:
+        try:
+            self.running.rehearse_without_log_probabilities()
+        except UsageError:
+            raise UsageError(
+                f"estimator {self.running.estimator.name!r} with these settings weighs responses by their "
+                "log-probabilities, which TRL's tools do not allow: leave tools out, or choose another estimator "
+                "(ebpo.corrected)"
+            ) from None
+
+    def _prepare_inputs(self, inputs):
+        """
+        Raises:
+            UsageError: the trainer scores responses elsewhere, so that the estimator would take no part.
+        """
+        prepared = super()._prepare_inputs(inputs)
+        if not self._scored:
+            raise UsageError(
+                f"{type(self).__name__} does not score in _generate_and_score_completions, as asynchronous trainers "
+                "do: EBPOMixin would change nothing; choose a synchronous GRPO trainer"
+            )
+        return prepared
+
+    def _calculate_rewards(self, *args, **kwargs):
+        self._gathered = super()._calculate_rewards(*args, **kwargs)
+        return self._gathered
+
+    def _generate_and_score_completions(self, inputs):
+        self._scored = True
+        training = self.model.training  # Unsloth ends an evaluation's generation in training mode
+        output = super()._generate_and_score_completions(inputs)
+        if not training:
+            return output
+        advantages = self._step_estimator(
+            self._gathered,
+            lambda: self._of_all(output["completion_mask"].sum(1)),
+            lambda: self._of_all(self._score_weights(output)),
+        )
+        if advantages is None:
+            return output  # TRL's are 0
+        local = len(output["advantages"])
+        mine = advantages[self.accelerator.process_index * local :][:local]
+        output["advantages"] = torch.as_tensor(mine).to(output["advantages"])
+        for _ in advantages:
+            self._logs[LOGGED].pop()
+        self._logs[LOGGED].extend(advantages.tolist())
+        return output
+
+    @torch.no_grad()
+    def _score_weights(self, output) -> torch.Tensor:
+        """Compute Σ_t (1 − π(y_t))² of this process's completions, by a forward pass where TRL has made none.
+
+        Raises:
+            UsageError: the prompts have images, which the forward pass would need.
+        """
+        log_probs, mask = output.get("old_per_token_logps"), output["completion_mask"]
+        if log_probs is None:
+            if {"pixel_values", "tool_mask"} & output.keys():
+                raise UsageError(
+                    f"estimator {self.running.estimator.name!r}: score weights are for text alone, without tools"
+                )
+            tokens = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
+            attended = torch.cat([output["prompt_mask"], mask], 1)
+            size = self.args.per_device_train_batch_size
+            log_probs = self._get_per_token_logps_and_entropies(self.model, tokens, attended, mask.shape[1], size)[0]
+        return ((1 - log_probs.double().exp()) ** 2 * mask).sum(1)
+
+
 class EBPOTrainer(EBPOMixin):
     """trl.GRPOTrainer with `estimator` and `estimator_settings`.
 
@@ -174,8 +208,8 @@ class EBPOTrainer(EBPOMixin):
 
 
 def missing_hooks(trainer: type) -> list[str]:
-    """Return the HOOKS that no class after EBPOMixin defines, and their attributes that no such definition uses."""
-    bases = trainer.__mro__[trainer.__mro__.index(EBPOMixin) + 1 : -1]  # without object
+    """Return the HOOKS that no class after the mixin defines, and their attributes that no such definition uses."""
+    bases = trainer.__mro__[trainer.__mro__.index(RunningPrior) + 1 : -1]  # without object
     missing = []
     for method, attributes in HOOKS.items():
         defined = [inspect.unwrap(vars(base)[method]) for base in bases if method in vars(base)]

@@ -1,5 +1,5 @@
-"""The published wheels of TRL and verl still have what integrations/ replaces and calls: the pinned ones unchanged, the
-other releases of TRL by name."""
+"""The published wheels of other trainers still have what integrations/ replaces and calls: the pinned ones unchanged,
+the other releases of TRL by name."""
 
 import ast
 import hashlib
@@ -24,7 +24,11 @@ def downloaded(release: str, folder: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
-@pytest.fixture(scope="module", params=HOOKS)
+def rare(release: str):
+    return pytest.param(release, marks=pytest.mark.nightly)  # daily: unit/test_trainer_mixins.py
+
+
+@pytest.fixture(scope="module", params=[name if name.startswith(("trl", "verl")) else rare(name) for name in HOOKS])
 def wheel(request, tmp_path_factory) -> tuple[str, zipfile.ZipFile]:
     return request.param, downloaded(request.param, tmp_path_factory.mktemp("wheel"))
 
@@ -49,7 +53,7 @@ def test_the_hooks_are_as_they_were(wheel):
     )
 
 
-@pytest.mark.nightly  # published wheels do not change; daily: the newest release's fingerprints above
+@pytest.mark.nightly  # published wheels do not change; daily: contract/test_trainer_hooks.py has the newest one's code
 @pytest.mark.parametrize("release", ["trl==1.0.0", "trl==1.9.0", "trl==1.15.0", "trl>=1.16,<2"])
 def test_other_releases_of_trl_have_the_hooks(release, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "trl", ModuleType("trl"))

@@ -1,6 +1,8 @@
-"""examples/trl_ebpo.ipynb: its cells run in order on a CPU, with two training steps."""
+"""examples/trl_ebpo.ipynb and trl_small_groups.py run on a CPU, with a few training steps."""
 
 import json
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,13 @@ def test_the_notebook_runs(monkeypatch, tmp_path):
     exec(compile(code.replace(SETTING, "(1, 2)"), str(NOTEBOOK), "exec"), names)
     assert set(names["results"]) == {("GRPO", 0), ("EBPO", 0)}
     assert any("ebpo/shrinkage" in row for row in names["results"]["EBPO", 0][1])
+
+
+def test_the_example_prints_both_trainers(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["trl_small_groups.py"])
+    example = runpy.run_path(str(NOTEBOOK.with_name("trl_small_groups.py")))
+    example["main"].__globals__.update(STEPS=3, PROMPTS=4)
+    example["main"]()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[1] for row in rows[2:]] == ["GRPO", "EBPO"] * 3

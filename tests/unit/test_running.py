@@ -109,3 +109,11 @@ def test_damage_and_anothers_prior_are_refused(tmp_path):
         RunningEstimator("ebpo", 4).restore(tmp_path)
     with pytest.raises(ValueError, match="groups of 4"):
         RunningEstimator("ebpo", 4).step([1, 0, 0])
+
+
+def test_the_loop_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
+    names = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    assert names["again"].pack() == names["running"].pack() and names["advantages"].shape == (8, 4)

@@ -1,4 +1,4 @@
-"""The rules of our own parts in TRL's and verl's trainers, on stand-ins with their signatures, which
+"""The rules of our own parts in TRL's, ms-swift's and verl's trainers, on stand-ins with their signatures, which
 test_trainer_hooks.py compares with the published packages. tests/integrations/ runs the real trainers."""
 
 import importlib
@@ -49,6 +49,9 @@ class GRPOTrainer:
 
     def _get_per_token_logps_and_entropies(self, *inputs): ...
 
+    def _prepare_inputs(self, inputs):
+        return self._generate_and_score_completions(inputs)
+
     def _get_output_dir(self, trial):
         return self.args.output_dir
 
@@ -86,7 +89,7 @@ def module(name: str, **names) -> ModuleType:
 
 def step(trainer, rewards) -> torch.Tensor:
     """One generation, and the optimizer step after it."""
-    output = trainer._generate_and_score_completions(rewards)
+    output = trainer._prepare_inputs(rewards)
     trainer.state.global_step += 1
     return output["advantages"]
 
@@ -207,6 +210,13 @@ def test_trls_tools_are_refused_with_an_estimator_that_needs_log_probabilities(t
         trl.EBPOTrainer(tmp_path, estimator="ebpo.robust", tools=[print])
 
 
+def test_a_trainer_that_scores_elsewhere_is_refused_at_its_first_batch(trl, tmp_path):
+    """As axolotl's AsyncGRPOTrainer does, whose advantages would stay GRPO's."""
+    elsewhere = type("AsyncGRPOTrainer", (GRPOTrainer,), {"_prepare_inputs": lambda self, inputs: inputs})
+    with pytest.raises(UsageError, match=r"Mixed does not score in .*EBPOMixin would change nothing"):
+        type("Mixed", (trl.EBPOMixin, elsewhere), {})(tmp_path)._prepare_inputs(FIRST)
+
+
 class UnslothGRPOTrainer(GRPOTrainer):
     """Of Unsloth: scores text alone, and leaves the model in training mode."""
 
@@ -225,6 +235,78 @@ def test_the_trainer_is_a_subclass_of_what_unsloth_put_in_trls_place(trl, tmp_pa
         assert isinstance(made, UnslothGRPOTrainer) and isinstance(made, trl.EBPOTrainer) and step(made, FIRST).any()
         made.model.training = False
         assert step(made, SECOND).tolist() == [9.0, 9.0] and made.running.pack()["batches"] == 1
+
+
+# ms-swift
+
+
+class SwiftTrainer(GRPOTrainer):
+    """ms-swift's GRPOTrainer: made without TRL's, with two micro-batches of its own for the generation batch."""
+
+    def __init__(self, *, args, template):
+        super().__init__(args.folder)
+        self.args.gradient_accumulation_steps, self.args.steps_per_generation = 2, 2
+        self.dynamic_num_samples = False
+
+    def _compute_advantages(self, samples, rewards_per_func, batch_encoded_inputs):
+        return torch.full((len(rewards_per_func),), 9.0)
+
+
+@pytest.fixture
+def swift(trl, monkeypatch):
+    factory = type("TrainerFactory", (), {"TRAINER_MAPPING": {"grpo": "swift.rlhf_trainers.GRPOTrainer"}})
+    monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
+    monkeypatch.setitem(sys.modules, "swift.rlhf_trainers", module("swift.rlhf_trainers", GRPOTrainer=SwiftTrainer))
+    monkeypatch.setitem(sys.modules, "swift.trainers", module("swift.trainers", TrainerFactory=factory))
+    found = importlib.import_module("openrlhf_ebpo.integrations.swift")
+    found.factory = factory
+    yield found
+    del sys.modules["openrlhf_ebpo.integrations.swift"]
+
+
+def swift_trainer(swift, folder: Path, parallel: int = 1, **settings):
+    config = {"folder": folder, "num_generations": GROUP, "kl_in_reward": False, "beta": 0.0, "scale_rewards": "group"}
+    template = SimpleNamespace(sequence_parallel_size=parallel)
+    return swift.EBPOTrainer(args=SimpleNamespace(**config | settings), template=template)
+
+
+def swift_batches(log_probs=(-1.0, -0.1)) -> list[dict]:
+    """Two micro-batches of one response each; the other process has the same."""
+    mask = torch.tensor([[1, 1, 0]])
+    made = [SimpleNamespace(old_per_token_logps=torch.full((1, 3), each), completion_mask=mask) for each in log_probs]
+    return [{"grpo_batch": each} for each in made]
+
+
+@pytest.mark.parametrize("name", ["ebpo", "ebpo.robust"])
+def test_swifts_advantages_are_the_estimators_of_all_processes(swift, tmp_path, name):
+    swift.use(name)
+    assert swift.factory.TRAINER_MAPPING["grpo"] == "openrlhf_ebpo.integrations.swift.EBPOTrainer"
+    trainer, rewards = swift_trainer(swift, tmp_path), torch.tensor(FIRST)[:, None]
+    weights = [2 * (1 - np.exp(each)) ** 2 for each in (-1.0, -0.1)] * 2
+    expected = RunningEstimator(name, GROUP).step(FIRST, [2.0] * 4, lambda: weights)
+    found = trainer._compute_advantages([], rewards, swift_batches())
+    assert found.tolist() == pytest.approx(expected.advantages.ravel()) and found.dtype == torch.float32
+    trainer.state.global_step = 1
+    trainer._save_checkpoint(None, None)
+    trainer.model.training = False
+    assert trainer._compute_advantages([], rewards, swift_batches()).tolist() == [9.0] * 4
+    after, resumed = trainer.running.pack(), swift_trainer(swift, tmp_path)
+    resumed._load_optimizer_and_scheduler(str(tmp_path / "checkpoint-1"))
+    assert resumed.running.pack() == after != RunningEstimator(name, GROUP).pack()
+
+
+def test_what_swift_cannot_give_is_refused(swift, tmp_path):
+    for named, settings in (
+        ("kl_in_reward", {"kl_in_reward": True, "beta": 0.04}),
+        ("gdpo", {"scale_rewards": "gdpo"}),
+        ("sequence_parallel_size", {"parallel": 2}),
+    ):
+        with pytest.raises(UsageError, match=named):
+            swift_trainer(swift, tmp_path, **settings)
+    trainer = swift_trainer(swift, tmp_path)
+    trainer.dynamic_num_samples = True
+    with pytest.raises(UsageError, match="unequal numbers"):
+        trainer._compute_advantages([], torch.tensor(FIRST)[:, None], swift_batches())
 
 
 # verl
