@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.estimator.history import History
-from openrlhf_ebpo.estimator.prior import Bounds, Moments, Prior
+from openrlhf_ebpo.estimator.prior import Moments, Prior
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -52,9 +52,9 @@ class Table:
         return {"names": list(self.names), "moments": moments, "seen": self.seen.tolist()}
 
     @classmethod
-    def from_dict(cls, saved: dict, bounds: Bounds) -> Table:
+    def from_dict(cls, saved: dict) -> Table:
         """Raises:
-        KeyError, TypeError, ValueError: it is damaged, or out of bounds.
+        KeyError, TypeError, ValueError: it is damaged.
         """
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
         moments = np.array([[saved["moments"][name][key] for name in COLUMNS] for key in KEYS], np.float64)
@@ -62,9 +62,9 @@ class Table:
             raise ValueError(f"every column of {len(names)} clusters holds as many numbers")
         if not np.isfinite(moments).all() or not all(isinstance(name, str) for name in names):
             raise ValueError("clusters have texts as names and finite numbers")
-        table = cls(names, moments, seen)
-        bounds.check({name: table.column(row) for row, name in enumerate(COLUMNS)})
-        return table
+        if (moments[[0, 2]] < 0).any():
+            raise ValueError("counts and sums of squares of clusters are not negative")
+        return cls(names, moments, seen)
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,7 @@ def clustered(history: History) -> History:
         history,
         update=update,
         initial=lambda: Clustered(history.initial()),
-        restore=lambda saved, bounds: Clustered(
-            history.restore(saved["run"], bounds), Table.from_dict(saved["clusters"], bounds)
-        ),
+        restore=lambda saved: Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"])),
         read=lambda state, groups: pooled(state.table, history.read(state.run, groups), groups),
         metrics=lambda state: {**history.metrics(state.run), "ebpo/clusters": len(state.table.names)},
     )

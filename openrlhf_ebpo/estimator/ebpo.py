@@ -18,7 +18,6 @@ from openrlhf_ebpo.estimator.contract import Batch, Step
 from openrlhf_ebpo.estimator.group_statistics import Groups, score_weights
 from openrlhf_ebpo.estimator.groups import GroupEstimator
 from openrlhf_ebpo.estimator.history import HISTORIES
-from openrlhf_ebpo.estimator.prior import Bounds
 from openrlhf_ebpo.estimator.shrinkage import (
     DEGENERATE,
     EPSILON,
@@ -164,18 +163,10 @@ class EBPO(GroupEstimator):
         return state.to_dict()
 
     def restore(self, saved: dict) -> Any:
-        state = self.history.restore(saved, self._bounds())
+        state = self.history.restore(saved)
         if state.to_dict() != saved:  # a key that is missing, or that nobody reads
             raise ValueError(f"it has {sorted(saved)}, and would be saved otherwise")
         return state
-
-    def _bounds(self) -> Bounds:
-        config, range_of = self.config, (-np.inf, np.inf)
-        if self.variant["prior"] == "beta_binomial":  # takes no other rewards
-            range_of = config.fail_reward, config.pass_reward
-        elif config.reward_clip_range:
-            range_of = config.reward_clip_range
-        return Bounds(config.n_samples_per_prompt, *range_of, weighted=self.variant["weights"] != "none")
 
     def identity(self) -> dict:
         """Raw τ² depends on G, the moments on the reward's scale."""

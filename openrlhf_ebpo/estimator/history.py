@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openrlhf_ebpo.estimator.prior import MOMENTS, Bounds, Moments, Prior, finite
+from openrlhf_ebpo.estimator.prior import MOMENTS, Moments, Prior, finite
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Mixture:
         return {"priors": [prior.to_dict() for prior in self.priors], "log_weights": list(self.log_weights)}
 
     @classmethod
-    def from_dict(cls, saved: dict, bounds: Bounds) -> Mixture:
+    def from_dict(cls, saved: dict) -> Mixture:
         """Raises:
-        KeyError, TypeError, ValueError: it is damaged, out of bounds, or of another grid of half-lives.
+        KeyError, TypeError, ValueError: it is damaged, or of another grid of half-lives.
         """
-        priors = tuple(Prior.from_dict(each, bounds) for each in saved["priors"])
+        priors = tuple(Prior.from_dict(each) for each in saved["priors"])
         log_weights = tuple(map(finite, saved["log_weights"]))
         if not len(priors) == len(log_weights) == len(HALF_LIVES):
             raise ValueError(f"an adaptive history has {len(HALF_LIVES)} priors and log_weights")
@@ -167,7 +167,7 @@ class History:
     update: Callable[[Any, Prior, Groups, EstimatorConfig], Any]
     factor: Callable[[Any, Groups, EstimatorConfig], float]
     initial: Callable[[], Any] = Prior
-    restore: Callable[[dict, Bounds], Any] = Prior.from_dict
+    restore: Callable[[dict], Any] = Prior.from_dict
     read: Callable[[Any, Groups], Prior] = lambda state, groups: state
     mean: Callable[[Prior], float] = attrgetter("rewards.mean")
     metrics: Callable[[Any], dict[str, float]] = lambda state: {}

@@ -9,64 +9,10 @@ batch gives the same bits on every machine and the prior can be recomputed from 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-MAX_COUNT = 2.0**53  # from here on one more value does not change a count
-ROUNDING = 1e-6  # relative: rewards are float32
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Between which numbers a stored prior can lie.
-
-    group_size: G, the most rewards of a group. lowest, highest: of a reward; infinite where the settings do not say.
-    weighted: responses have different weights, so counts of rewards and of groups are not comparable.
-    """
-
-    group_size: int
-    lowest: float = -math.inf
-    highest: float = math.inf
-    weighted: bool = False
-
-    def check(self, prior: Mapping[str, Moments]) -> None:
-        """Check moments by their names in `Prior`; the numbers of each may be arrays.
-
-        Raises:
-            ValueError: no rewards have these moments; names the first field.
-        """
-        groups, rewards = prior["group_means"].count, prior["rewards"].count
-        for name, moments in prior.items():
-            count, mean, variance = moments.count, moments.mean, moments.variance
-            refuse(f"{name}.count", count, (count < 0) | (count > MAX_COUNT), f"it lies between 0 and {MAX_COUNT:g}")
-            if name != "rewards":
-                more = count > groups * (1 + ROUNDING)
-                refuse(f"{name}.count", count, more, "it is at most group_means.count")
-            low, high = self._range(name)
-            slack = ROUNDING * max((abs(end) for end in (low, high) if math.isfinite(end)), default=0.0)
-            outside = (count > 0) & ((mean < low - slack) | (mean > high + slack))
-            refuse(f"{name}.mean", mean, outside, f"it lies between {low:g} and {high:g}")
-            widest = (high - low + 2 * slack) / 2
-            outside = (variance < 0) | (variance > widest * widest * (1 + ROUNDING))
-            refuse(f"{name}.m2", moments.m2, outside, f"m2 / count lies between 0 and {widest * widest:g}")
-        if not self.weighted:
-            impossible = (rewards < groups * (1 - ROUNDING)) | (rewards > groups * self.group_size * (1 + ROUNDING))
-            refuse("rewards.count", rewards, impossible, f"each of group_means.count groups has 1 to {self.group_size}")
-
-    def _range(self, name: str) -> tuple[float, float]:
-        """Return the least and the largest of the values with these moments."""
-        if name == "inverse_sizes":
-            return 1 / self.group_size, 1.0
-        return (0.0, math.inf) if name in ("within", "spread") else (self.lowest, self.highest)
-
-
-def refuse(name: str, found: ArrayLike, wrong: ArrayLike, why: str) -> None:
-    """Raises ValueError where a number is wrong, with the first of them."""
-    if np.any(wrong):
-        raise ValueError(f"{name} is {np.asarray(found)[wrong].flat[0]!s}: {why}")
 
 
 @dataclass(frozen=True)
@@ -97,8 +43,9 @@ class Moments:
         KeyError, TypeError, ValueError: it is damaged.
         """
         moments = cls(**saved)
-        for number in saved.values():
-            finite(number)
+        for name, number in saved.items():
+            if finite(number) < 0 and name != "mean":
+                raise ValueError(f"{name} is {number}: counts and sums of squares are not negative")
         if not moments.count and (moments.mean or moments.m2):
             raise ValueError(f"no values have the moments {moments}")
         return moments
@@ -181,16 +128,15 @@ class Prior:
         }
 
     @classmethod
-    def from_dict(cls, saved: dict, bounds: Bounds) -> Prior:
+    def from_dict(cls, saved: dict) -> Prior:
         """Raises:
-        KeyError, TypeError, ValueError: it is damaged, or out of bounds.
+        KeyError, TypeError, ValueError: it is damaged.
         """
         batches = saved["batches"]
-        if type(batches) is not int or not 0 <= batches <= MAX_COUNT:
-            raise ValueError(f"batches is {batches!r}: it is an integer between 0 and {MAX_COUNT:g}")
-        prior = cls(**{name: Moments.from_dict(saved[name]) for name in MOMENTS if name in saved}, batches=batches)
-        bounds.check({name: getattr(prior, name) for name in MOMENTS})
-        return prior
+        if type(batches) is not int or batches < 0:
+            raise ValueError(f"batches is {batches!r}: it is an integer from 0 on")
+        names = [name for name in MOMENTS if name in saved or name in ALWAYS_STORED]
+        return cls(**{name: Moments.from_dict(saved[name]) for name in names}, batches=batches)
 
 
 MOMENTS = ("rewards", "group_means", "within", "inverse_sizes", "spread")

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +137,7 @@ DAMAGED = {
     "later schema": (stored(schema=SCHEMA + 1), f"prior schema {SCHEMA + 1}, this version reads {SCHEMA}"),
     "empty": ({}, "prior schema None"),
     "a list": ([1, 2], "prior schema 'list'"),
-    "no rewards": ({k: v for k, v in stored().items() if k != "rewards"}, "damaged (rewards.count is 0"),
+    "no rewards": ({k: v for k, v in stored().items() if k != "rewards"}, "damaged (KeyError('rewards'))"),
     "no batches": ({k: v for k, v in stored().items() if k != "batches"}, "damaged"),
     "rewards a list": (stored(rewards=[1, 2, 3]), "damaged"),
     "an unknown moment": (stored(group_means={"count": 1, "mean": 0.5, "median": 0.5}), "damaged"),
@@ -185,24 +184,16 @@ def saved_by(choice: dict, batches: int = 3) -> tuple[EBPO, dict]:
 @pytest.mark.parametrize(
     ("choice", "changes", "shown"),
     [
-        ({}, {"rewards.count": 10**30, "group_means.count": 10**30}, f"rewards.count is {10**30}"),
-        ({}, {"rewards.count": 10**15}, f"rewards.count is {10**15}"),
-        ({}, {"rewards.count": 5}, "rewards.count is 5"),
-        ({}, {"group_means.count": 400}, "rewards.count is "),
-        ({}, {"batches": 10**30}, f"batches is {10**30}"),
-        ({"reward_clip_range": (0.0, 1.0)}, {"rewards.mean": 1.5}, "rewards.mean is 1.5: it lies between 0 and 1"),
-        ({"reward_clip_range": (0.0, 1.0)}, {"group_means.mean": -1e30}, "group_means.mean is -1e+30"),
-        ({"reward_clip_range": (0.0, 1.0)}, {"rewards.m2": 100.0}, "rewards.m2 is 100.0"),
-        ({"reward_clip_range": (0.0, math.inf)}, {"rewards.mean": -0.1}, "rewards.mean is -0.1"),
-        ({"prior": "beta_binomial"}, {"group_means.mean": 1.01}, "group_means.mean is 1.01"),
-        ({"within_variance": "within"}, {"within.mean": -0.1}, "within.mean is -0.1"),
-        ({"within_variance": "within"}, {"within.count": 1e6}, "within.count is 1000000.0"),
-        ({"within_variance": "within"}, {"inverse_sizes.mean": 0.2}, "inverse_sizes.mean is 0.2"),
-        ({"within_variance": "within"}, {"inverse_sizes.mean": 1.2}, "inverse_sizes.mean is 1.2"),
-        (ADAPTIVE, {"priors.4.rewards.count": 1e30}, "rewards.count is 1e+30"),
-        (CLUSTERED, {"run.rewards.count": 1e30}, "rewards.count is 1e+30"),
-        (CLUSTERED, {"clusters.moments.rewards.count.1": 1e30}, "rewards.count is 1e+30"),
-        (CLUSTERED, {"clusters.moments.group_means.m2.2": -1.0}, "group_means.m2 is -1.0"),
+        ({}, {"batches": -1}, "batches is -1"),
+        ({}, {"rewards.count": -5}, "count is -5: counts and sums of squares are not negative"),
+        ({}, {"group_means.m2": -0.5}, "m2 is -0.5"),
+        ({"within_variance": "within"}, {"within.count": -0.1}, "count is -0.1"),
+        ({"within_variance": "within"}, {"inverse_sizes.mean": float("inf")}, "inf is not a finite number"),
+        (ADAPTIVE, {"priors.4.rewards.count": -1.0}, "count is -1.0"),
+        (ADAPTIVE, {"log_weights.0": float("nan")}, "nan is not a finite number"),
+        (CLUSTERED, {"run.rewards.m2": -1.0}, "m2 is -1.0"),
+        (CLUSTERED, {"clusters.moments.rewards.count.1": -1.0}, "clusters are not negative"),
+        (CLUSTERED, {"clusters.moments.group_means.m2.2": -1.0}, "clusters are not negative"),
         (CLUSTERED, {"clusters.moments.within.mean.0": float("nan")}, "finite"),
         (CLUSTERED, {"clusters.names.0": 7}, "clusters have texts as names"),
     ],
@@ -231,7 +222,7 @@ def test_a_prior_that_no_rewards_lead_to_is_refused_by_its_field(tmp_path, choic
     st.sampled_from([0.1, 1.0, 1e6]),
 )
 @settings(max_examples=60)
-def test_every_prior_that_clipped_rewards_lead_to_is_within_its_bounds(choice, seed, high):
+def test_every_prior_that_rewards_lead_to_is_read_again(choice, seed, high):
     """Rewards at both ends of the range and, being float32, a little beyond; groups of one response and of none."""
     rng, size = np.random.default_rng(seed), int(np.random.default_rng(seed).integers(2, 6))
     estimator = EBPO(EstimatorConfig(size, reward_clip_range=(-high, high), **choice))
