@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from recorded_runs import Tokenizer
 
@@ -15,7 +16,8 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.run.rollout_columns import read_prior_start
+from openrlhf_ebpo.run.run_log import PRIOR_START, close_run, open_run, step_files
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 from openrlhf_ebpo.training.rollouts import Rollouts
@@ -142,6 +144,16 @@ def train(
     states = trainer(args, states or {"global_step": 0}).run(to)
     close_run(run_dir, "complete")
     return states
+
+
+def set_prior_start(path: Path, text: str | bytes | None) -> None:
+    """Write a state before the step into its rollouts; None: leave it out."""
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({} if text is None else {PRIOR_START: text}), path)
+
+
+def steps_with_a_start(run_dir: Path) -> list[int]:
+    return [step for step, path in step_files(run_dir).items() if read_prior_start(path) is not None]
 
 
 def _namespace(values):

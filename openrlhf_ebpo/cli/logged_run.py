@@ -14,9 +14,8 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
-from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.run.rollout_columns import read_columns
-from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, dig, read_run, step_files
+from openrlhf_ebpo.run.rollout_columns import read_columns, read_prior_start
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run, step_files
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
 OF_THE_NAME = ("preset", "half_life", "clusters")  # the run's, unless another variant is asked for
@@ -108,7 +107,7 @@ class LoggedRun:
         return estimator.name == self.estimator and estimator.identity() == self.build(estimator.name).identity()
 
     def starts(self, estimator: Estimator, init_prior: str | None = None) -> dict[int, Any]:
-        """step -> the state before it: from prior_starts.jsonl, if this estimator ran, and from --…init_prior.
+        """step -> the state before it: as its rollouts have it, if this estimator ran, and from --…init_prior.
 
         Raises:
             UsageError: no step is logged, or the state before one is needed and not known.
@@ -128,12 +127,12 @@ class LoggedRun:
         return found
 
     def _logged_starts(self, estimator: Estimator) -> dict[int, Any]:
-        path = self.folder / PRIOR_STARTS
-        try:
-            rows = {int(row["step"]): row["state"] for row in read_json_lines(path)}
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise RunDirectoryError(f"{path} is damaged ({str(error)[:300]})") from error
-        return {step: stored.unpack(estimator, state, f"{path}, step {step}") for step, state in rows.items()}
+        found = {step: read_prior_start(path) for step, path in self.files.items()}
+        return {
+            step: stored.unpack(estimator, state, f"the prior before the step in {self.files[step]}")
+            for step, state in found.items()
+            if state is not None
+        }
 
     def _missing_before(self, step: int) -> str:
         every = self.arg("logger", "rollouts_every")

@@ -24,11 +24,11 @@ from openrlhf_ebpo.hub_client import HubError, hub_errors
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run import catalogue
 from openrlhf_ebpo.run.changed_settings import flatten
-from openrlhf_ebpo.run.run_log import PRIOR_STARTS, dig, read_known_run, read_metrics
+from openrlhf_ebpo.run.run_log import dig, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)
 
-RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json", PRIOR_STARTS)
+RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
 PICTURE = "images/training.png"
 CURVES = tuple(catalogue.metrics_for(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag

@@ -3,6 +3,7 @@ columns with the writers'."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, LocalFile, local_file, opened, suspicious
 from openrlhf_ebpo.hub.markdown import meanings
-from openrlhf_ebpo.hub.public import public_data, public_text
+from openrlhf_ebpo.hub.public import public, public_data, public_text
+from openrlhf_ebpo.run.run_log import PRIOR_START
 
 ROW_GROUP_ROWS = 128  # as the trainings write them
 ROLLOUTS = meanings(
@@ -76,7 +78,7 @@ def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
             scratch.mkdir(parents=True, exist_ok=True)
             copy = scratch / f"{len(list(scratch.iterdir()))}.parquet"
             places = _copy(file, copy)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{source.path} cannot be read as Parquet: {error}; move it away, or repair it") from error
     return replace(local_file(copy), cleared=True, places=places)
 
@@ -118,12 +120,14 @@ def _copy(file: pq.ParquetFile, target: Path) -> tuple[str, ...]:
     """Returns the columns that are not as they were, or not there."""
     names = publishable(file.schema_arrow)
     schema = public_batch(pa.RecordBatch.from_pylist([], schema=file.schema_arrow).select(names)).schema
+    if start := (file.schema_arrow.metadata or {}).get(PRIOR_START):
+        schema = schema.with_metadata({PRIOR_START: json.dumps(public(json.loads(start)))})
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         places = dict.fromkeys(name for name in file.schema_arrow.names if name not in names)
         for batch in file.iter_batches(ROW_GROUP_ROWS, columns=names):
-            public = public_batch(batch)
-            writer.write_batch(public)
-            places |= dict.fromkeys(changed(batch, public))
+            shown = public_batch(batch)
+            writer.write_batch(shown.replace_schema_metadata(schema.metadata))
+            places |= dict.fromkeys(changed(batch, shown))
     return tuple(places)
 
 

@@ -39,7 +39,7 @@ from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, ret
 from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, Result
-from openrlhf_ebpo.run.run_log import LOCK, PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.run.run_log import LOCK, read_metrics
 
 DATASET = "dataset"
 RUN = (
@@ -121,8 +121,8 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
 def _records(run_dir: Path, found: dict) -> dict[str, Content]:
     """The JSON files. Lines that are still being written stay behind."""
     files: dict[str, Content] = {"run.json": edited_json(found, public_run(found))}
-    lines = {name: read_json_lines(run_dir / name) for name in ("metrics.jsonl", PRIOR_STARTS)}
-    for name, rows in {**lines, checkpoints.LIST: checkpoints.rows(run_dir)}.items():
+    lines = read_json_lines(run_dir / "metrics.jsonl")
+    for name, rows in {"metrics.jsonl": lines, checkpoints.LIST: checkpoints.rows(run_dir)}.items():
         if rows:
             pairs = [(row, public(row)) for row in rows]
             places = (place for before, after in pairs for place in changes(before, after))

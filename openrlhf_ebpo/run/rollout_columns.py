@@ -6,13 +6,15 @@ it.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.run.run_log import RunDirectoryError
+from openrlhf_ebpo.run.run_log import PRIOR_START, RunDirectoryError
 
 NUMBERS = {
     **dict.fromkeys(("group", "sample"), pa.int64()),
@@ -23,6 +25,19 @@ TEXTS = ("prompt_id", "cluster")
 COLUMNS = (*NUMBERS, *TEXTS)
 MAX_ROWS = 2**24  # of a step
 MAX_BYTES = 2**30  # of a step's columns, decompressed
+
+
+def read_prior_start(path: Path) -> Any:
+    """Read the estimator's state before the step, as in prior.json; None where the step before leads to it.
+
+    Raises:
+        RunDirectoryError: the file is damaged.
+    """
+    try:
+        stored = (pq.read_metadata(path).metadata or {}).get(PRIOR_START)
+        return None if stored is None else json.loads(stored)
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+        raise RunDirectoryError(f"{path} is not a rollout file, or is damaged: {str(error)[:300]}") from error
 
 
 def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[str, np.ndarray]:

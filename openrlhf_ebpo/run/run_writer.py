@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
 from openrlhf_ebpo.run.run_log import (
     PRIOR,
-    PRIOR_STARTS,
+    PRIOR_START,
     RunDirectoryError,
     rollouts_path,
     step_files,
@@ -66,26 +66,26 @@ class RunLog:
         row = {**{k: plain(v) for k, v in metrics.items()}, "step": step, "time": time.time()}
         append_json_line(self.run_dir / "metrics.jsonl", row)
 
-    def write_rollouts(self, step: int, rollouts, began_from: Callable[[], dict] | None = None) -> None:
+    def write_rollouts(self, step: int, rollouts, began_from: dict | None = None) -> None:
         """Hand one batch to the thread; waits only when two batches are still being written.
 
-        began_from: gives the estimator's state before this step. It is written where the rollouts before do not lead to
-            it.
+        began_from: the estimator's state before this step, as in prior.json. It is written where the rollouts before do
+            not lead to it.
         """
         self.check_in_place()
         while len(self._pending) > 1 or (self._pending and self._pending[0].done()):
             self._pending.pop(0).result()
         logged = step % self.rollouts_every == 0
         if logged:
-            start = began_from() if began_from and not self._continues else None
+            start = None if self._continues else began_from
             self._pending.append(self._thread.submit(self._write_step, step, rollouts, start))
         self._continues = logged
 
     def _write_step(self, step: int, rollouts, start: dict | None) -> None:
-        if start is not None:
-            append_json_line(self.run_dir / PRIOR_STARTS, {"step": step, "state": start})
         with replacing(rollouts_path(self.run_dir, step)) as temporary:
             table = rollouts.table(step, self.tokenizer)
+            if start is not None:
+                table = table.replace_schema_metadata({PRIOR_START: json.dumps(start)})
             pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_SIZE)
 
     def write_prior(self, state: dict) -> None:
@@ -105,7 +105,7 @@ class RunLog:
 def roll_back(run_dir: Path, step: int) -> None:
     """Move what was recorded after `step` to superseded/."""
     aside = run_dir / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}-after-step-{step:06d}"
-    for name in ("metrics.jsonl", "checkpoints.jsonl", PRIOR_STARTS):
+    for name in ("metrics.jsonl", "checkpoints.jsonl"):
         _split_json_lines(run_dir / name, step, aside / name)
     for number, path in step_files(run_dir).items():
         if number > step:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 class EBPOTrainer(Phases, ScheduledEvaluation):
     """Mixin over PPOTrainer and (EBPOTrainerAsync) TrainingActor."""
 
+    _packed: tuple | None = None  # the estimator's state, and that as it is stored
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
@@ -93,17 +95,16 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
                 len(rollout_samples),
                 self.args.train.batch_size,
             )
-        before = self.experience_maker.state
+        before = self._prior_state()
         status, global_step = super().train_step(rollout_samples, global_step)
         with self.heart.during(RUN_LOG):
             self._log_step(global_step, status, before)
         return status, global_step
 
-    def _log_step(self, global_step: int, status: dict, before) -> None:
+    def _log_step(self, global_step: int, status: dict, before: dict | None) -> None:
         """The rollouts and the prior; what the step is logged with goes into `status`."""
         started = time.time()
-        began_from = functools.partial(self._packed, before) if self.experience_maker.estimator else None
-        self.run_log.write_rollouts(global_step, self.experience_maker.rollouts, began_from)
+        self.run_log.write_rollouts(global_step, self.experience_maker.rollouts, before)
         if state := self._prior_state():
             self.run_log.write_prior(state)
         maker = self.experience_maker
@@ -155,10 +156,13 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
             self._log_checkpoint(global_step, f"best_global_step{global_step}")
 
     def _prior_state(self) -> dict | None:
-        return self._packed(self.experience_maker.state) if self.experience_maker.estimator else None
-
-    def _packed(self, state) -> dict:
-        return stored.pack(self.experience_maker.estimator, state)
+        """Return the estimator's state as it is stored; packed once a step, as a state never changes."""
+        maker = self.experience_maker
+        if not maker.estimator:
+            return None
+        if self._packed is None or self._packed[0] is not maker.state:
+            self._packed = maker.state, stored.pack(maker.estimator, maker.state)
+        return self._packed[1]
 
     def _complete(self, client_states: dict | None) -> dict:
         state = self._prior_state()

@@ -11,17 +11,19 @@ import pytest
 import yaml
 from hub_repos import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
+from replay_runs import set_prior_start
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.stored import pack
-from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
+from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import data_card, evaluations, response_tables, run_data
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.results import SAMPLES
-from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.rollout_columns import read_prior_start
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_metrics, read_rollouts, read_run, rollouts_path
 from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
@@ -51,8 +53,8 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     save_result(run_dir / "eval", "aime24", POOR, 0)
     save_result(run_dir / "eval", "aime24", GOOD, 3)
     save_result(run_dir / "eval", "file-q", GOOD, 3, {**GREEDY, "name": "default+n=1,temperature=0.0"})
-    start = {"step": 1, "state": pack(EBPO(EstimatorConfig(2)), EBPO(EstimatorConfig(2)).initial())}
-    append_json_line(run_dir / PRIOR_STARTS, start)
+    start = pack(EBPO(EstimatorConfig(2)), EBPO(EstimatorConfig(2)).initial())
+    set_prior_start(rollouts_path(run_dir, 1), json.dumps(start))
     push(run_dir)
     assert "pushed: " in (said := capsys.readouterr().out) and "; private)" in said
     repo = hub.repo(REPO, "dataset")
@@ -67,7 +69,7 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
     assert read_run(copy)["args"]["actor"]["model_name_or_path"] == "base"
     assert json.loads((copy / "prior.json").read_text())["rewards"]["count"] == 9
-    assert read_json_lines(copy / PRIOR_STARTS) == [start]
+    assert read_prior_start(rollouts_path(copy, 1)) == start
     main(["replay", str(copy)])
     assert "bit for bit: 3 steps" in capsys.readouterr().out
     assert str(tmp_path) not in "".join(c.decode() for p, c in repo.files().items() if p.endswith((".json", ".jsonl")))

@@ -9,18 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from replay_runs import G, M, train
+from replay_runs import STATE_KEY, G, M, arguments, set_prior_start, steps_with_a_start, train, trainer
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.cli.logged_run import LoggedRun
+from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.estimator.advantage import grpo_advantages
 from openrlhf_ebpo.estimator.config import PRESETS
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, computed_here
 from openrlhf_ebpo.estimator.replay import replay as replayed_steps
 from openrlhf_ebpo.estimator.replay import unknown_starts
-from openrlhf_ebpo.files import read_json_lines, write_json
+from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run.rollout_columns import COLUMNS, MAX_ROWS, read_columns
-from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, read_rollouts, read_run, rollouts_path
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_rollouts, read_run, rollouts_path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"
 EBPO = "--algo.advantage.ebpo"
@@ -93,7 +94,16 @@ def test_the_estimator_that_ran_gives_what_is_logged_bit_for_bit(tmp_path, repla
     states = train(tmp_path / "run", estimator, to=3, **settings)
     train(tmp_path / "run", estimator, states=json.loads(json.dumps(states)), **settings)
     assert replay(tmp_path / "run") == (0, f"bit for bit: {ALL}, baselines and advantages as logged")
-    assert not (tmp_path / "run" / PRIOR_STARTS).exists()
+    assert steps_with_a_start(tmp_path / "run") == []
+
+
+def test_a_state_is_packed_once_a_step_however_often_it_is_saved(tmp_path, monkeypatch):
+    packed, pack = [], stored.pack
+    monkeypatch.setattr(stored, "pack", lambda *given: packed.append(given) or pack(*given))
+    run = trainer(arguments(tmp_path / "run", "ebpo", to=3), {"global_step": 0})
+    run.run(3)
+    saved = [run._complete({})[STATE_KEY] for _ in range(3)]
+    assert saved[0] is saved[1] is saved[2] and len(packed) <= 2 + 3, "before the first step, then one a step"
 
 
 def test_one_other_bit_in_one_advantage_is_found(run, replay):
@@ -127,21 +137,21 @@ def test_a_run_that_left_its_prior_out_says_from_which_state_it_went_on(tmp_path
     run = tmp_path / "run"
     states = train(run, to=3)
     train(run, states=states, **reset)
-    assert [row["step"] for row in read_json_lines(run / PRIOR_STARTS)] == [4]
+    assert steps_with_a_start(run) == [4]
     assert replay(run)[1].startswith("bit for bit")
     train(run, to=6, states=states)  # once more from the same checkpoint, with its own prior
-    assert not read_json_lines(run / PRIOR_STARTS)
+    assert steps_with_a_start(run) == []
     assert replay(run)[1].startswith("bit for bit: 6 steps")
-    assert [row["step"] for row in read_json_lines(next((run / "superseded").iterdir()) / PRIOR_STARTS)] == [4]
+    assert steps_with_a_start(next((run / "superseded").iterdir())) == [4]
 
 
 def test_a_run_that_began_with_another_ones_prior_says_so_and_an_old_log_can_be_helped(tmp_path, replay):
     train(tmp_path / "other", to=2)
     prior, run = tmp_path / "other" / "prior.json", tmp_path / "run"
     train(run, init_prior=str(prior))
-    assert [row["step"] for row in read_json_lines(run / PRIOR_STARTS)] == [1]
+    assert steps_with_a_start(run) == [1]
     assert replay(run)[1].startswith("bit for bit")
-    (run / PRIOR_STARTS).unlink()  # as a log of an older version is
+    set_prior_start(rollouts_path(run, 1), None)
     status, said = replay(run)
     assert status == 1 and "first in step 1" in said
     assert replay(run, f"{EBPO}.init_prior", prior)[1].startswith("bit for bit")
@@ -150,14 +160,14 @@ def test_a_run_that_began_with_another_ones_prior_says_so_and_an_old_log_can_be_
 def test_a_run_that_goes_on_in_another_run_directory_can_be_replayed_there(tmp_path, replay):
     states = train(tmp_path / "first", to=3)
     train(tmp_path / "second", states=states)
-    assert [row["step"] for row in read_json_lines(tmp_path / "second" / PRIOR_STARTS)] == [4]
+    assert steps_with_a_start(tmp_path / "second") == [4]
     assert replay(tmp_path / "second")[1].startswith("bit for bit: 2 steps")
 
 
 def test_a_sparse_log_has_the_states_that_its_rollouts_do_not_tell(tmp_path, replay):
     run = tmp_path / "run"
     train(run, every=2, to=6)
-    assert [row["step"] for row in read_json_lines(run / PRIOR_STARTS)] == [2, 4, 6]
+    assert steps_with_a_start(run) == [2, 4, 6]
     assert replay(run)[1].startswith("bit for bit: 3 steps")
     assert replay(run, "--estimator", "score_weighted")[0] == 0
     status, said = replay(run, EBPO + ".pass_reward", 2)
@@ -339,19 +349,20 @@ def test_a_hostile_run_json_is_an_error_that_names_it(run, replay, change, expec
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("[1]\n", "is damaged"),
-        ('{"step": 2}\n', "is damaged"),
-        ("{\n", "is damaged"),
-        ('{"step": [], "state": {}}\n', "is damaged"),
-        ("[" * 100_000 + "\n", "is damaged"),
-        ('{"step": 2, "state": {"schema": 1}}\n', "does not say which estimator it belongs to"),
-        ('{"step": 2, "state": {"schema": 1, "identity": {"estimator": "opo"}}}\n', "belongs to another estimator"),
+        ("[1]", "prior schema 'list'"),
+        ("{", "damaged"),
+        (b"\xff", "damaged"),
+        ("[" * 100_000, "damaged"),
+        ('{"schema": 1}', "does not say which estimator it belongs to"),
+        ('{"schema": 1, "identity": {"estimator": "opo"}}', "belongs to another estimator"),
     ],
+    ids=lambda value: str(value)[:20],
 )
-def test_a_hostile_list_of_states_is_an_error_that_names_it(run, replay, content, expected):
-    (run / PRIOR_STARTS).write_text(content)
+def test_a_hostile_state_before_a_step_is_an_error_that_names_its_file(run, replay, content, expected):
+    path = rollouts_path(run, 2)
+    set_prior_start(path, content)
     status, said = replay(run)
-    assert status == 1 and str(run / PRIOR_STARTS) in said and expected in said
+    assert status == 1 and str(path) in said and expected in said
 
 
 def test_a_folder_without_a_run_and_one_above_a_run(tmp_path, trained, replay):
