@@ -3,8 +3,9 @@
 runs.py, hub.py        find runs, and fetch them from the Hub
 metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups (parquet.py: their columns); filters, search, answers
+prompts.py, visits.py  the prompts of a run; a group of a prompt, and the same prompt elsewhere
 run_state.py, improvement.py   the state of a run, and its result from start to end
-change.py              differences and their intervals
+change.py              differences in words, with their intervals (eval/differences.py)
 warnings.py, seeds.py, headline.py   warnings by warnings.json; runs of one configuration; who did better
 results.py             eval/: results, questions, samples
 text.py, reading.py, turns.py   texts of models: escaped, laid out, split into turns

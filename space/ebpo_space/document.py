@@ -3,7 +3,6 @@ they are found at once, and the scripts have run, in this order, before Gradio's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .pages import PAGES
@@ -52,7 +51,9 @@ class Document:
             body.extend(message.get("body", b""))
             if not message.get("more_body"):
                 whole = complete(bytes(body), self.head, scope["nonce"])
-                await send({**start, "headers": list(_of_length(start["headers"], len(whole)))})
+                others = [header for header in start["headers"] if header[0].lower() != b"content-length"]
+                length = (b"content-length", str(len(whole)).encode())
+                await send({**start, "headers": [*others, length]})
                 await send({**message, "body": whole})
 
         await self.app(scope, receive, held)
@@ -62,8 +63,3 @@ def complete(page: bytes, head: bytes, nonce: str) -> bytes:
     """Gradio writes no `<` into the page but in its template: what a run holds cannot end up with the nonce."""
     page = page.replace(b"</head>", head + b"</head>", 1)
     return page.replace(b"<script", f'<script nonce="{nonce}"'.encode())
-
-
-def _of_length(headers: Sequence, length: int) -> Iterator:
-    yield from (header for header in headers if header[0].lower() != b"content-length")
-    yield b"content-length", str(length).encode()

@@ -126,18 +126,13 @@ def compare(one: Configuration, base: Configuration) -> tuple[Change, str, int] 
     nothing measures both."""
     both = [seed for seed in one.alike if seed in base.alike]
     if one.what == base.what and len(both) > 1:
-        return _by_seed(one, base, both)
+        differences = np.array([one.alike[seed].last - base.alike[seed].last for seed in both])
+        change = over_seeds(differences, one.alike[both[0]].is_share)
+        return change, one.what.rpartition(", ")[0], len(both)
     same_seed = ((a, b) for a in one.runs for b in base.runs if seeds.seed_of(a.about) == seeds.seed_of(b.about))
     pair = next(same_seed, (one.runs[0], base.runs[0]))
     found = _by_question(*pair) or _by_step(*pair)
     return (*found, 1) if found else None
-
-
-def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> tuple[Change, str, int]:
-    """Ends of runs of the same seed, paired."""
-    differences = np.array([one.alike[seed].last - base.alike[seed].last for seed in both])
-    change = over_seeds(differences, one.alike[both[0]].is_share)
-    return change, one.what.rpartition(", ")[0], len(both)
 
 
 def _by_question(one: LoadedRun, base: LoadedRun) -> tuple[Change, str] | None:

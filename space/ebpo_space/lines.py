@@ -158,7 +158,10 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
     bolds = [bold(line, axes.share) for line in lines]
     limit = LONG_CHARS if len(lines) <= FEW_NAMES else SHORT_CHARS
     values = _legend(lines, [number(float(y[-1])) for _, y in bolds], limit)
-    title, summary = plain(middle_cut(metric.title, MAX_TITLE_CHARS)), "; ".join(map(_at_end, values))
+    title, summary = (
+        plain(middle_cut(metric.title, MAX_TITLE_CHARS)),
+        "; ".join(f"{each['name']}: {each['text']} at the end" for each in values),
+    )
     unit = {"title": {"text": axes.unit}, "exponentformat": "none" if axes.unit == "hours" else "SI"}
     return {
         "id": metric.name,
@@ -179,10 +182,6 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
             },
         },
     }
-
-
-def _at_end(value: dict) -> str:
-    return f"{value['name']}: {value['text']} at the end"
 
 
 def _legend(lines: Sequence[Line], texts: Sequence[str], limit: int) -> list[dict]:

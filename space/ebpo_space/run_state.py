@@ -87,7 +87,8 @@ def _at_work(about: dict, metrics: Metrics, seen: Signs, now: float) -> tuple[st
     late = _late(metrics, seen, now)
     if late:
         return ("stalled" if seen.lock is not None else "silent"), late
-    return "training", _doing(seen.beat)
+    beat = seen.beat
+    return "training", f"{beat.phase}{', ' if beat.detail else ''}{beat.detail}" if beat else ""
 
 
 def _late(metrics: Metrics, seen: Signs, now: float) -> str:
@@ -100,12 +101,6 @@ def usual_step(metrics: Metrics) -> float:
     """Return the seconds of a step, the median; 0 where unknown."""
     between = np.diff(metrics.series("time")[1])
     return float(np.median(between)) if len(between) else 0.0
-
-
-def _doing(beat: Beat | None) -> str:
-    if beat is None:
-        return ""
-    return f"{beat.phase}{', ' if beat.detail else ''}{beat.detail}"
 
 
 def seconds(time) -> float | None:

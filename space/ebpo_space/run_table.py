@@ -54,7 +54,11 @@ def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
     states = {key: found.kind for key, found in conditions.items()}
     groups = [[run] for run in opened] if len(opened) <= MAX_CHIPS else groups
     chips = join(_chip(group, states, view) for group in groups) if len(groups) <= MAX_CHIPS else HTML()
-    table = _table(_rows(workspace, opened, conditions), view) if view["table"] else HTML()
+    table = HTML()
+    if view["table"]:
+        read = {run.run.key: run for run in opened}
+        rows = [_row(read.get(run.run.key, run), conditions.get(run.run.key)) for run in workspace.describe_runs()]
+        table = _table(rows, view)
     button = _button(len(listed), len(opened), view)
     return html('<div class="runs" role="group" aria-label="Runs">{}{}</div>', chips, button) + notices(waiting), table
 
@@ -100,11 +104,6 @@ def _states(kinds: Sequence[str]) -> str:
         return state_text(kinds[0]) if kinds[0] != "unknown" else ""
     left = [f"{kinds.count(kind)} {state_text(kind)}" for kind in dict.fromkeys(kinds) if kind != "complete"]
     return ", ".join([f"{len(kinds)} seeds", *left])
-
-
-def _rows(workspace: Workspace, opened: Sequence[LoadedRun], conditions: Mapping[str, Condition]) -> list[Row]:
-    there = {run.run.key: run for run in opened}
-    return [_row(there.get(run.run.key, run), conditions.get(run.run.key)) for run in workspace.describe_runs()]
 
 
 def _row(run: LoadedRun, state: Condition | None) -> Row:

@@ -116,16 +116,5 @@ def model_of(about: dict) -> str:
     return name.rstrip("/").rpartition("/")[2] or name
 
 
-def hardware_of(about: dict) -> str:
-    """Return the GPUs that the arguments ask for, in words; "" where they do not say."""
-    args = _dict(about.get("args"))
-    nodes, gpus = (dig(args, "actor", name) for name in ("num_nodes", "num_gpus_per_node"))
-    engines, parallel = (dig(args, "vllm", name) for name in ("num_engines", "tensor_parallel_size"))
-    if not all(type(each) is int for each in (nodes, gpus, engines, parallel)):
-        return ""
-    shared = ", colocated" if dig(args, "train", "colocate_all") is True else ""
-    return f"policy on {nodes} × {gpus} devices, {engines} vLLM engines of {parallel}{shared}"
-
-
 def _dict(value) -> dict:
     return value if isinstance(value, dict) else {}

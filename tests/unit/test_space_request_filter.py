@@ -7,6 +7,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.space import server
 from openrlhf_ebpo.space.document import PLOTLY, STATIC
 from openrlhf_ebpo.space.request_filter import Gate
@@ -128,6 +129,21 @@ def test_other_sites_frame_the_app_on_the_hub_alone(monkeypatch, space, ancestor
 )
 def test_only_files_stay_in_the_browser(path, query, lasts):
     assert is_lasting({"path": path, "query_string": query}) == lasts
+
+
+def test_a_panel_is_downloaded_as_csv_of_runs_of_this_app(tmp_path):
+    (tmp_path / "run").mkdir()
+    for step in (1, 2):
+        append_json_line(tmp_path / "run" / "metrics.jsonl", {"step": step, "own/<x>": step / 2})
+    known = server.app_kwargs("0", Workspace(Runs([str(tmp_path / "run")])))
+    app = TestClient(Starlette(routes=known["routes"], middleware=known["middleware"]), base_url="http://127.0.0.1")
+    (name,) = Workspace(Runs([str(tmp_path / "run")])).runs.listed()
+    answer = app.get("/space/panel.csv", params={"metric": "own/<x>", "runs": name})
+    assert answer.text == f"step,{name}\n1,0.5\n2,1.0\n" and answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="own_x_.csv"'
+    assert "cache-control" not in answer.headers, "a run grows"
+    assert app.get("/space/panel.csv", params={"metric": "x", "runs": "strangers/run"}).status_code == 404
+    assert app.get("/space/panel.csv").text == "step\n"
 
 
 def test_plotly_is_sent_packed_and_is_the_file_of_its_package():

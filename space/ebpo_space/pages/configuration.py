@@ -11,7 +11,7 @@ from .. import seeds
 from ..components import dot, empty, no_runs, notices, table
 from ..page import Page, Parts
 from ..run_state import clock, last_step, lasting, seconds
-from ..settings import Setting, command_of, compare_settings, hardware_of, settings_of
+from ..settings import Setting, command_of, compare_settings, settings_of
 from ..text import HTML, harmless, html, join, run_name
 from ..workspace import LoadedRun, Workspace
 
@@ -56,15 +56,11 @@ def _passage(title: str, content: HTML) -> HTML:
 
 
 def _start(run: LoadedRun) -> HTML:
-    """Command, hardware, start and duration of one run; its versions are among the settings."""
+    """Command, start and duration of one run."""
     started, ended = (seconds(run.about.get(name)) for name in ("started", "ended"))
     last = ended or last_step(run.metrics)[1]
-    versions = run.about.get("versions")
-    named = versions.items() if isinstance(versions, dict) else ()
     facts = {
         "command": command_of(run.about),
-        "versions": ", ".join(f"{name} {str(version)[:40]}" for name, version in named),
-        "hardware": hardware_of(run.about),
         "started": clock(started) if started else "",
         "took": lasting(last - started) if started and last and last > started else "",
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import gradio as gr
-import numpy as np
 
 from .. import seeds
 from ..components import choice, empty, every_seed, no_runs, notices
@@ -69,7 +68,7 @@ def quick(view: dict, runs: Sequence[LoadedRun]) -> HTML:
     drawn."""
     several = any(len(group) > 1 for group in seeds.group_by_configuration(runs))
     sizes = [run.metrics.series("rollout/num_samples")[1] for run in runs]
-    differ = len(np.unique(np.concatenate([np.zeros(0), *sizes]))) > 1
+    differ = len({float(end) for each in sizes if len(each) for end in (each.min(), each.max())}) > 1
     names = [name for name in AXES if name != "rollouts" or differ or name == view["x"]]
     axes = join(choice({"x": name, "zoom": ""}, AXES[name], name == view["x"]) for name in names)
     log = choice({"log": not view["log"]}, "log scale", view["log"])

@@ -41,7 +41,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
         protocol = gr.Dropdown([], value="", label="Protocol", visible=False, **any_value)
         parts.control("protocol", protocol, "input")
         several = {"multiselect": True, "max_choices": COLUMNS, **any_value}
-        columns = gr.Dropdown([], value=[], label="Checkpoints", visible=False, **several)
+        columns = gr.Dropdown([], value=[], label="Checkpoints (none: first and last)", visible=False, **several)
         parts.control("columns", columns, "change")
         choices = [("not shown", ""), *[(name, key) for key, name in PAPER.items()]]
         parts.control("paper", gr.Dropdown(choices, value="", label="The paper’s numbers", **any_value), "input")

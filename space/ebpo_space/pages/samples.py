@@ -20,11 +20,11 @@ from ..errors import RunError, attempt
 from ..groups import Groups, clusters
 from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
-from ..picture import PictureData, implied_prior_mean, picture
 from ..prompts import SORTS, by_prompt, prompt_table
 from ..reading import Options
-from ..search import KINDS, Filter, answers, batch_scale, choose, error_counts, history, position_of, prompts_of
+from ..search import KINDS, Filter, batch_scale, choose, error_counts, history, position_of, prompts_of
 from ..text import HTML, harmless, html, join, run_name
+from ..visits import Visit, find_others
 from ..workspace import ALL_HIDDEN, LoadedRun, Workspace
 
 KEYS = (
@@ -59,7 +59,6 @@ PARAMETERS = {
     "longest": (False, flag),  # answers by length
 }
 NUMBERS = ("mean", "baseline", "shrinkage")  # of a group that are shown
-MAX_OTHER_RUNS = 6  # in which the same prompt is looked for
 _FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
 
 
@@ -111,23 +110,6 @@ def render(view: dict, workspace: Workspace) -> dict:
         "quick": quick(view, look.keys, look.opened.run.key, groups),
         **_menu(view, [groups]),
     }
-
-
-@dataclass(frozen=True)
-class Visit:
-    """A group of a prompt: where it is, and what is called so."""
-
-    opened: LoadedRun
-    groups: Groups
-    position: int
-
-    @property
-    def step(self) -> int:
-        return int(self.groups.step[self.position])
-
-    @property
-    def at(self) -> str:
-        return f"{self.step}.{self.groups.group[self.position]}"
 
 
 @dataclass
@@ -219,32 +201,17 @@ class Look:
         """decision, answers: HTML."""
         groups, p = here.groups, here.position
         try:
-            rows = answers(here.opened.run, groups, p)
+            rows = here.answers()
         except RunError as error:
             return {"decision": notices([str(error)])}
-        options = Options(source=_source(here), raw=self.view["raw"], find=self.text)
-        about = {**_source(here), "kind": kind, **{each: float(getattr(groups, each)[p]) for each in NUMBERS}}
-        others = self._others(here)
+        options = Options(source=here.source, raw=self.view["raw"], find=self.text)
+        about = {**here.source, "kind": kind, **{each: float(getattr(groups, each)[p]) for each in NUMBERS}}
+        others = find_others(here, self.keys, self.workspace)
         beneath = history_bar(groups, history(groups, groups.prompt_id[p]), p) + self._elsewhere(others)
         return {
-            "decision": decision(rows[0], about, options, _picture(here), beneath),
+            "decision": decision(rows[0], about, options, here.picture, beneath),
             "answers": self._answers(here, rows, others),
         }
-
-    def _others(self, here: Visit) -> list[Visit]:
-        """Find the prompt at its first and last other step, and in other runs at the step nearest to this one."""
-        visits = [int(p) for p in history(here.groups, here.groups.prompt_id[here.position]) if p != here.position]
-        found = [Visit(here.opened, here.groups, p) for p in dict.fromkeys((*visits[:1], *visits[-1:]))]
-        for key in [key for key in self.keys if key != here.opened.run.key][:MAX_OTHER_RUNS]:
-            opened = attempt(lambda key=key: self.workspace.open(key), None, [])
-            if opened is None:
-                continue
-            there, _ = self.workspace.index(opened).read()
-            visits = history(there, here.groups.prompt_id[here.position])
-            if len(visits):
-                nearest = int(visits[np.abs(there.step[visits] - here.step).argmin()])
-                found.append(Visit(opened, there, nearest))
-        return found
 
     def _elsewhere(self, others: Sequence[Visit]) -> HTML:
         """Offer the same prompt in other runs, and its answers there or at another step side by side with these."""
@@ -274,7 +241,7 @@ class Look:
         if second is None:
             return first
         try:
-            other = self._column(second, answers(second.opened.run, second.groups, second.position), "other_answer")
+            other = self._column(second, second.answers(), "other_answer")
         except RunError as error:
             return first + notices([str(error)])
         heads = (html("{} <small>step {}</small>", run_name(v.opened.run.key, 32), v.step) for v in (here, second))
@@ -283,15 +250,10 @@ class Look:
 
     def _column(self, of: Visit, rows: list[dict], name: str) -> HTML:
         """name: of the parameter that says which answer is shown."""
-        options = Options(source=_source(of), raw=self.view["raw"], find=self.text)
+        options = Options(source=of.source, raw=self.view["raw"], find=self.text)
         chosen = min(self.view[name] - 1, len(rows) - 1) if self.view[name] else first_with(rows, self.text)
         scale = attempt(lambda: batch_scale(of.opened.run, of.step), None, [])
         return strip(rows, chosen, options, title(of.opened.estimator), self.view["longest"], scale, name)
-
-
-def _source(of: Visit) -> dict:
-    """What `server.chunk` is asked with for a text of a group."""
-    return {"run": of.opened.run.key, "step": of.step, "group": int(of.groups.group[of.position])}
 
 
 def _menu(view: dict, found: list[Groups]) -> dict:
@@ -304,22 +266,6 @@ def choose_group(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     if view["at"]:
         return position_of(groups, *map(int, view["at"].split(".")))
     return int(found[0]) if len(found) else None
-
-
-def _picture(of: Visit) -> HTML:
-    """Nothing for other estimators, which have no baseline of this kind."""
-    opened, groups, p = of.opened, of.groups, of.position
-    mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
-    if not all(map(math.isfinite, (mean, baseline, shrinkage))):
-        other = HTML("<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>")
-        return HTML() if opened.estimator == "ebpo" else other
-    at = lambda name: opened.metrics.at(of.step, f"ebpo/{name}")  # noqa: E731
-    prior_mean = at("prior_mean")
-    prior_mean = implied_prior_mean(mean, baseline, shrinkage) if prior_mean is None else prior_mean
-    variances = at("within_variance"), at("between_variance")
-    return picture(
-        PictureData(mean, baseline, shrinkage, prior_mean, *variances, int(groups.valid[p]), *opened.rewards)
-    )
 
 
 def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
