@@ -161,6 +161,11 @@ class InputFiles:
         for flag, names in self.models.items() if not self.use_ms else ():
             hub_models.check_fetched(f"--{flag}", *names)
 
+    def check_weights(self) -> None:
+        """Check the models that are on this machine by `hub_models.check_weights`."""
+        for flag, names in self.models.items():
+            hub_models.check_weights(f"--{flag}", *names)
+
     def _reward_problems(self) -> list[str]:
         flag = f"--{REWARD}"
         first, *others = self.rewards or [None]

@@ -97,6 +97,7 @@ def show_dry_run(
 ) -> None:
     """Print what a training would begin with, and a sample of answers where one was requested."""
     preflight.check_agent_by_importing(settings.rewards.agent)
+    settings.files.check_weights()
     settings.saving.check()
     print(json.dumps(redacted(args), indent=2))
     print(*notices, *warnings_of_prompts(settings), rollouts_notice(settings), sep="\n")

@@ -94,13 +94,27 @@ def _configuration_problems(name: str) -> list[str]:
 
 
 def check_fetched(flag: str, *names: str) -> None:
-    """Download the models that are named by the Hub, as loading them would, and check that they are complete and inert.
+    """Download the models that are named by the Hub, as loading them would, and check that they are complete and inert;
+    then the weights of all.
 
     Raises:
         UsageError: one is not; one problem a line.
     """
-    names = [name for name in names if not Path(name).exists()]  # folders were checked at the start
-    raise_problems([f"{flag} {name}: {problem}" for name in names for problem in _snapshot_problems(name)])
+    on_hub = [name for name in names if not Path(name).exists()]  # folders were checked at the start
+    raise_problems([f"{flag} {name}: {problem}" for name in on_hub for problem in _snapshot_problems(name)])
+    check_weights(flag, *names)
+
+
+def check_weights(flag: str, *names: str) -> None:
+    """Compare the weights of models that are on this machine with their configurations: a policy begins with random
+    numbers where one is missing, and an engine refuses it after minutes.
+
+    Raises:
+        UsageError: one lacks weights; one problem a line.
+    """
+    folders = {name: folder for name in names if (folder := local_folder(name))}
+    found = {name: model_folder.missing_weights(folder) for name, folder in folders.items()}
+    raise_problems([f"{flag} {name}: {problem}" for name, problems in found.items() for problem in problems])
 
 
 def _snapshot_problems(name: str) -> list[str]:

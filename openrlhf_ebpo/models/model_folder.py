@@ -1,9 +1,8 @@
 """Check that the model in a folder is complete and inert: the one check before a model is loaded, published or pulled.
 
 Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers),
-every shard of the index is there with its tensors, configuration and tokenizer can be read, and the weights are those
-of the
-configuration: every layer with its tensors, and embeddings of its size. Inert: nothing of it runs code when it
+every shard of the index is there with its tensors, configuration and tokenizer can be read; `missing_weights` compares
+the tensors with the configuration. Inert: nothing of it runs code when it
 is loaded (weights only as pickles, or a model that needs its own code, unless --trust_remote_code is given), and no
 link leads out of the folder. Never loaded, so not checked: .py files, pickles next to the same weights in safetensors,
 subfolders.
@@ -12,6 +11,7 @@ subfolders.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST, models_trusted
-from openrlhf_ebpo.models import auto_map, model_shapes
+from openrlhf_ebpo.models import auto_map
 
 JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.json")
 INDEX = ".safetensors.index.json"
@@ -29,12 +29,7 @@ SHARD = re.compile(r"(.+)-\d{5,}-of-(\d{5,})\.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 LOADED = re.compile(r"(adapter_)?model(-\d{5,}-of-\d{5,})?\.safetensors")  # names that loaders look for
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-LAYER = re.compile(r"(.*\.)?(?:layers|h|blocks)\.(\d+)\.(.+)")
-EMBEDDINGS = re.compile(r"(.*\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings)\.weight")
-# In names of settings: models of several parts, or with embeddings of another width; layers that need not be equal.
-COMPOSITE = re.compile("_config$|embedding_size|embed_dim|embed_proj|is_encoder_decoder")
-UNEQUAL_LAYERS = re.compile("expert|moe|hybrid|mamba|attn_layer|block|nextn|shared")
-UNEQUAL_TYPES = re.compile("linear|mamba|conv|recurrent|moe")  # in layer_types
+PARTS, MAX_PARTS = re.compile("layer|expert|block|depth|stage|heads"), 2048  # settings of a configuration
 MAX_PROBLEMS = 8  # of one folder
 MAX_NAME_CHARS = 100
 
@@ -55,10 +50,7 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
     unread = list(_json_problems(folder, names))
     own = auto_map.code_problems(folder) if code and not unread else []
     weights = list(_weight_problems(folder, names))
-    found = [*own, *unread, *weights, *_pickle_problems(names)]
-    if not found and "config.json" in names:
-        found = [f"config.json {problem}" for problem in _architecture_problems(folder, names)]
-    return found[:MAX_PROBLEMS]
+    return [*own, *unread, *weights, *_pickle_problems(names)][:MAX_PROBLEMS]
 
 
 def check(folder: str | Path) -> None:
@@ -160,38 +152,32 @@ def missing_files(folder: str | Path) -> Iterator[str]:
         yield f"the tokenizer is missing ({', '.join(TOKENIZERS[:3])} or the like)"
 
 
-def _architecture_problems(folder: Path, names: list[str]) -> Iterator[str]:
-    """Compare the configuration with the tensors: the shape of the embeddings, and their names by layer. Without torch,
-    so not by the architecture itself: what is not a plain stack of layers is compared as far as that is sure."""
-    config, shapes = auto_map.read_json(folder / "config.json"), _shapes(folder, names)
-    if shapes is None:
-        return
-    yield from model_shapes.too_few(config, shapes)
-    is_plain = not any(COMPOSITE.search(name) and value for name, value in config.items())
-    if is_plain:
-        yield from _embedding_problems(config, shapes)
-    stacks: dict[str, dict[int, set[str]]] = {}
-    for match in filter(None, map(LAYER.fullmatch, shapes)):
-        stacks.setdefault(match[1], {}).setdefault(int(match[2]), set()).add(match[3])
-    count = config.get("num_hidden_layers")
-    if is_plain and len(stacks) == 1 and isinstance(count, int):
-        differ = any(map(UNEQUAL_LAYERS.search, filter(config.get, config)))
-        differ = differ or bool(UNEQUAL_TYPES.search(str(config.get("layer_types"))))
-        yield from _layer_problems(count, *stacks.values(), are_equal=not differ)
-
-
 def missing_weights(folder: str | Path) -> Iterator[str]:
-    """Compare a complete model with its architecture, which takes the seconds that importing transformers takes."""
-    names = [path.name for path in Path(folder).iterdir()]
-    shapes = _shapes(Path(folder), names) if "config.json" in names else None
-    if shapes is not None:
-        config = auto_map.read_json(Path(folder) / "config.json")
-        yield from (f"config.json {problem}" for problem in model_shapes.missing_weights(config, shapes))
+    """Compare a model's weights with transformers' class of its configuration, by name and shape; each problem begins
+    with the file's name. Imports transformers and torch; without them, and for a class that transformers does not have,
+    nothing is compared."""
+    folder = Path(folder)
+    shapes = _shapes(folder) if (folder / "config.json").is_file() else None
+    expected = expected_shapes(auto_map.read_json(folder / "config.json")) if shapes is not None else {}
+    wrong = {
+        name: shape for name, shape in expected.items() if list(shapes.get(name, ())) != shape or name not in shapes
+    }
+    if not wrong:
+        return
+    if not any(name in shapes for name in expected):
+        needed, found = (sum(map(math.prod, each.values())) for each in (expected, shapes))
+        if found < needed:
+            yield f"config.json is of a model with {needed:,} weights, and the files hold {found:,}"
+        return
+    name, shape = min(wrong.items(), key=lambda item: item[0] in shapes)
+    problem = f"is {shapes[name]}" if name in shapes else "is missing"
+    more = f" ({len(wrong) - 1} others differ too)" if len(wrong) > 1 else ""
+    yield f"config.json has {name} of {shape}, which {problem}{more}"
 
 
-def _shapes(folder: Path, names: list[str]) -> dict[str, list[int]] | None:
-    """Tensor -> shape of all files that loaders take; None for an adapter, or a model of another format."""
-    files = [name for name in names if LOADED.fullmatch(name)]
+def _shapes(folder: Path) -> dict[str, list[int]] | None:
+    """Return tensor -> shape of all files that loaders take; None for an adapter, or a model of another format."""
+    files = [path.name for path in folder.iterdir() if LOADED.fullmatch(path.name)]
     if not files or any(name.startswith("adapter_") for name in files):
         return None
     shapes: dict[str, list[int]] = {}
@@ -201,23 +187,42 @@ def _shapes(folder: Path, names: list[str]) -> dict[str, list[int]] | None:
     return shapes
 
 
-def _embedding_problems(config: dict, shapes: dict[str, list[int]]) -> Iterator[str]:
-    expected = [config.get("vocab_size"), config.get("hidden_size")]
-    embeddings = [tensor for tensor in shapes if EMBEDDINGS.fullmatch(tensor)]
-    if len(embeddings) == 1 and all(isinstance(size, int) for size in expected) and shapes[embeddings[0]] != expected:
-        found = " x ".join(map(str, shapes[embeddings[0]]))
-        yield f"says {expected[0]} tokens x {expected[1]}, and {printable(embeddings[0])} is {found}"
+def expected_shapes(config: dict) -> dict[str, list[int]]:
+    """Return name -> shape of every weight that transformers' class of the configuration loads, from the class built
+    without memory; {} if there is no such class here, or its files have other names than it."""
+    classes = config.get("architectures")
+    if not config.get("model_type") or not classes or config.get("quantization_config") or is_huge(config):
+        return {}
+    try:
+        import transformers
+        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+        if get_checkpoint_conversion_mapping(config["model_type"]):
+            return {}
+        settings = transformers.AutoConfig.for_model(**config)
+        build = getattr(transformers, classes[0])._from_config
+        import torch
+
+        with torch.device("meta"):
+            model = build(settings)
+    except Exception:  # not installed, no such class, or a configuration that it does not take
+        return {}
+    tied = model.all_tied_weights_keys  # empty where the configuration ties none
+    ignored = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
+    return {
+        name: list(tensor.shape)
+        for name, tensor in model.state_dict().items()
+        if name not in tied and not any(pattern.search(name) for pattern in ignored)
+    }
 
 
-def _layer_problems(count: int, layers: dict[int, set[str]], are_equal: bool) -> Iterator[str]:
-    """layers: names of the tensors of each."""
-    if lost := [number for number in range(count) if number not in layers]:
-        yield f"says {count} layers, and the weights of layer {lost[0]}{' and others' if lost[1:] else ''} are missing"
-        return
-    every = set().union(*layers.values())
-    partly = [number for number in range(count) if layers[number] != every] if are_equal else []
-    if partly:
-        yield f"has equal layers, and layer {partly[0]} has no {printable(min(every - layers[partly[0]]))}"
+def is_huge(value: object, name: str = "") -> bool:
+    """Return True if a configuration asks for so many parts of a model that building it would not end."""
+    if isinstance(value, dict):
+        return any(is_huge(each, str(key)) for key, each in value.items())
+    if isinstance(value, list):
+        return len(value) > MAX_PARTS or any(is_huge(each, name) for each in value)
+    return isinstance(value, (int, float)) and value > MAX_PARTS and bool(PARTS.search(name))
 
 
 def printable(text: object) -> str:

@@ -307,24 +307,16 @@ def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
     assert (tmp_path / "has run").exists()  # it would have
 
 
-def transformer(path: Path, layers: int = 4, width: int = 8, lost: str = "") -> None:
-    """Weights and configuration of a model with four layers."""
-    names = [f"model.layers.{n}.{part}.weight" for n in range(layers) for part in ("mlp.up_proj", "self_attn.q_proj")]
-    tensors = {name: np.zeros((width, width), "float32") for name in names if name != lost}
-    save_file({**tensors, "model.embed_tokens.weight": np.zeros((16, width), "float32")}, path / "model.safetensors")
-    write_json(path / "config.json", {"num_hidden_layers": 4, "hidden_size": 8, "vocab_size": 16})
+def transformer(path: Path) -> None:
+    """Weights and configuration of a model with a layer."""
+    save_file({"model.layers.0.mlp.up_proj.weight": np.zeros((8, 8), "float32")}, path / "model.safetensors")
+    write_json(path / "config.json", {"num_hidden_layers": 1, "hidden_size": 8, "vocab_size": 16})
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda path: None, None),
-        (lambda path: transformer(path, layers=2), "config.json says 4 layers, and the weights of layer 2 and others"),
-        (
-            lambda path: transformer(path, width=4),
-            "config.json says 16 tokens x 8, and model.embed_tokens.weight is 16 x 4",
-        ),
-        (lambda path: transformer(path, lost="model.layers.3.mlp.up_proj.weight"), "layer 3 has no mlp.up_proj.weight"),
         (lambda path: (path / "config.json").unlink(), "config.json is missing"),
         (lambda path: (path / "tokenizer.json").unlink(), "the tokenizer is missing"),
         (
@@ -333,30 +325,12 @@ def transformer(path: Path, layers: int = 4, width: int = 8, lost: str = "") -> 
         ),
     ],
 )
-def test_a_model_is_held_against_its_configuration(tmp_path, change, said):
+def test_a_model_without_a_file_that_loaders_need(tmp_path, change, said):
     transformer(tmp_path)
     write_json(tmp_path / "tokenizer.json", {})
     change(tmp_path)
     found = [*problems(tmp_path), *model_folder.missing_files(tmp_path)]
     assert found == [] if said is None else (len(found) == 1 and said in found[0])
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"num_experts": 8}, {"layer_types": ["linear_attention", "full_attention"]}, {"quantization_config": {"bits": 4}}],
-)
-def test_layers_that_may_differ_are_not_compared(tmp_path, settings):
-    transformer(tmp_path, lost="model.layers.3.mlp.up_proj.weight")
-    rewrite(tmp_path / "config.json", lambda config: {**config, "layer_types": ["full_attention"] * 4})
-    assert len(problems(tmp_path)) == 1
-    rewrite(tmp_path / "config.json", lambda config: {**config, **settings})
-    assert problems(tmp_path) == []
-
-
-def test_a_model_of_several_parts_is_not_compared(tmp_path):
-    transformer(tmp_path, layers=2, width=4)
-    rewrite(tmp_path / "config.json", lambda config: {**config, "vision_config": {"depth": 2}})
-    assert problems(tmp_path) == []
 
 
 @pytest.mark.parametrize("decoy", ["model-decoy.safetensors", "model_adapter.safetensors", "adapter_model.safetensors"])

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_ebpo.cli import train_ppo_ray, train_sft
@@ -93,9 +94,23 @@ def test_a_file_that_cannot_be_loaded_is_named(changed):
         check(changed(GENERATION, {"max_new_tokens": -3}))
 
 
+def lose_a_layer(folder: Path) -> None:
+    """Leave a projection out of the weights, as an interrupted copy or conversion does."""
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if "layers.1.mlp.up_proj" not in name}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("command", ["train", "train --dry_run", "sft"])
-def test_commands_refuse_it_before_anything_starts(command, changed, tmp_path, monkeypatch):
-    changed(GENERATION, {"temperature": 0.6})
+def test_commands_refuse_it_before_anything_starts(command, lost, changed, tmp_path, monkeypatch):
+    """A model that cannot be saved, and one that lacks a weight: transformers would make it up, and vLLM refuse it."""
+    said = "generation_config.json cannot be saved"
+    if lost:
+        said = "model.layers.1.mlp.up_proj.weight of [32, 16], which is missing"
+        lose_a_layer(changed())
+    else:
+        changed(GENERATION, {"temperature": 0.6})
     (tmp_path / "q.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n')
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     train = "--actor.model_name_or_path model --data.prompt_dataset q.jsonl --data.input_key prompt --data.max_len 64"
@@ -108,5 +123,5 @@ def test_commands_refuse_it_before_anything_starts(command, changed, tmp_path, m
     argv = (sft if command == "sft" else train).split() + command.split()[1:]
     with pytest.raises(SystemExit) as ended:
         main([*argv, "--ckpt.output_dir", "out"])
-    assert "generation_config.json cannot be saved" in str(ended.value)
+    assert said in str(ended.value)
     assert len(str(ended.value).splitlines()) == 1 and not (tmp_path / "out").exists()

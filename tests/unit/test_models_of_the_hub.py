@@ -17,7 +17,7 @@ from openrlhf_ebpo.models import hub_models
 SHARDS = {f"model-0000{n}-of-00002.safetensors": save({f"layer.{n}": np.ones(3)}) for n in (1, 2)}
 INDEX = {"weight_map": {f"layer.{n}": name for n, name in enumerate(SHARDS, start=1)}}
 MODEL = {
-    "config.json": json.dumps({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}).encode(),
+    "config.json": json.dumps({"model_type": "qwen3"}).encode(),
     "tokenizer.json": b"{}",
     "model.safetensors.index.json": json.dumps(INDEX).encode(),
     **SHARDS,
