@@ -7,6 +7,7 @@ import ast
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import socket
 import sys
@@ -17,19 +18,21 @@ from openrlhf_ebpo.seams.releases import GPU_INSTALL, RECOMMENDED, TESTED
 from openrlhf_ebpo.seams.replacements import Seam
 from openrlhf_ebpo.seams.stack import module_path
 
+UPSTREAM = "openrlhf"
 DRIVERS_RELEASE = "OPENRLHF_EBPO_DRIVERS_RELEASE"  # variables of Ray's workers: of OpenRLHF, and of this package
 DRIVERS_VERSION = "OPENRLHF_EBPO_DRIVERS_VERSION"
 
 
 def check_release(seams: tuple[Seam, ...]) -> None:
-    """Run `check_unchanged`, before anything else in a command, and print a warning about an untested release."""
+    """Run `check_unchanged`, before anything else in a command, and print warnings about an untested release and about
+    changed sources of other packages."""
     check_unchanged(seams)
-    if warning := untested():
+    for warning in filter(None, [untested(), *map(differs, seams)]):
         print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
 def check_unchanged(seams: tuple[Seam, ...]) -> None:
-    """Hold every row against the installed source, without importing it.
+    """Hold every row on OpenRLHF against the installed source, without importing it.
 
     Raises:
         SeamError: OpenRLHF is not installed; or targets are gone or their sources differ from those that the rows were
@@ -88,7 +91,18 @@ def untested() -> str | None:
 
 
 def changed(seam: Seam) -> str | None:
-    """Describe how the row's target differs from the source that the row was written for; None if it does not."""
+    """Describe how a target in OpenRLHF differs from the source that its row was written for; None if it does not."""
+    return describe_change(seam) if seam.package == UPSTREAM else None
+
+
+def differs(seam: Seam) -> str | None:
+    """Describe how a target in another package differs, as `changed`; None if it does not, or is not installed."""
+    if seam.package == UPSTREAM or importlib.util.find_spec(seam.package) is None:
+        return None
+    return describe_change(seam)
+
+
+def describe_change(seam: Seam) -> str | None:
     found = source_fingerprint(seam.module, seam.name) if seam.sources else None
     if not seam.sources or found in seam.sources:
         return None

@@ -21,10 +21,13 @@ import wrapt
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.seams import flash_attn
 from openrlhf_ebpo.seams.check import check_same_as_drivers, check_unchanged, untested
-from openrlhf_ebpo.seams.replacements import SEAMS, Seam
+from openrlhf_ebpo.seams.replacements import KINDS, SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 logger = logging.getLogger(__name__)
+# kinds, by commas: "estimator" leaves out all that EBPO does not need, to debug or to move to another release. A
+# model's own code then runs, as OpenRLHF has it
+REPLACEMENTS = "OPENRLHF_EBPO_REPLACEMENTS"
 
 
 @functools.cache
@@ -58,12 +61,20 @@ def vllm_without_flashinfer() -> None:
 
 
 def all_seams() -> tuple[Seam, ...]:
-    """The rows that this machine needs."""
-    if not is_cpu_stack():
-        return SEAMS
-    from openrlhf_ebpo.seams.cpu import cpu_replacements
+    """The rows that this machine needs, of the kinds that REPLACEMENTS names (default: all).
 
-    return SEAMS + cpu_replacements.SEAMS
+    Raises:
+        SeamError: it names something else.
+    """
+    seams = SEAMS
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams.cpu import cpu_replacements
+
+        seams += cpu_replacements.SEAMS
+    kinds = os.environ.get(REPLACEMENTS, "").replace(",", " ").split() or [*KINDS]
+    if unknown := set(kinds) - KINDS.keys():
+        raise SeamError(f"the variable {REPLACEMENTS} names {', '.join(sorted(unknown))}; kinds are {', '.join(KINDS)}")
+    return tuple(seam for seam in seams if seam.kind in {*kinds, "cpu"})
 
 
 def apply(seam: Seam, module) -> None:

@@ -1,7 +1,8 @@
 """The releases of OpenRLHF that this project was tested with, and the sources that its rows are written for.
 
 A release is accepted by its sources, not by its number. One whose sources are all below is added by its number in
-TESTED; where a source differs and the row fits it all the same, its fingerprint is added too (docs/develop.md).
+TESTED; where a source differs and the row fits it all the same, its fingerprint is added too (docs/develop.md). A
+source of another package that differs is a warning: OpenRLHF pins their versions, and not everybody keeps to the pins.
 """
 
 from __future__ import annotations
@@ -47,4 +48,11 @@ SOURCES = {
     "openrlhf.utils.deepspeed.deepspeed_utils.get_train_ds_config": ("2e79fbb11ad6",),
     "openrlhf.trainer.ppo_utils.replay_buffer.NaiveReplayBuffer": ("f1e8190d186c",),
     "openrlhf.utils.distributed_util.stateless_init_process_group": ("0f4de7e6719a",),
+    # vLLM 0.24.0, 0.29.0; transformers 5.15.0 and 5.17.0; DeepSpeed 0.19.6
+    "vllm.v1.engine.core.EngineCoreProc.run_engine_core": ("cb0143ccd67e", "c3b7b89ad9ca"),
+    "vllm.engine.arg_utils.EngineArgs.create_engine_config": ("2ebda074c7d4", "fc02f9982970"),
+    "vllm.platforms.cpu.CpuPlatform.import_kernels": ("5658cfe0d751", "fa3b63b34349"),
+    "transformers.dynamic_module_utils.resolve_trust_remote_code": ("6c32b9b62419",),
+    "transformers.dynamic_module_utils.get_class_in_module": ("49a6065d555f",),
+    "deepspeed.comm.torch.build_shm_op": ("5ee7daeb8dd5",),
 }

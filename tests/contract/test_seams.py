@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import logging
 import os
+import re
 import subprocess
 import sys
 import types
@@ -22,8 +23,8 @@ from openrlhf_ebpo.seams import check, flash_attn, releases
 from openrlhf_ebpo.seams.check import check_release, check_unchanged, source_fingerprint
 from openrlhf_ebpo.seams.cpu import cpu_replacements as cpu_rows
 from openrlhf_ebpo.seams.cpu import weight_sync
-from openrlhf_ebpo.seams.install import all_seams, apply, install
-from openrlhf_ebpo.seams.replacements import SEAMS, Seam
+from openrlhf_ebpo.seams.install import REPLACEMENTS, all_seams, apply, install
+from openrlhf_ebpo.seams.replacements import KINDS, PROCESSES, SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +35,8 @@ def test_every_row_is_printed_with_its_reason_and_link(capsys):
     printer.main([])
     text = " ".join(capsys.readouterr().out.split())
     for seam in all_seams():
-        facts = [f"{seam}", seam.replacement, seam.where, seam.why, seam.until, seam.link]
-        assert [fact for fact in facts if fact not in text] == [], seam
+        facts = [f"{seam}", *seam.sources[-1:], seam.process, seam.kind, seam.replacement, seam.condition, seam.why]
+        assert [fact for fact in [*facts, seam.until, seam.link] if fact not in text] == [], seam
 
 
 def target(seam: Seam):
@@ -57,7 +58,7 @@ def test_the_source_is_one_that_the_row_was_written_for(seam):
     if seam.sources:
         assert found in seam.sources
     else:
-        assert not seam.module.startswith("openrlhf.") or found is None
+        assert seam.package == "torch" or found is None, "a name that OpenRLHF imports"
     check_unchanged((seam,))
 
 
@@ -68,7 +69,20 @@ def test_every_known_source_belongs_to_a_row():
 
 @ROWS
 def test_the_row_says_where_why_and_until_when(seam):
-    assert all(len(text) > 2 for text in (seam.where, seam.why, seam.until))
+    assert seam.process in PROCESSES and seam.kind in KINDS
+    assert (seam in cpu_rows.SEAMS) == (seam.kind == "cpu")
+    assert all(len(text) > 2 for text in (seam.why, seam.until)), "by class or function, which the next release keeps"
+    assert not re.search(r"\.py\b", f"{seam.why} {seam.until}")
+    assert bool(seam.condition) or seam.kind != "option"
+
+
+def test_one_kind_of_rows_can_be_taken_alone(monkeypatch):
+    monkeypatch.setenv(REPLACEMENTS, "estimator")
+    assert {seam.kind for seam in all_seams()} - {"cpu"} == {"estimator"} and len(all_seams()) < len(SEAMS) / 2
+    assert REPLACEMENTS in cluster.runtime_env()["env_vars"], "Ray's workers take the same"
+    monkeypatch.setenv(REPLACEMENTS, "estimators")
+    with pytest.raises(SeamError, match=f"{REPLACEMENTS} names estimators; kinds are estimator, safety"):
+        all_seams()
 
 
 @ROWS
@@ -175,6 +189,7 @@ def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacement
 ROW = SEAMS[0]
 FINGERPRINT = source_fingerprint(ROW.module, ROW.name)
 UNKNOWN = "0" * 12
+MADE_UP = Seam("made_up", "answer", "openrlhf_ebpo.seams.cpu.device:nothing_to_do", "every", "cpu", "a test", "now")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +232,7 @@ def test_each_of_several_known_sources_fits(monkeypatch):
 def test_applying_a_row_without_a_target_is_an_error_that_names_the_row(name):
     module = types.ModuleType("made_up")
     module.Present = type("Present", (), {})
-    row = Seam("made_up", name, "openrlhf_ebpo.seams.cpu.device:nothing_to_do", "nowhere", "a test", "now")
+    row = dataclasses.replace(MADE_UP, name=name)
     with pytest.raises(SeamError, match=rf"seam made_up\.{name}: no such target"):
         apply(row, module)
 
@@ -225,9 +240,8 @@ def test_applying_a_row_without_a_target_is_an_error_that_names_the_row(name):
 def test_a_made_up_row_wraps_a_function_once():
     module = types.ModuleType("made_up")
     module.answer = lambda: 42
-    row = Seam("made_up", "answer", "openrlhf_ebpo.seams.cpu.device:nothing_to_do", "nowhere", "a test", "now")
-    apply(row, module)
-    apply(row, module)
+    apply(MADE_UP, module)
+    apply(MADE_UP, module)
     assert module.answer() is None
     assert not hasattr(module.answer.__wrapped__, "_ebpo_seams")
 
@@ -245,6 +259,17 @@ def test_an_unknown_release_that_fits_is_taken_with_one_line_of_warning(monkeypa
     out, warning = capsys.readouterr()
     assert out == "" and warning.count("\n") == 1
     assert warning.startswith("warning: OpenRLHF 0.99.0 is installed") and ", ".join(releases.TESTED) in warning
+
+
+def test_a_changed_source_of_another_package_is_one_line_of_warning(monkeypatch, capsys):
+    """OpenRLHF pins their versions, and a machine may have others: what is gone stops the process that needs it."""
+    (row,) = [seam for seam in SEAMS if seam.name == "EngineArgs.create_engine_config"]
+    found = source_fingerprint(row.module, row.name)
+    monkeypatch.setitem(releases.SOURCES, str(row), (UNKNOWN,))
+    check_release(SEAMS)
+    out, warning = capsys.readouterr()
+    assert out == "" and warning.count("\n") == 1
+    assert warning.startswith(f"warning: seam {row}: ") and f"(fingerprint {found}, known: {UNKNOWN})" in warning
 
 
 def test_an_unknown_release_that_does_not_fit_is_refused_in_every_process(monkeypatch):
@@ -333,4 +358,5 @@ def test_the_state_of_every_row_can_be_printed(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2 of 2 rows do not fit"):
         printer.main([])
     text = capsys.readouterr().out
-    assert f"CHANGED  {ROW}: {FINGERPRINT}, and known are {UNKNOWN}" in text and f"GONE     {gone}" in text
+    assert f"CHANGED  {ROW}  {FINGERPRINT} (known: {UNKNOWN})  controller  estimator\n" in text
+    assert f"GONE     {gone}  - " in text
