@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.generation import engines
@@ -20,7 +19,7 @@ from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
 
-SAMPLING = ("temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop")  # fields of Protocol and Sampling
+SAMPLING = ("n", "temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop")  # fields of Protocol and Sampling
 
 
 def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine: EngineSettings) -> None:
@@ -32,39 +31,29 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
         UsageError: the model cannot read prompts as long as these. StorageError: they cannot be written.
         ClusterError, GenerationError: too few GPUs, an engine died, or a question cannot be answered.
     """
-    if not any(job.missing for job in jobs):
-        return
-    if failed := _from_engines(jobs, model, form, protocol, engine):
-        key, error = next(iter(failed.items()))
-        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
-
-
-def _from_engines(
-    jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine: EngineSettings
-) -> dict[str, str]:
-    """Start engines and ask them; return the keys of the questions that got no responses, and why."""
     engines.prepare_process()
     requested = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
-    settings = engine_settings(requested, model, protocol, sum(len(job.records) for job in jobs), engine)
+    if not requested:
+        return
+    total, done = sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs)
+    settings = engine_settings(requested, model, protocol, done, engine)
+    sampling = Sampling(**{name: getattr(protocol, name) for name in SAMPLING})
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
     print(*fit_lines(requested, model, form, protocol, settings), sep="", end="", flush=True)
-    started = time.monotonic()
-    failed: dict[str, str] = {}
-    with engines.started(settings) as actors:
+    started, failed = time.monotonic(), {}
+    with engines.started(settings) as actors, ProgressBar(total, done) as bar:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
-        total, done = sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs)
-        with ProgressBar(total, done) as bar:
-            for n, group in groupby(requested.values(), key=lambda pair: pair[0].n):
-                sampling = Sampling(n, **{name: getattr(protocol, name) for name in SAMPLING})
-                todo = [prompt for _, prompt in group]
-                for prompt, samples in engines.generate(actors, todo, sampling, settings):
-                    if error := next((sample.error for sample in samples if sample.error), None):
-                        failed[prompt.key] = error
-                        continue
-                    record = to_record(samples, model, settings.seed, protocol.stop, prompt.text)
-                    requested[prompt.key][0].add(prompt.key.partition("/")[2], record)
-                    bar.update(record)
-    return failed
+        todo = [prompt for _, prompt in requested.values()]
+        for prompt, samples in engines.generate(actors, todo, sampling, settings):
+            if error := next((sample.error for sample in samples if sample.error), None):
+                failed[prompt.key] = error
+                continue
+            record = to_record(samples, model, settings.seed, protocol.stop, prompt.text)
+            requested[prompt.key][0].add(prompt.key.partition("/")[2], record)
+            bar.update(record)
+    if failed:
+        key, error = next(iter(failed.items()))
+        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
 
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:

@@ -1,6 +1,7 @@
 """Responses of the engine as records of an evaluation: texts, lengths, ends; and the settings that it is started
 with."""
 
+import contextlib
 import copy
 import dataclasses
 import shutil
@@ -85,3 +86,35 @@ def test_an_evaluation_warns_of_a_begin_token_that_the_prompts_lack(tmp_path):
         assert asked["t/q"][1].text == text
         lines = generate.fit_lines(asked, model, form, protocol, settings)
         assert ["or of --template" in line for line in lines] == [True] * (not bos)
+
+
+def test_every_missing_question_is_asked_once_as_the_protocol_says_and_kept_with_its_prompt(model, monkeypatch):
+    """No engine starts: what one would be given is looked at."""
+    kept, asked = {}, []
+
+    def generate_samples(actors, prompts, sampling, settings):
+        asked.append((sampling, settings))
+        for prompt in prompts:
+            yield prompt, [Sample(tokenizer_of(model).encode("ab"), False)] * sampling.n
+
+    def job(name: str, *texts: str) -> SimpleNamespace:
+        questions = [Question(text, text, "1") for text in texts]
+        task = SimpleNamespace(name=name, questions=questions)
+        return SimpleNamespace(task=task, missing=questions[1:], records={"a": {}}, add=kept_for(name))
+
+    def kept_for(name: str):
+        return lambda key, record: kept.update({f"{name}/{key}": record})
+
+    monkeypatch.setattr(generate.engines, "prepare_process", lambda: None)
+    monkeypatch.setattr(generate.engines, "started", lambda settings: contextlib.nullcontext([]))
+    monkeypatch.setattr(generate.engines, "generate", generate_samples)
+    protocol = protocols.override(protocols.get("default"), n=2, temperature=0.5, top_k=7, stop=("x",), seed=5)
+    form = dataclasses.replace(FORM, template="b{question}")
+    generate.respond([job("one", "a", "b", "c"), job("two", "a", "b")], model, form, protocol, EngineSettings(model))
+    assert {key: record["prompt"] for key, record in kept.items()} == {"one/b": "bb", "one/c": "bc", "two/b": "bb"}
+    assert all(record["responses"] == ["ab", "ab"] for record in kept.values())
+    ((sampling, settings),) = asked
+    assert (sampling.n, sampling.temperature, sampling.top_k, sampling.stop) == (2, 0.5, 7, ("x",))
+    assert (settings.seed, settings.max_len) == (5 + 2, 2 + protocol.max_new_tokens)
+    generate.respond([job("one", "a")], model, form, protocol, EngineSettings(model))
+    assert len(asked) == 1, "nothing is missing"
