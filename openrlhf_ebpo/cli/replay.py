@@ -74,12 +74,12 @@ def run(args: argparse.Namespace) -> None:
 
 def heading(ran: LoggedRun, estimator: Estimator) -> str:
     more = ", still training" if ran.running else ""
-    entry = registry.ESTIMATORS.get(estimator.name)
-    preset = f", preset {estimator.config.preset}" if estimator.name == "ebpo" else ""
+    name, preset = estimator.name, estimator.config.preset
+    taken = registry.baseline(name, preset)
+    title = registry.title(name if preset == registry.PAPER else f"{name}.{preset}")
     return (
-        f"run       {ran.folder}: {registry.title(ran.estimator)}, {len(ran.files):,} logged steps, {ran.size} "
-        f"responses a "
-        f"prompt{more}\nreplayed  {f'{entry.title}{preset}: {entry.baseline}' if entry else estimator.name}"
+        f"run       {ran.folder}: {registry.title(ran.estimator)}, {len(ran.files):,} logged steps, "
+        f"{ran.size} responses a prompt{more}\nreplayed  {f'{title}: {taken}' if taken else name}"
     )
 
 

@@ -24,90 +24,83 @@ FLAG = "--advantage_estimator"
 
 @dataclass(frozen=True)
 class Entry:
-    """title: the name in papers. baseline: what is taken from a response's reward, and what follows. code: import path
-    of the Estimator. upstream: OpenRLHF computes it in training; `code` is then what gives the same from a run's
-    rollouts, None where they do not tell (a critic's values)."""
+    """title: the name in papers. baseline: what is taken from a response's reward, and what follows. arxiv: its paper.
+    code: the Estimator, as MODULE:NAME in this package; of `upstream`, which OpenRLHF computes in training, it gives
+    the same from a run's rollouts, and is missing where they do not tell (a critic's values)."""
 
     title: str
     baseline: str
     arxiv: str | None = None
     code: str | None = None
-    upstream: bool = False
+
+    @property
+    def upstream(self) -> bool:
+        return self.code is None or self.code.startswith("upstream:")
 
 
-METHODS, UPSTREAM = "openrlhf_ebpo.estimator.methods", "openrlhf_ebpo.estimator.upstream"
 ESTIMATORS = {
     "ebpo": Entry(
         "EBPO",
         "the group's mean, shrunk towards the run's, then standardised over the batch",
         "2602.05165",
-        "openrlhf_ebpo.estimator.ebpo:EBPO",
+        "ebpo:EBPO",
     ),
     "score_weighted": Entry(
         "Score-weighted",
         "the batch's mean, weighted by the squared norm of each response's score, then divided by the root mean square",
-        code=f"{METHODS}.score_weighted:ScoreWeighted",
+        None,
+        "methods.score_weighted:ScoreWeighted",
     ),
-    "opo": Entry(
-        "OPO", "the group's mean, weighted by the length of each response", "2505.23585", f"{METHODS}.opo:OPO"
-    ),
+    "opo": Entry("OPO", "the group's mean, weighted by the length of each response", "2505.23585", "methods.opo:OPO"),
     "james_stein": Entry(
         "James–Stein",
         "the mean of the group's other responses, shrunk towards the other prompts'",
         "2511.03710",
-        f"{METHODS}.james_stein:JamesStein",
+        "methods.james_stein:JamesStein",
     ),
-    "maxrl": Entry("MaxRL", "the group's mean, then divided by that mean", "2602.02710", f"{METHODS}.maxrl:MaxRL"),
+    "maxrl": Entry("MaxRL", "the group's mean, then divided by that mean", "2602.02710", "methods.maxrl:MaxRL"),
     "global_mean": Entry(
         "Global mean",
         "the batch's mean, then divided by the batch's standard deviation",
-        code=f"{METHODS}.global_mean:GlobalMean",
+        None,
+        "methods.global_mean:GlobalMean",
     ),
     "raw_reward": Entry(
         "Raw reward",
         "the reward of a failure, then divided by the root mean square",
         "2504.11343",
-        f"{METHODS}.raw_reward:RawReward",
+        "methods.raw_reward:RawReward",
     ),
     "grpo_batch_norm": Entry(
         "GRPO, batch-normalised",
         "the group's mean, then standardised over the batch",
-        code=f"{METHODS}.grpo_batch_norm:GRPOBatchNorm",
+        None,
+        "methods.grpo_batch_norm:GRPOBatchNorm",
     ),
     "group_norm": Entry(
-        "GRPO",
-        "the group's mean, then divided by the group's standard deviation",
-        "2402.03300",
-        code=f"{UPSTREAM}:GroupNorm",
-        upstream=True,
+        "GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300", "upstream:GroupNorm"
     ),
-    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783", code=f"{UPSTREAM}:DrGRPO", upstream=True),
-    "rloo": Entry(
-        "RLOO", "the mean of the group's other responses", "2402.14740", code=f"{UPSTREAM}:RLOO", upstream=True
-    ),
+    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783", "upstream:DrGRPO"),
+    "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740", "upstream:RLOO"),
     "reinforce_baseline": Entry(
         "REINFORCE++-baseline",
         "the group's mean, then standardised over the batch's tokens",
         "2501.03262",
-        code=f"{UPSTREAM}:ReinforceBaseline",
-        upstream=True,
+        "upstream:ReinforceBaseline",
     ),
     "reinforce": Entry(
-        "REINFORCE++",
-        "none, then standardised over the batch's tokens",
-        "2501.03262",
-        code=f"{UPSTREAM}:Reinforce",
-        upstream=True,
+        "REINFORCE++", "none, then standardised over the batch's tokens", "2501.03262", "upstream:Reinforce"
     ),
-    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean", code=f"{UPSTREAM}:FlashReinforce", upstream=True),
-    "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347", upstream=True),
+    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean", None, "upstream:FlashReinforce"),
+    "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347"),
 }
 
 VARIANTS = {  # of EBPO, by the preset of its parts; `ebpo` alone is the paper's
-    "ebpo.corrected": "a history that adapts, and unbiased variances",
-    "ebpo.release": "the authors' released code: the batch is the only history",
-    "ebpo.revision": "the paper's later revision",
-    "ebpo.robust": "corrected, with responses weighted by their scores: not the paper's",
+    "ebpo.corrected": "as ebpo, with a history that adapts, and unbiased variances",
+    "ebpo.release": "as ebpo, with the batch as its only history: the authors' released code",
+    "ebpo.revision": "as ebpo, with a Beta-Binomial prior from the batches before: the paper's later revision",
+    "ebpo.robust": "the group's mean, weighted by each response's squared score norm and shrunk towards the run's "
+    "by a history that adapts, then divided by the standard deviation: not the paper's",
 }
 PAPER = "paper"
 
@@ -126,6 +119,13 @@ def title(name: str) -> str:
     if name in ESTIMATORS:
         return ESTIMATORS[name].title
     return name.rpartition(":")[2] if is_import_path(name) else name
+
+
+def baseline(name: str, preset: str = PAPER) -> str | None:
+    """Return what is taken from a response's reward, and what follows; None for a user's own."""
+    if name == "ebpo" and preset != PAPER:
+        return VARIANTS.get(f"ebpo.{preset}")
+    return ESTIMATORS[name].baseline if name in ESTIMATORS else None
 
 
 def computed_here(name: str) -> bool:
@@ -156,7 +156,7 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
         config = replace(config, preset=preset)
     if name in ESTIMATORS and ESTIMATORS[name].code is None:
         return None
-    found = load(ESTIMATORS[name].code if name in ESTIMATORS else name, FLAG)
+    found = load(f"{__package__}.{ESTIMATORS[name].code}" if name in ESTIMATORS else name, FLAG)
     if not (isinstance(found, type) and issubclass(found, Estimator)):
         raise UsageError(f"{FLAG} {name}: {found!r} is not a subclass of openrlhf_ebpo.estimator.contract.Estimator")
     try:

@@ -106,6 +106,15 @@ def test_a_state_is_packed_once_a_step_however_often_it_is_saved(tmp_path, monke
     assert saved[0] is saved[1] is saved[2] and len(packed) <= 2 + 3, "before the first step, then one a step"
 
 
+def test_a_variant_is_described_as_what_it_computes(tmp_path, capsys):
+    """Robust advantages are divided by the standard deviation and not centred."""
+    train(tmp_path / "run", preset="robust")
+    for name, title in ((None, "EBPO robust"), ("ebpo", "EBPO"), ("ebpo.corrected", "EBPO corrected")):
+        main(["replay", str(tmp_path / "run"), *(("--estimator", name) if name else ())])
+        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("replayed"))
+        assert line.startswith(f"replayed  {title}: ") and ("standardised" in line) == (name == "ebpo")
+
+
 def test_one_other_bit_in_one_advantage_is_found(run, replay):
     advantages = read_rollouts(run, 3)["advantage"].to_numpy().copy()
     advantages[7] = np.nextafter(advantages[7], 9)
