@@ -27,10 +27,9 @@ from openrlhf_ebpo.training.phases import MicroBatches
 AFTERWARDS = KL_PER_STEP  # takes forward passes with the new weights, which may be finite and yet of no use
 LOSSES = ("policy_loss", "critic_loss", "gpt_loss", "loss_mean", "entropy_loss", "kl")
 NAMED = 3  # parameters, and ranks, in a message
-SMALLEST_SCALE = "loss scale already at minimum"  # DeepSpeed's, in fp16
 WHAT_HELPS = (
     "Common remedies: a lower --actor.adam.lr (--critic.adam.lr), a smaller --actor.max_norm, advantages that are not "
-    "extreme, bf16 instead of fp16. A resumed run takes the learning rate from its checkpoint: for another one start a "
+    "extreme. A resumed run takes the learning rate from its checkpoint: for another one start a "
     "new run from the model that was exported with it (--ckpt.save_hf)."
 )
 
@@ -67,17 +66,11 @@ class HealthyUpdates:
 
     def training_step(self, experience, *args, **kwargs):
         skipped = self._engine.skipped_steps
-        try:
-            result = super().training_step(experience, *args, **kwargs)
-        except Exception as error:
-            if SMALLEST_SCALE not in str(error):
-                raise
-            self._note(["gradients that fp16 cannot hold even at DeepSpeed's smallest loss scale"], {}, experience)
-            self._raise_if_any("the step is not healthy", [])
+        result = super().training_step(experience, *args, **kwargs)
         self._micro_batches += 1
         metrics = measured(result, self.args.algo.kl.use_loss)
         left_out = self._engine.skipped_steps > skipped
-        problems = problems_of(metrics, left_out, scaled=self.args.ds.param_dtype == "fp16")
+        problems = problems_of(metrics, left_out, scaled=False)  # of bf16, which the engines hold
         if problems and self._first_fault is None:
             self._note(problems, metrics, experience)
         return result
