@@ -82,8 +82,8 @@ class Column(NamedTuple):
 
 
 def average_seeds(name: str, by_run: Sequence[Sequence[Result]]) -> list[Result]:
-    """Average the results of runs of one configuration where most of them have one; all results as they are if no two
-    runs share a place. name: of the configuration, which is the average's run.
+    """Average the results of runs of one configuration where most of them have one; all results as they are if they
+    share none as late as the last of every run. name: of the configuration, which is the average's run.
 
     Of the base model, which all seeds start from, the interval is the first run's, over questions, around the mean.
     """
@@ -92,7 +92,7 @@ def average_seeds(name: str, by_run: Sequence[Sequence[Result]]) -> list[Result]
         places.setdefault((result.protocol, result.task, result.step), []).append(result)
     runs = Counter(key for results in by_run for key in {(each.protocol, each.task) for each in results})
     found = [each for place, each in places.items() if len(each) > 1 and 2 * len(each) > runs[place[:2]]]
-    if not found:
+    if max((each[0].step for each in found), default=-1) < min(max(each.step for each in own) for own in by_run):
         return list(itertools.chain(*by_run))
     return [
         replace(each[0], run=name, seeds=tuple(each), metrics=_average(each) if each[0].step else _moved(each))

@@ -346,6 +346,24 @@ def test_the_t_interval_is_over_seeds(tmp_path):
     assert pooled.metrics["pass@1"]["interval"] == pytest.approx(ends.tolist()) and len(pooled.parts) == 3
 
 
+def test_a_step_that_few_seeds_have_is_left_out_and_said(folder, tmp_path):
+    for seed in (1, 2, 3):
+        learning_run(tmp_path / f"s{seed}", steps=4, seed=seed, name="x", prompts=2)
+    evaluation_of(tmp_path / "s1", "aime24", 9, 0.9, seed=1)
+    opened = Workspace(Runs([str(tmp_path)]))
+    shown = evaluation.render(clean({}), opened)["table"]
+    assert "step 4, 3 seeds" in shown and "step 9" not in shown and "half of the seeds lack" in shown
+    shutil.rmtree(tmp_path / "s3")
+    shutil.rmtree(next(tmp_path.glob("s2/eval/*/aime24/step-000004")))
+    shutil.rmtree(next(tmp_path.glob("s2/eval/*/amc23/step-000004")))
+    apart = evaluation.render(clean({}), Workspace(Runs([str(tmp_path)])))["table"]
+    assert "step 3, 2 seeds" in apart and "half of the seeds lack" in apart, "to the last step of both"
+    ends = [
+        [results.Result(run, "p", "t", step, {}, 1, 1, "") for step in (0, end)] for run, end in (("a", 10), ("b", 12))
+    ]
+    assert len(results.average_seeds("*", ends)) == 4, "without a step in common but the base model they stay apart"
+
+
 def test_questions_can_be_searched(workspace):
     shown = evaluation.render(clean({"runs": "ebpo-1", "find": "QUESTION 7:"}), workspace)["questions"]
     assert shown.count("<li>") == 1 and "Question 7:" in shown

@@ -77,7 +77,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     made = compare_columns(found, columns, tasks, reported, opened, problems)
     return {
         "quick": every_seed(view) if any(len(group) > 1 for group in groups) else "",
-        "table": score_table(made) + _left_out(columns, every),
+        "table": score_table(made) + _left_out(columns, every, found, every_result),
         "board": board(panels(found, tasks, one_base)),
         **questions.render(view, workspace, found, columns, tasks, problems),
         "notes": notices(problems),
@@ -102,10 +102,16 @@ def _numbered(groups: Sequence, found: Sequence[Result], averaged: bool) -> list
     return numbered
 
 
-def _left_out(chosen: Sequence[Column], every: Sequence[Column]) -> HTML:
+def _left_out(
+    chosen: Sequence[Column], every: Sequence[Column], found: Sequence[tuple[int, Result]], read: Sequence[Result]
+) -> HTML:
     shown, runs = ({column.run for column in columns} for columns in (chosen, every))
-    note = '<p class="more">{} of {} runs are in this table; choose checkpoints of others above.</p>'
-    return html(note, len(shown), len(runs)) if len(shown) < len(runs) else HTML()
+    notes = []
+    if len(shown) < len(runs):
+        notes.append(f"{len(shown)} of {len(runs)} runs are in this table; choose checkpoints of others above.")
+    if sum(len(result.parts) for _, result in found) < len(read):
+        notes.append("Results that half of the seeds lack are left out; “every seed” shows them.")
+    return html('<p class="more">{}</p>', " ".join(notes)) if notes else HTML()
 
 
 def _menus(protocols: Sequence[str], checkpoints: Sequence[str], searchable: bool) -> dict:
