@@ -272,8 +272,9 @@ def swift_trainer(swift, folder: Path, parallel: int = 1, **settings):
 
 def swift_batches(log_probs=(-1.0, -0.1)) -> list[dict]:
     """Two micro-batches of one response each; the other process has the same."""
-    mask = torch.tensor([[1, 1, 0]])
-    made = [SimpleNamespace(old_per_token_logps=torch.full((1, 3), each), completion_mask=mask) for each in log_probs]
+    masks = [torch.tensor([[1, 1, 0]]), torch.tensor([[1, 0, 0]])]
+    pairs = zip(log_probs, masks, strict=True)
+    made = [SimpleNamespace(old_per_token_logps=torch.full((1, 3), each), completion_mask=mask) for each, mask in pairs]
     return [{"grpo_batch": each} for each in made]
 
 
@@ -282,8 +283,8 @@ def test_swifts_advantages_are_the_estimators_of_all_processes(swift, tmp_path, 
     swift.use(name)
     assert swift.factory.TRAINER_MAPPING["grpo"] == "openrlhf_ebpo.integrations.swift.EBPOTrainer"
     trainer, rewards = swift_trainer(swift, tmp_path), torch.tensor(FIRST)[:, None]
-    weights = [2 * (1 - np.exp(each)) ** 2 for each in (-1.0, -0.1)] * 2
-    expected = RunningEstimator(name, GROUP).step(FIRST, [2.0] * 4, lambda: weights)
+    weights = [2 * (1 - np.exp(-1.0)) ** 2, (1 - np.exp(-0.1)) ** 2] * 2
+    expected = RunningEstimator(name, GROUP).step(FIRST, [2.0, 1.0] * 2, lambda: weights)
     found = trainer._compute_advantages([], rewards, swift_batches())
     assert found.tolist() == pytest.approx(expected.advantages.ravel()) and found.dtype == torch.float32
     trainer.state.global_step = 1
