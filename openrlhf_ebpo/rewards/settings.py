@@ -46,7 +46,8 @@ class RewardSettings:
         """Read upstream's nested arguments, which hold our flags under `args.reward`."""
         url, reward = args.reward.remote_url, args.reward
         found = cls.from_flags(url, args.train.agent_func_path, reward.timeout, reward.memory, reward.workers)
-        return replace(found, overlong=reward.overlong_buffer_len, max_new_tokens=args.rollout.max_new_tokens)
+        overlong, longest = getattr(reward, "overlong_buffer_len", None), getattr(args.rollout, "max_new_tokens", None)
+        return replace(found, overlong=overlong, max_new_tokens=longest)
 
     @classmethod
     def from_flags(
