@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
+from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.models.tokenizer_fit import EVALUATION, Prompting, fit_warnings
 from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG
 

@@ -11,7 +11,8 @@ from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.checks.preflight import dataset_problems
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.models.chat_template import ARGUMENTS, Kwargs, parse_kwargs, values
 from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.models.tokenizer_fit import MAX_ERROR_CHARS, TRAINING, Prompting, cut, mismatches, or_warning

@@ -16,7 +16,8 @@ from openrlhf_ebpo.checks.preflight import BUILT_IN
 from openrlhf_ebpo.checks.prompt_sets import PromptSettings
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import announce_special_tokens, text_tokenizer, tokenizer_of
+from openrlhf_ebpo.generation.rendering import announce_special_tokens, text_tokenizer
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.models.hub_models import local_folder
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.exam import SECONDS, SERVER_ROWS, Exam, Row, answer_of, examine

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
-from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.generation.rendering import Prompt
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.models.chat_template import parse_kwargs
 from openrlhf_ebpo.rewards.settings import RewardSettings
 

@@ -41,7 +41,8 @@ from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.models.chat_template import ARGUMENTS, Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.models.hub_models import check_fetched, model_problems
 from openrlhf_ebpo.models.tokenizer_fit import DIFFICULTY, Prompting, fit_warnings

@@ -1,32 +1,9 @@
-"""Set arguments of vLLM's engines beyond upstream's flags: how much they do at a time, and which log-probabilities they
-give.
-
-An engine gets vLLM's default for offline work on its device. Upstream's engine is an AsyncLLM, which without a server
-gets vLLM's fallback on every device.
-"""
+"""Set arguments of vLLM's engines beyond upstream's flags, in the driver that makes them: which log-probabilities they
+give."""
 
 from __future__ import annotations
 
-import functools
-import logging
-
 from openrlhf_ebpo.generation.log_probs import PROCESSED
-
-
-def offline_defaults(create_engine_config):
-    """Replace EngineArgs.create_engine_config: an engine without a server is configured as vLLM's class LLM is, which
-    also keeps no statistics; here it keeps those that its log shows."""
-
-    @functools.wraps(create_engine_config)
-    def configured_as_llm(self, usage_context=None, *args, **kwargs):
-        from vllm.usage.usage_lib import UsageContext
-
-        if usage_context in (None, UsageContext.ENGINE_CONTEXT):
-            usage_context = UsageContext.LLM_CLASS
-            self.disable_log_stats |= not logging.getLogger("vllm").isEnabledFor(logging.INFO)
-        return create_engine_config(self, usage_context, *args, **kwargs)
-
-    return configured_as_llm
 
 
 class MadeWith:

@@ -25,7 +25,8 @@ from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.generation.cluster import ray_with
 from openrlhf_ebpo.generation.engine_limits import LOAD_SECONDS
-from openrlhf_ebpo.generation.rendering import Prompt, TokenizerByReference, announce_special_tokens
+from openrlhf_ebpo.generation.rendering import Prompt, announce_special_tokens
+from openrlhf_ebpo.generation.tokenizers import TokenizerByReference
 from openrlhf_ebpo.generation.watch import is_engine_death, read_cause
 from openrlhf_ebpo.models.chat_template import Kwargs
 from openrlhf_ebpo.rewards.settings import RewardSettings

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.chat_template import Kwargs, bind, parse_kwargs, values
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.models.tokenizer_fit import text_tokenizer
 from openrlhf_ebpo.rewards import special_tokens
 
@@ -80,49 +80,3 @@ def prompt_lengths(prompts: list[Prompt], model: str) -> list[int]:
     """Count the tokens of each prompt as the rollout does."""
     tokens = tokenizer_of(model)(text=[prompt.text for prompt in prompts], add_special_tokens=False)["input_ids"]
     return [len(ids) for ids in tokens]
-
-
-def tokenizer_of(model: str, use_fast: bool = True, template_kwargs: Kwargs = ()):
-    """Return the tokenizer as training sets it up; cached per process."""
-    return _load_tokenizer(model, use_fast, template_kwargs)
-
-
-@functools.cache
-def _load_tokenizer(model: str, use_fast: bool, template_kwargs: Kwargs):
-    from openrlhf.utils.utils import get_tokenizer
-
-    return bind(get_tokenizer(model, None, "left", use_fast=use_fast), values(template_kwargs))
-
-
-def with_template_kwargs(original):
-    """Wraps get_tokenizer, which gives training and warm start the tokenizer that renders their data sets."""
-
-    @functools.wraps(original)
-    def get_tokenizer(pretrain, model, padding_side="left", strategy=None, *args, **kwargs):
-        tokenizer = original(pretrain, model, padding_side, strategy, *args, **kwargs)
-        data = getattr(getattr(strategy, "args", None), "data", None)
-        return bind(tokenizer, values(parse_kwargs(getattr(data, "template_kwargs", None))))
-
-    return get_tokenizer
-
-
-class TokenizerByReference:
-    """Arrives in another process as `tokenizer_of(*settings)`: one of 150,000 tokens is 5 MB and takes 0.2 s to pickle
-    and 0.4 s to unpickle, for every prompt."""
-
-    def __init__(self, *settings):
-        self.settings = settings
-
-    def __reduce__(self):
-        return tokenizer_of, self.settings
-
-
-class PromptsNameTheirTokenizer:
-    """Mixin over SamplesGenerator: what goes to the rollout actors with each prompt is the tokenizer's name."""
-
-    def _dispatch_prompts_to_vllm(self, *args, **kwargs):
-        data = self.args.data
-        self.tokenizer = TokenizerByReference(
-            self.args.actor.model_name_or_path, not data.disable_fast_tokenizer, parse_kwargs(data.template_kwargs)
-        )
-        return super()._dispatch_prompts_to_vllm(*args, **kwargs)

@@ -155,7 +155,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.generation.rendering:PromptsNameTheirTokenizer",
+        "openrlhf_ebpo.training.prompts:PromptsNameTheirTokenizer",
         process="controller",
         kind="speed",
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
@@ -174,7 +174,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.utils",
         "get_tokenizer",
-        "openrlhf_ebpo.generation.rendering:with_template_kwargs",
+        "openrlhf_ebpo.generation.tokenizers:with_template_kwargs",
         process="every",
         kind="option",
         condition="with --data.template_kwargs",
@@ -257,7 +257,7 @@ SEAMS = (
     Seam(
         "vllm.engine.arg_utils",
         "EngineArgs.create_engine_config",
-        "openrlhf_ebpo.generation.arguments:offline_defaults",
+        "openrlhf_ebpo.generation.offline_defaults:offline_defaults",
         process="rollout",
         kind="speed",
         why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens "

@@ -13,6 +13,8 @@ import logging
 
 import torch
 
+from openrlhf_ebpo.generation.tokenizers import TokenizerByReference
+from openrlhf_ebpo.models.chat_template import parse_kwargs
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.training.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.training.rollouts import prompt_id
@@ -114,3 +116,14 @@ def seeded_shuffle(prompts, seed: int):
     from torchdata.stateful_dataloader.sampler import RandomSampler
 
     return RandomSampler(prompts, generator=torch.Generator().manual_seed(seed))
+
+
+class PromptsNameTheirTokenizer:
+    """Mixin over SamplesGenerator: what goes to the rollout actors with each prompt is the tokenizer's name."""
+
+    def _dispatch_prompts_to_vllm(self, *args, **kwargs):
+        data = self.args.data
+        self.tokenizer = TokenizerByReference(
+            self.args.actor.model_name_or_path, not data.disable_fast_tokenizer, parse_kwargs(data.template_kwargs)
+        )
+        return super()._dispatch_prompts_to_vllm(*args, **kwargs)

@@ -7,7 +7,8 @@ import pytest
 from tiny_tokenizers import save
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import TokenizerByReference, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.generation.rendering import prompt_lengths, render
+from openrlhf_ebpo.generation.tokenizers import TokenizerByReference, tokenizer_of
 from openrlhf_ebpo.rewards.settings import RewardSettings
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -115,6 +116,8 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "reward.memory": 100,
             "reward.workers": None,
             "reward.remote_url": None,
+            "reward.overlong_buffer_len": None,
+            "rollout.max_new_tokens": None,
             "train.agent_func_path": None,
         }
     )

@@ -14,7 +14,8 @@ from openrlhf_ebpo.eval import generate, protocols
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample
-from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.generation.rendering import Prompt
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 
 FORM = PromptForm("{question}", source="--template raw")
 

@@ -6,7 +6,8 @@ import os
 import pytest
 from tiny_tokenizers import save
 
-from openrlhf_ebpo.generation.rendering import announce_special_tokens, tokenizer_of
+from openrlhf_ebpo.generation.rendering import announce_special_tokens
+from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.quickstart.tasks import example
 from openrlhf_ebpo.rewards import math
 from openrlhf_ebpo.rewards.reward_values import check_reward
