@@ -136,6 +136,40 @@ def test_samples_by_keyboard_history_and_filters(visit):
     page.wait_for_selector("text=No group fits")
 
 
+def test_a_prompt_that_was_never_solved_is_found_and_its_answers_stand_beside_those_of_another_run(visit):
+    page = visit("?tab=samples&runs=a,b")
+    page.wait_for_selector(".answer")
+    page.get_by_role("button", name="prompts").click()
+    page.wait_for_selector(".prompts tbody tr")
+    assert "never solved" in page.locator(".prompts header").inner_text()
+    assert not page.locator(".answer").is_visible() and "list=prompts" in page.url
+    page.get_by_role("button", name="times asked").click()
+    page.wait_for_selector(".prompts th[aria-sort=ascending]:has-text('times asked')")
+    page.locator(".prompts tbody button").last.click()
+    page.wait_for_selector(".answer:visible")
+    page.locator(".elsewhere").last.get_by_role("button", name="b step").click()
+    page.wait_for_selector(".two-answers .answer >> nth=1")
+    left, right = (page.locator(".two-answers > div").nth(i).bounding_box() for i in (0, 1))
+    assert left["x"] + left["width"] <= right["x"] and abs(left["y"] - right["y"]) < 2
+    page.locator(".two-answers .strip").nth(1).get_by_role("button").nth(2).click()
+    page.wait_for_selector(".two-answers > div:nth-child(2) h2:has-text('Answer 3')")
+    assert "Answer 1" in page.locator(".two-answers .answer h2").first.inner_text()
+
+
+def test_equations_are_numbered_one_after_the_other(visit):
+    """Containment starts a counter anew: the tenth number is as wide as the first where each of them is 1."""
+    page = visit("?tab=samples&runs=ebpo")
+    page.wait_for_selector(".answer .part .piece.md")
+    widths = page.evaluate(
+        """() => {
+            const part = document.querySelector(".answer .part"), piece = "<p class='piece'><i class='tml-eqn'></i></p>";
+            part.insertAdjacentHTML("beforeend", piece.repeat(12));
+            return [...part.querySelectorAll(".tml-eqn")].map((each) => each.offsetWidth);
+        }"""
+    )
+    assert len(widths) == 12 and widths[9] > widths[0]
+
+
 def test_the_last_of_quick_clicks_counts(visit):
     page = visit("?tab=samples&runs=ebpo")
     page.wait_for_selector(".answer")
@@ -162,16 +196,19 @@ def test_evaluation_compares_and_opens_questions(visit):
     page = visit("?tab=evaluation&runs=ebpo,grpo&paper=Qwen3-8B,4")
     page.wait_for_selector("table.scores")
     head = page.locator("table.scores thead").inner_text()
-    assert "reported in the paper" in head and "step 40" in head and "base model" in head
+    assert "step 40" in head and head.count("base model") == 1
     rows = page.locator("table.scores tbody tr").all_inner_texts()
     assert rows[0].startswith("aime24") and "50.21" in rows[0] and rows[-1].startswith("average")
+    assert "reported in the paper" in rows[0] and "difference" in rows[0]
+    wide = page.locator(".scroll:has(table.scores)").evaluate("e => [e.scrollWidth, e.clientWidth]")
+    assert wide[0] <= wide[1], "nothing lies sideways"
     panel(page, "pass-aime24").scroll_into_view_if_needed()
     panel(page, "pass-aime24").locator(".main-svg").first.wait_for()
     with page.expect_download() as download:
         page.get_by_role("button", name="Table as CSV").click()
     table = Path(download.value.path()).read_text().splitlines()
     assert (
-        table[0].startswith('"task","difference to')
+        table[0].startswith('"task","base model')
         and table[1].startswith('"aime24')
         and not any(',"+' in row for row in table)
     )
