@@ -162,7 +162,8 @@ def test_equations_are_numbered_one_after_the_other(visit):
     page.wait_for_selector(".answer .part .piece.md")
     widths = page.evaluate(
         """() => {
-            const part = document.querySelector(".answer .part"), piece = "<p class='piece'><i class='tml-eqn'></i></p>";
+            const part = document.querySelector(".answer .part");
+            const piece = "<p class='piece'><i class='tml-eqn'></i></p>";
             part.insertAdjacentHTML("beforeend", piece.repeat(12));
             return [...part.querySelectorAll(".tml-eqn")].map((each) => each.offsetWidth);
         }"""
