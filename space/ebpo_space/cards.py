@@ -11,31 +11,24 @@ import numpy as np
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import reading
-from .components import setting
+from .components import page_of, setting
 from .figures import number
 from .groups import Groups
-from .search import PUSHED_DOWN
+from .runs import Run
+from .search import PUSHED_DOWN, prompts_of
 from .text import HTML, harmless, html, join, run_name
 from .turns import last_user_turn
 
 PER_PAGE = 40  # groups in the list at a time
 
 
-def group_list(
-    groups: Groups, positions: np.ndarray, prompts: dict[int, str], current: int | None, page: int, failed, passed
-) -> HTML:
-    """Lay out one page of groups as buttons.
-
-    Args:
-        prompts: by position, of the groups on this page.
-        page: its number, from 1.
-        failed, passed: (K,) bool, all-fail and all-pass groups.
-    """
-    pages = max(math.ceil(len(positions) / PER_PAGE), 1)
-    page = min(page, pages)
+def group_list(run: Run, groups: Groups, positions: np.ndarray, current: int | None, page: int, failed, passed) -> HTML:
+    """Lay out page `page` (from 1) of groups as buttons; failed, passed: (K,) bool, all-fail and all-pass groups."""
+    here, page, pages = page_of(positions, page, PER_PAGE)
+    prompts = prompts_of(run, groups, here)
     items = join(
         _item(groups, int(p), prompts.get(int(p), ""), int(p) == current, badge(groups, p, failed, passed))
-        for p in positions[(page - 1) * PER_PAGE : page * PER_PAGE]
+        for p in here
     )
     count = html("<b>{:,}</b> group{}", len(positions), "" if len(positions) == 1 else "s")
     return html(

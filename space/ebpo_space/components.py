@@ -64,6 +64,13 @@ def no_runs(awaited: Sequence[str]) -> HTML:
     )
 
 
+def page_of(items: Sequence, page: int, size: int) -> tuple[Sequence, int, int]:
+    """Return the items of page `page`, from 1 and at most the last one; its number; and the number of pages."""
+    pages = max(-(-len(items) // size), 1)
+    page = min(page, pages)
+    return items[(page - 1) * size : page * size], page, pages
+
+
 def dot(number: int, kind: str = "dot") -> HTML:
     """Write a run's colour."""
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))

@@ -13,7 +13,7 @@ from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import reading
 from .cards import pager
-from .components import setting, sort_head
+from .components import page_of, setting, sort_head
 from .groups import Groups
 from .runs import Run
 from .search import prompts_of
@@ -75,9 +75,7 @@ def by_prompt(groups: Groups) -> Prompts:
 
 def prompt_table(run: Run, groups: Groups, prompts: Prompts, chosen: np.ndarray, sort: str, page: int) -> HTML:
     """Lay out page `page` (from 1) of the chosen prompts, places in order; a click on one opens its latest group."""
-    pages = max(math.ceil(len(chosen) / PER_PAGE), 1)
-    page = min(page, pages)
-    here = chosen[(page - 1) * PER_PAGE : page * PER_PAGE]
+    here, page, pages = page_of(chosen, page, PER_PAGE)
     texts = prompts_of(run, groups, prompts.latest[here])
     rows = join(_row(prompts, groups, int(i), texts) for i in here)
     name, reverse = sort.removeprefix("-"), sort.startswith("-")

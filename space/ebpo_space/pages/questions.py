@@ -10,7 +10,7 @@ from openrlhf_ebpo.run.score_text import whole_percent
 
 from .. import parameters, reading, results
 from ..cards import current_mark, pager, tokens
-from ..components import choice, dot, setting
+from ..components import choice, dot, page_of, setting
 from ..errors import RunError
 from ..results import BASE, Column, Result, ends_of
 from ..text import HTML, attribute, harmless, html, join, middle_cut, run_name
@@ -56,14 +56,10 @@ def render(
     text = view["find"].strip().lower()
     order = [key for key in sort_questions(rates, columns, by) if text in texts[key].lower()]
     chosen = next((key for key in order if key_of(key) == view["question"]), None)
-    pages = max(-(-len(order) // PER_PAGE), 1)
-    page = min(view["leaf"], pages)
+    here, page, pages = page_of(order, view["leaf"], PER_PAGE)
     none = HTML() if order else html('<p class="more">No question of {} has this text.</p>', harmless(task, 60))
     samples = _samples(workspace, evaluated, chosen, problems) if chosen else HTML()
-    items = join(
-        _question(key, texts[key], rates[key], samples if key == chosen else None)
-        for key in order[(page - 1) * PER_PAGE : page * PER_PAGE]
-    )
+    items = join(_question(key, texts[key], rates[key], samples if key == chosen else None) for key in here)
     return {
         "questions": html(
             '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each checkpoint of '

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +13,7 @@ from openrlhf_ebpo.estimator.registry import title
 
 from ..answer_strip import MAX_TILES, first_with
 from ..answer_strip import answers as strip
-from ..cards import PER_PAGE, badge, decision, group_list, history_bar
+from ..cards import badge, decision, group_list, history_bar
 from ..components import choice, dot, empty, no_runs, notices, setting
 from ..errors import RunError, attempt
 from ..groups import Groups, clusters
@@ -22,7 +21,7 @@ from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
 from ..prompts import SORTS, by_prompt, prompt_table
 from ..reading import Options
-from ..search import KINDS, Filter, batch_scale, choose, error_counts, history, position_of, prompts_of
+from ..search import KINDS, Filter, batch_scale, choose, error_counts, history, position_of
 from ..text import HTML, harmless, html, join, run_name
 from ..visits import Visit, find_others
 from ..workspace import ALL_HIDDEN, LoadedRun, Workspace
@@ -176,10 +175,8 @@ class Look:
         if "." in view["at"] and current is None:
             self.problems.append(f"There is no group {view['at']} in this run.")
         failed, passed = groups.all_fail(self.opened.rewards[0]), groups.all_pass(self.opened.rewards[1])
-        page = min(view["shown"], max(math.ceil(len(found) / PER_PAGE), 1))
-        prompts = prompts_of(self.opened.run, groups, found[(page - 1) * PER_PAGE : page * PER_PAGE])
         listed = self._errors(found) if view["kind"] == "errors" else HTML()
-        listed += group_list(groups, found, prompts, current, page, failed, passed)
+        listed += group_list(self.opened.run, groups, found, current, view["shown"], failed, passed)
         if not len(found):
             wider = "Take a filter away." if view["steps"] == "all" else "Look in “all” steps, or take a filter away."
             listed += empty("No group fits", wider)
