@@ -9,7 +9,9 @@ from safetensors.numpy import save_file
 
 def write_model(path: Path, architecture: str = "Qwen3ForCausalLM", model_type: str = "qwen3") -> str:
     path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps({"architectures": [architecture], "model_type": model_type}))
+    config = {"architectures": [architecture], "model_type": model_type}
+    config["quantization_config"] = {"bits": 4}  # quantized weights are not compared with the configuration
+    (path / "config.json").write_text(json.dumps(config))
     save_file({"weight": np.zeros(2)}, path / "model.safetensors")
     return str(path)
 
