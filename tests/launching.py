@@ -39,7 +39,7 @@ def dry_run(argv):
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
-            train_ppo_ray.run([*argv, "--dry_run"])
+            train_ppo_ray.run([*argv, "--dry_run", "--verbose"])
     except BaseException:
         return {"error": traceback.format_exc()}
     text = output.getvalue()

@@ -15,6 +15,7 @@ from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, 
 from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.models.chat_template import ARGUMENTS, Kwargs, parse_kwargs, values
 from openrlhf_ebpo.models.hub_models import local_folder
+from openrlhf_ebpo.models.model_check import has_chat_template
 from openrlhf_ebpo.models.tokenizer_fit import MAX_ERROR_CHARS, TRAINING, Prompting, cut, mismatches, or_warning
 
 CLUSTER_COLUMN = "cluster"
@@ -106,6 +107,16 @@ class PromptSettings:
                 "no empty prompt: leave the row out"
             )
         return prompts
+
+    def describe_form(self) -> str:
+        """Describe how the model gets its prompts, next to what its tokenizer has."""
+        if self.chat_template:
+            return "prompts are in the tokenizer's chat template (--data.apply_chat_template)"
+        given = f"--data.input_template is {self.template!r}" if self.template else "prompts are given as they are"
+        folder = local_folder(self.model)
+        has = folder is not None and has_chat_template(folder)
+        more = ", and the tokenizer has a chat template that is not used (--data.apply_chat_template)" if has else ""
+        return given + more
 
     def cluster_notices(self) -> list[str]:
         """Warn of data sets without clusters, for an estimator that uses them."""

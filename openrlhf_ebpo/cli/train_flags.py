@@ -46,8 +46,9 @@ class Command:
     """A command line of `train`.
 
     args: upstream's nested arguments, with the flags of every room. argv: for a restart. recorded: the same without
-    secrets. is_translated: it had flags of an older release. sample: prompts to answer in a dry run. assume_cuda:
-    memory in GB of the GPUs of the machine that a dry run is for, UNKNOWN if it was not given; None for this machine.
+    secrets. is_translated: it had flags of an older release. verbose: a dry run prints the configuration. sample:
+    prompts to answer in a dry run. assume_cuda: memory in GB of the GPUs of the machine that a dry run is for, UNKNOWN
+    if it was not given; None for this machine.
     """
 
     args: SimpleNamespace
@@ -56,6 +57,7 @@ class Command:
     is_translated: bool
     force: bool
     dry_run: bool
+    verbose: bool
     sample: int | None
     assume_cuda: int | None
 
@@ -76,7 +78,7 @@ class Command:
         clip, default = flat["reward.clip_range"], parser.get_default("reward.clip_range")
         # upstream's default clamps the value after the baseline; under ebpo only a range that was asked for applies
         flat["algo.advantage.ebpo.reward_clip_range"] = None if clip is default else tuple(clip)
-        own = {name: flat.pop(name) for name in ("force", "dry_run", "sample", "assume_cuda")}
+        own = {name: flat.pop(name) for name in ("force", "dry_run", "verbose", "sample", "assume_cuda")}
         command = cls(nested(flat), argv, recorded, bool(translated), **own)
         command.check()
         return continued(command)
@@ -85,6 +87,8 @@ class Command:
         """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no
         sense."""
         problems = []
+        if self.verbose and not self.dry_run:
+            problems.append("--verbose goes with --dry_run: add it, or leave --verbose out to train")
         if self.sample is not None and not self.dry_run:
             problems.append("--sample goes with --dry_run: add it, or leave --sample out to train")
         if self.assume_cuda is not None and not self.dry_run:
@@ -169,8 +173,9 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
     )
     add_trust_flag(group)
     group.add_argument(
-        "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
+        "--dry_run", action="store_true", help="check everything, print what the training would do and stop"
     )
+    group.add_argument("--verbose", action="store_true", help="with --dry_run: also print the resolved configuration")
     train_sample.add_flag(group)
     group.add_argument(
         "--assume_cuda",

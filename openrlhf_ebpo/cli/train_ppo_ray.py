@@ -16,6 +16,7 @@ from openrlhf_ebpo.checks import machine, preflight, prompt_sets, reward_check
 from openrlhf_ebpo.cli import old_flags, train_sample
 from openrlhf_ebpo.cli.train_end import explained_end, recorded_end
 from openrlhf_ebpo.cli.train_flags import Command, settle
+from openrlhf_ebpo.cli.train_plan import Plan
 from openrlhf_ebpo.cli.train_settings import TrainSettings
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit
@@ -29,7 +30,7 @@ from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.custom_metrics import read_entries
 from openrlhf_ebpo.run.resume import Search
-from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics, read_rollouts, read_run, record_warning, step_files
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.machine import adapt_args
@@ -99,8 +100,10 @@ def show_dry_run(
     preflight.check_agent_by_importing(settings.rewards.agent)
     settings.files.check_weights()
     settings.saving.check()
-    print(json.dumps(redacted(args), indent=2))
-    print(*notices, *warnings_of_prompts(settings), rollouts_notice(settings), sep="\n")
+    if command.verbose:
+        print(json.dumps(redacted(args), indent=2))
+    plan = Plan.from_args(args, settings.prompts)
+    print(*notices, *plan.notices(), *warnings_of_prompts(settings), sep="\n")
     if found:
         settings.rows.identify(found)
     if command.assume_cuda is not None:
@@ -113,6 +116,7 @@ def show_dry_run(
         settings.files.check_models_fetched()
         for line in train_sample.sample(settings.sample, settings.prompts.first_prompts(command.sample)):
             print(line, flush=True)
+    print(*plan.lines(), rollouts_notice(settings), sep="\n")
     print(f"dry run: flags, files and settings are fine; {'no training' if command.sample else 'nothing'} was started")
 
 
@@ -154,8 +158,20 @@ def train(
         args.ckpt.verified = found.tag if found else None
         args.ckpt.data, args.ckpt.run = rows, read_run(settings.run.run_dir)["id"]
         upstream.train(args)
-    print_summary(settings, args.ckpt.output_dir)
+        warning = lasting_warning(settings)
+        record_warning(settings.run.run_dir, warning)
+    print_summary(settings, args.ckpt.output_dir, counts_zero=not warning)
     pushes.finish()  # Ray and its GPUs are free by now
+    if warning:
+        print(f"warning: {warning}", flush=True)
+
+
+def lasting_warning(settings: TrainSettings) -> str | None:
+    """Return what a run ends with if most of its steps taught nothing, for the screen and run.json."""
+    run_dir = settings.run.run_dir
+    logged = [*step_files(run_dir)]
+    answer = read_rollouts(run_dir, logged[-1])["response"][0].as_py() if logged else ""
+    return zero_advantage.lasting_warning(read_metrics(run_dir), settings.prompts.describe_form(), answer)
 
 
 def prepare_rewards(settings: TrainSettings) -> None:
@@ -182,10 +198,12 @@ def record(command: Command, args, settings: TrainSettings, resumed: dict) -> di
     }
 
 
-def print_summary(settings: TrainSettings, model: str) -> None:
+def print_summary(settings: TrainSettings, model: str, counts_zero: bool) -> None:
+    """counts_zero: steps without an advantage are counted here, because no warning follows."""
     print(f"training is complete: model in {model}, run directory {settings.run.run_dir}", flush=True)
     rows = read_metrics(settings.run.run_dir)
-    for metric, what in ((zero_advantage.METRIC, zero_advantage.SUMMARY), (mismatch.STALE, mismatch.SUMMARY)):
+    zero = [(zero_advantage.METRIC, zero_advantage.SUMMARY)] if counts_zero else []
+    for metric, what in (*zero, (mismatch.STALE, mismatch.SUMMARY)):
         if line := zero_advantage.count_steps(rows, metric, what):
             print(line, flush=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.command import one_line
@@ -72,10 +72,22 @@ def sample(settings: SampleSettings, prompts: Sequence[Prompt]) -> Iterator[str]
     yield f"sample: starting vLLM with {engine.model}, for answers to the first {len(prompts)} prompts"
     with engines.started(engine) as actors:
         yield f"the engine is up after {time.monotonic() - started:.0f} s"
-        for prompt, samples in engines.generate(actors, prompts, settings.sampling, engine):
+        found = engines.generate(actors, prompts, settings.sampling, engine)
+        for prompt, samples in in_order(found, [prompt.key for prompt in prompts]):
             answers += samples
             yield from answer_lines(prompt, samples[0], tokenizer_of(engine.model))
     yield from verdict(answers, settings)
+
+
+def in_order(found: Iterable[tuple[Prompt, list[Sample]]], keys: Sequence) -> Iterator[tuple[Prompt, list[Sample]]]:
+    """Yield prompts and their answers in the order of their keys, each as soon as all before it are there."""
+    waiting, following = {}, iter(keys)
+    key = next(following, None)
+    for prompt, samples in found:
+        waiting[prompt.key] = prompt, samples
+        while key in waiting:
+            yield waiting.pop(key)
+            key = next(following, None)
 
 
 def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:

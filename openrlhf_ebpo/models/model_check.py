@@ -101,13 +101,18 @@ def file_problems(model: str, folder: Path, chat_template: bool) -> Iterator[str
     if Path(model).is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
         yield f"the folder has no tokenizer (none of {', '.join(TOKENIZERS)}); copy the files of the original"
     settings = read_json(folder / "tokenizer_config.json")
-    has_template = "chat_template" in settings or any((folder / name).exists() for name in TEMPLATES)
-    if chat_template and settings and not has_template:
+    if chat_template and settings and not has_chat_template(folder):
         yield (
             "--data.apply_chat_template is given, and its tokenizer has no chat template: a base model takes the "
             "prompt as it is, leave the flag out (CHAT_TEMPLATE=0 for the launch scripts); or put a "
             "chat_template.jinja into the folder"
         )
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Raises UsageError: a file cannot be read."""
+    settings = read_json(folder / "tokenizer_config.json")
+    return "chat_template" in settings or any((folder / name).exists() for name in TEMPLATES)
 
 
 def _length_problems(config: dict, use: ModelUse) -> Iterator[str]:

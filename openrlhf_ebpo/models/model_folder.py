@@ -157,7 +157,7 @@ def missing_weights(folder: str | Path) -> Iterator[str]:
     with the file's name. Imports transformers and torch; without them, and for a class that transformers does not have,
     nothing is compared."""
     folder = Path(folder)
-    shapes = _shapes(folder) if (folder / "config.json").is_file() else None
+    shapes = tensor_shapes(folder) if (folder / "config.json").is_file() else None
     expected = expected_shapes(auto_map.read_json(folder / "config.json")) if shapes is not None else {}
     wrong = {
         name: shape for name, shape in expected.items() if list(shapes.get(name, ())) != shape or name not in shapes
@@ -175,7 +175,7 @@ def missing_weights(folder: str | Path) -> Iterator[str]:
     yield f"config.json has {name} of {shape}, which {problem}{more}"
 
 
-def _shapes(folder: Path) -> dict[str, list[int]] | None:
+def tensor_shapes(folder: Path) -> dict[str, list[int]] | None:
     """Return tensor -> shape of all files that loaders take; None for an adapter, or a model of another format."""
     files = [path.name for path in folder.iterdir() if LOADED.fullmatch(path.name)]
     if not files or any(name.startswith("adapter_") for name in files):

@@ -187,6 +187,12 @@ def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
         overwrite_json(run_dir / "run.json", run | {"error": error and error[:MAX_ERROR_CHARS_ON_FULL_DISK]})
 
 
+def record_warning(run_dir: Path, text: str | None) -> None:
+    """Write into run.json what the end of a run warns of; None: nothing."""
+    run = read_run(run_dir) or {}
+    write_json(run_dir / "run.json", run | {"warning": text and redacted_text(text)})
+
+
 def move_aside(run_dir: Path) -> Path:
     """Rename a directory to <name>.<time>; nothing is deleted."""
     aside = run_dir.with_name(f"{run_dir.name}.{datetime.now():%Y%m%dT%H%M%S.%f}")

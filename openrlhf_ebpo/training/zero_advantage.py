@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from openrlhf_ebpo.command import one_line
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.advantage import Estimate
@@ -16,6 +18,9 @@ SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
     "rollout/truncated_rate": "cut",
 }
+MOST = 0.5  # of the steps: from here on a run has learnt from few
+LIKELY = 0.2  # share of the responses or groups, from which something counts as a cause
+MAX_QUOTE_CHARS = 160
 NO_ADVANTAGE = 1e-6  # what rounding leaves of none
 
 
@@ -49,3 +54,52 @@ def count_steps(rows: Iterable[Mapping], metric: str, what: str) -> str | None:
     step."""
     steps = [row[metric] for row in rows if metric in row]
     return f"{sum(map(bool, steps))} of {len(steps)} {what}" if any(steps) else None
+
+
+def lasting_warning(rows: Iterable[Mapping], form: str, answer: str) -> str | None:
+    """Warn of a run in most of whose steps no response had an advantage, with the two most likely causes; None for
+    other runs.
+
+    Args:
+        rows: of metrics.jsonl, one a step. form: in which the model got its prompts. answer: a response of the last
+            step, untrusted.
+    """
+    steps = [row for row in rows if METRIC in row]
+    zero = [row for row in steps if row[METRIC]]
+    if not zero or len(zero) < MOST * len(steps):
+        return None
+    causes = "; ".join(f"({number}) {cause}" for number, cause in enumerate(likely_causes(zero, form, answer), 1))
+    return f"{len(zero)} of {len(steps)} steps taught nothing: all advantages were zero. Most likely: {causes}"
+
+
+def likely_causes(zero: Sequence[Mapping], form: str, answer: str) -> list[str]:
+    """Return the two most likely causes, the likelier first. zero: metrics of the steps without an advantage."""
+
+    def mean(name: str) -> float:
+        found = [row[name] for row in zero if row.get(name) is not None]
+        return float(np.mean(found)) if found else 0.0
+
+    quoted = f"{one_line(answer, MAX_QUOTE_CHARS)!r}"
+    fail, passes, cut = map(mean, ("ebpo/all_fail_fraction", "ebpo/all_pass_fraction", "rollout/truncated_rate"))
+    unread = mean("rollout/no_answer")
+    causes = [
+        (
+            fail,
+            f"no response passes in {fail:.0%} of the groups: is this the template the model was trained with? {form}; "
+            f"a response is {quoted}",
+        ),
+        (cut, f"{cut:.0%} of the responses are cut: raise --rollout.max_new_tokens, or ask for shorter ones"),
+        (
+            unread,
+            f"the reward reads no answer in {unread:.0%} of the complete responses: ask in the prompt for the form "
+            "that it reads (docs/train.md)",
+        ),
+        (passes, f"every response passes in {passes:.0%} of the groups: take harder prompts (data difficulty)"),
+        (
+            LIKELY,
+            "the responses of a prompt earn the same: give more of them (--rollout.n_samples_per_prompt), or other "
+            "prompts (data difficulty)",
+        ),
+    ]
+    ranked = sorted(causes, key=lambda cause: -cause[0])
+    return [text for weight, text in ranked if weight >= LIKELY][:2]

@@ -61,7 +61,7 @@ def condition(about: dict, metrics: Metrics, seen: Signs, now: float) -> Conditi
         kind, detail = _at_work(about, metrics, seen, now)
         step = max(step or 0, seen.beat.step if seen.beat else 0) or step
     elif ended in ("complete", "interrupted", "paused", "failed"):
-        kind, detail = ended, str(about.get("error") or "")[:MAX_ERROR_CHARS].strip()
+        kind, detail = ended, str(about.get("error") or about.get("warning") or "")[:MAX_ERROR_CHARS].strip()
     else:
         kind, detail = "unknown", "run.json is missing, or does not say how it ended."
     steps = seen.beat.steps if seen.beat and (step or 0) <= seen.beat.steps < 2**31 else 0

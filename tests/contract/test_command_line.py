@@ -172,7 +172,7 @@ def test_a_dry_run_for_a_machine_with_gpus_changes_nothing_for_this_one(command,
     with pytest.raises(SystemExit, match=r"--vllm.tensor_parallel_size: use more engines"):
         train_ppo_ray.main([*command, *PARALLEL, "--dry_run"])
     capsys.readouterr()
-    train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--assume_cuda", "80"])
+    train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--verbose", "--assume_cuda", "80"])
     said = capsys.readouterr().out
     assert (
         "checked as for a machine with GPUs: 8, of 80 GB" in said
@@ -186,6 +186,7 @@ def test_a_dry_run_for_a_machine_with_gpus_changes_nothing_for_this_one(command,
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
+        (["--verbose"], "--verbose goes with --dry_run"),
         (["--assume_cuda"], "--assume_cuda goes with --dry_run"),
         (["--assume_cuda", "--dry_run", "--sample"], "--sample starts an engine on this one"),
         (["--assume_cuda", "-8", "--dry_run"], "--assume_cuda is -8; give the memory of one GPU in GB"),
@@ -254,7 +255,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
     write_json(tmp_path / "names.json", [{"name": "own/x", "title": "X"}])
     logs = ["--logger.metrics", "names.json", "--logger.no_policy_metrics"]
     logs += ["--data.label_key", "label"]
-    train_ppo_ray.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run"])
+    train_ppo_ray.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run", "--verbose"])
     out = capsys.readouterr().out
     printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
     assert printed["algo"]["advantage"]["estimator"] == "ebpo"
@@ -265,6 +266,47 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
     assert "reward: 1 of 1 labels earn 1" in out and "nothing was started" in out
     assert not ray.is_initialized()
     assert {p.name for p in tmp_path.iterdir()} - {"__pycache__"} == {"data.jsonl", "model", "names.json", "reward.py"}
+
+
+def test_a_dry_run_ends_with_what_the_training_would_do(command, capsys, tmp_path):
+    rows = [json.dumps({"input": f"1+{n}", "label": "2"}) + "\n" for n in range(40)]
+    (tmp_path / "data.jsonl").write_text("".join(rows))
+    sizes = [
+        "--rollout.batch_size",
+        "16",
+        "--train.batch_size",
+        "32",
+        "--train.micro_batch_size",
+        "4",
+        "--train.num_episodes",
+        "2",
+    ]
+    saves = [
+        "--ckpt.save_steps",
+        "2",
+        "--ckpt.max_num",
+        "2",
+        "--ckpt.save_hf",
+        "--eval.steps",
+        "3",
+        "--eval.dataset",
+        "data.jsonl",
+    ]
+    train_ppo_ray.main([*command, *sizes, *saves, "--dry_run"])
+    out = capsys.readouterr().out
+    assert '"argv"' not in out and "{" not in out.partition("plan:")[2].partition("dry run:")[0]
+    for line in (
+        "prompts       40 in the data set, 16 a step",
+        "steps         6 in 2 episodes",
+        "responses     320, 4 a prompt",
+        "optimizer     about 10 steps of --train.batch_size 32 responses",
+        "checkpoints   3, the newest 2 are kept; each exports a model, and the end exports one",
+        "evaluations   2 of 40 prompts x 4",
+        "for 2 checkpoints and 4 models",
+    ):
+        assert line in out, (line, out)
+    train_ppo_ray.main([*command, "--dry_run"])
+    assert "warning: --rollout.batch_size 1024 is larger than the data set of 40 rows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -326,7 +368,7 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
         (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 100)
         manifest.complete(folder, settings={"actor.adam.lr": 5e-6})
     (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99)
-    argv = [*command, "--ckpt.path", "ckpt", "--dry_run"]
+    argv = [*command, "--ckpt.path", "ckpt", "--dry_run", "--verbose"]
     for more in (["--ckpt.load_enable"], ["--ckpt.load_step", "4"]):
         train_ppo_ray.main([*argv, "--actor.adam.lr", "1e-4", *more])
         out = capsys.readouterr().out
@@ -366,7 +408,7 @@ def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp
 
 def test_a_run_that_has_lost_its_checkpoints_does_not_begin_again(command, tmp_path, capsys):
     folder = tmp_path / "ckpt" / "_actor" / "global_step4"
-    argv = [*command, "--ckpt.path", "ckpt", "--logger.run_dir", "run", "--ckpt.load_enable", "--dry_run"]
+    argv = [*command, "--ckpt.path", "ckpt", "--logger.run_dir", "run", "--ckpt.load_enable", "--dry_run", "--verbose"]
     train_ppo_ray.main(argv)
     out = capsys.readouterr().out
     args, _ = json.JSONDecoder().raw_decode(out[out.index("{\n") :])

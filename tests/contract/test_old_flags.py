@@ -107,7 +107,7 @@ def test_a_dry_run_prints_the_new_command_without_secrets(old_command, capsys):
     out = capsys.readouterr().out
     assert out.startswith("note: ")
     assert "0123456789abcdef" not in out
-    printed = out[out.index("python -m openrlhf_ebpo.cli.train_ppo_ray") :].rpartition("dry run:")[0]
+    printed = out[out.index("python -m openrlhf_ebpo.cli.train_ppo_ray") :].partition("plan:")[0]
     words = shlex.split(printed.replace(" \\\n", " "))[3:]
     assert "--dry_run" not in words
     train_ppo_ray.main([*words, "--dry_run"])  # what was printed is a good command of today's

@@ -41,7 +41,9 @@ def args(tmp_path):
             actor=SimpleNamespace(model_name_or_path=str(model or tmp_path / "model")),
             data=SimpleNamespace(**{**values, **data}),
             rollout=SimpleNamespace(max_new_tokens=new_tokens, temperature=1.0, top_p=1.0),
-            reward=SimpleNamespace(remote_url=["r.py"], timeout=60.0, memory=10, workers=None),
+            reward=SimpleNamespace(
+                remote_url=["r.py"], timeout=60.0, memory=10, workers=None, overlong_buffer_len=None
+            ),
             eval=SimpleNamespace(dataset=held_out, split="train"),
             train=SimpleNamespace(agent_func_path=None, seed=7),
             vllm=SimpleNamespace(tensor_parallel_size=1, gpu_memory_utilization=0.5),
@@ -290,7 +292,7 @@ def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_pa
 @pytest.mark.parametrize(("sample", "dry_run"), [(4, False), (0, True), (-1, True)])
 def test_sample_flags_that_make_no_sense(sample, dry_run):
     with pytest.raises(UsageError, match=r"--sample"):
-        Command(SimpleNamespace(), [], [], False, False, dry_run, sample, assume_cuda=None).check()
+        Command(SimpleNamespace(), [], [], False, False, dry_run, False, sample, assume_cuda=None).check()
 
 
 def test_waiting_is_announced_and_bounded(monkeypatch, capsys):
@@ -312,3 +314,27 @@ def test_numbers_of_an_agents_logs_are_kept_and_nothing_else():
     assert engines._sample(response).logs == {}
     for odd in ({"huge": 10**400}, [1.0], "text", torch.ones(2)):
         assert engines._sample({**response, "extra_logs": odd}).logs == {}
+
+
+def test_answers_come_in_the_order_of_their_prompts():
+    prompts = [Prompt(key, "q") for key in (1, 2, 3, 4)]
+    found = [(prompts[at], [at]) for at in (1, 3, 0, 2)]
+    seen = []
+
+    def arrive():
+        for pair in found:
+            seen.append(pair[0].key)
+            yield pair
+
+    ordered = [(prompt.key, len(seen)) for prompt, _ in train_sample.in_order(arrive(), [1, 2, 3, 4])]
+    assert ordered == [(1, 3), (2, 3), (3, 4), (4, 4)]
+
+
+def test_the_form_of_the_prompts_is_described_next_to_the_tokenizers(args, tmp_path):
+    model = save(tmp_path / "model", template=CHAT)
+    assert (
+        "chat template (--data.apply_chat_template)"
+        in PromptSettings.from_args(args(model=model, apply_chat_template=True)).describe_form()
+    )
+    form = PromptSettings.from_args(args(model=model, input_template="Q: {}")).describe_form()
+    assert "--data.input_template is 'Q: {}'" in form and "has a chat template that is not used" in form

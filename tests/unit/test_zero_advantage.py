@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.training.step_notices import StepNotices
-from openrlhf_ebpo.training.zero_advantage import METRIC, SUMMARY, count_steps, is_zero, notice
+from openrlhf_ebpo.training.zero_advantage import METRIC, SUMMARY, count_steps, is_zero, lasting_warning, notice
 
 
 def result(rewards, advantages=None, valid=None):
@@ -68,3 +68,39 @@ def test_the_end_of_a_run_counts_them():
     rows = [{"step": step, METRIC: float(step <= 31)} for step in range(1, 41)]
     assert count_steps([*rows, {"step": 41}], METRIC, SUMMARY).startswith("31 of 40 steps had only zero advantages: ")
     assert [count_steps(few, METRIC, "") for few in (rows[31:], [], [{"step": 1}])] == [None] * 3
+
+
+def rows_of(zero: int, others: int, **metrics) -> list[dict]:
+    metrics = {name.replace("__", "/"): value for name, value in metrics.items()}
+    return [{METRIC: 1.0, **metrics} for _ in range(zero)] + [{METRIC: 0.0}] * others
+
+
+@pytest.mark.parametrize(
+    ("metrics", "first", "second"),
+    [
+        ({"ebpo__all_fail_fraction": 1.0}, "(1) no response passes in 100%", "(2) the responses of a prompt earn the"),
+        (
+            {"ebpo__all_fail_fraction": 1.0, "rollout__no_answer": 0.9},
+            "(1) no response passes",
+            "(2) the reward reads no",
+        ),
+        (
+            {"ebpo__all_fail_fraction": 0.9, "rollout__truncated_rate": 1.0},
+            "(1) 100% of the responses are cut",
+            "(2) no r",
+        ),
+        ({"ebpo__all_pass_fraction": 1.0}, "(1) every response passes in 100%", "(2) the responses of a prompt"),
+    ],
+)
+def test_a_run_that_mostly_taught_nothing_ends_with_its_likely_causes(metrics, first, second):
+    found = lasting_warning(rows_of(40, 6, **metrics), "--data.input_template is 'Q: {}'", "I think\x1b[2J so")
+    assert found.startswith("40 of 46 steps taught nothing: all advantages were zero. Most likely: ")
+    assert first in found and second in found and "(3)" not in found and "\x1b" not in found
+    if "no response passes" in first:
+        assert "is this the template the model was trained with? --data.input_template is 'Q: {}'" in found
+        assert "'I think [2J so'" in found
+
+
+def test_a_run_that_mostly_learns_ends_without_it():
+    assert lasting_warning(rows_of(20, 26), "", "") is None
+    assert lasting_warning([], "", "") is None and lasting_warning([{"step": 1}], "", "") is None
