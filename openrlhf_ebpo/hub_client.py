@@ -12,14 +12,12 @@ import json
 import logging
 import multiprocessing
 import os
-import re
 import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from openrlhf_ebpo.command import end_with_parent, positive_number, printable
 from openrlhf_ebpo.errors import ReportedError, UsageError
@@ -43,32 +41,14 @@ HOW_TO_LOG_IN = (
 )
 # What people can do about a status; those of PERMANENT fail again until somebody has done it.
 ADVICE = {
-    400: "the Hub refuses this request",
     401: f"the Hub does not accept the token, or wants one (or there is no such repo): {HOW_TO_LOG_IN}",
     402: "the Hub wants a paid plan for this",
-    403: "the token has no right to do this: give it write access, or choose a repo of yours",
+    403: "the token has no right to do this",
     404: "no such repo or revision, or the token may not see it",
-    409: "it is there already, or is being changed by somebody else",
     412: "somebody else has pushed meanwhile",
-    413: "the Hub refuses something of this size",
-    422: "the Hub refuses this request",
     429: "too many requests",
 }
-# A 403 that is not about rights, by a word of the Hub's own message.
-REFUSALS = {
-    "create_pr": "the repo takes only pull requests from this token, which this command does not open: ask its owner "
-    "for write access, or choose a repo of yours",
-    "storage": "the account's storage is full: delete something there, or choose a plan with more of it",
-    "quota": "the account has used up its quota: delete something there, or choose a plan with more of it",
-    "too many": "the account has as many repos as it may have: delete some, or make them public",
-    "private repo": (
-        "the account may have no more private repos: delete some, make them public (--public), or choose a plan"
-    ),
-}
 PERMANENT = {400, 401, 402, 403, 413, 422}
-GATED = "it is gated: ask for access on its page at the Hub, logged in as the token's owner"
-OFFLINE = "the Hub is not asked, for HF_HUB_OFFLINE is set: unset it"
-XET_REFUSAL = re.compile(r"\b(401|403) (?:Unauthorized|Forbidden)")
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
 
 T = TypeVar("T")
@@ -130,7 +110,11 @@ def limit_waiting(seconds: float) -> None:
 
     if limit_waiting.seconds == seconds:
         return
-    hooks = [hook for hook in get_session().event_hooks["request"] if not hasattr(hook, "seconds")]
+    try:
+        hooks = [hook for hook in get_session().event_hooks["request"] if not hasattr(hook, "seconds")]
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        words = redacted_text(str(error))
+        raise UsageError(f"the proxy of the environment (HTTPS_PROXY, ALL_PROXY) cannot be used: {words}") from error
 
     def limit(request) -> None:
         requested = request.extensions.get("timeout") or {}
@@ -139,45 +123,22 @@ def limit_waiting(seconds: float) -> None:
         keep_token_home(request)
 
     limit.seconds = seconds
-    events = {"request": [*hooks, limit], "response": [refuse_compressed, refuse_long_pause, refuse_empty_page]}
-    how = {"headers": {"Accept-Encoding": "identity"}, "follow_redirects": True, "timeout": seconds}
-    set_client_factory(lambda: httpx.Client(event_hooks=events, **how))
+    events = {"request": [*hooks, limit], "response": [refuse_long_pause]}
+    set_client_factory(lambda: httpx.Client(event_hooks=events, follow_redirects=True, timeout=seconds))
     limit_waiting.seconds = seconds
 
 
 limit_waiting.seconds = None
 
 
-def refuse_compressed(response) -> None:
-    """Fail on a compressed body, which is never asked for: 808 bytes can unpack to 1 GB in memory before anything is
-    checked.
-
-    Raises:
-        HubError: with the encoding.
-    """
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        raise HubError(f"the Hub compresses its answer ({encoding[:40]}), which was not asked for", permanent=True)
-
-
 def keep_token_home(request) -> None:
     """Take the token out of a request to another server than the Hub: the address may be the Hub's answer."""
     from huggingface_hub import constants, get_token
 
-    hub, target = urlsplit(constants.ENDPOINT), request.url
+    hub, target = type(request.url)(constants.ENDPOINT), request.url  # which drops a default port
     sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if sent and sent == get_token() and (target.host, target.port) != (hub.hostname, hub.port):
+    if sent and sent == get_token() and (target.scheme, target.host, target.port) != (hub.scheme, hub.host, hub.port):
         del request.headers["Authorization"]
-
-
-def refuse_empty_page(response) -> None:
-    """Fail on an empty page of a listing that names a next page: there may be no last one.
-
-    Raises:
-        HubError: always permanent.
-    """
-    if "/tree/" in response.request.url.path and response.links.get("next") and response.read().strip() == b"[]":
-        raise HubError("the Hub's listing has an empty page that is not the last one", permanent=True)
 
 
 def refuse_long_pause(response) -> None:
@@ -230,23 +191,15 @@ def hub_error(error: Exception, doing: str) -> HubError:
     names = {type(cause).__name__ for cause in _chain(error)}
     if local := local_problem(error):
         return HubError(f"{doing}: this machine, not the Hub, has a problem: {local}", permanent=True)
-    if "OfflineModeIsEnabled" in names:
-        return HubError(f"{doing}: {OFFLINE}", permanent=True)
     response = _response(error)
     if response is None:
-        permanent = bool(names & {"HFValidationError", "LocalTokenNotFoundError"})
-        if refused := XET_REFUSAL.search(_short(error)):
-            status = int(refused[1])
-            return HubError(f"{doing}: {ADVICE[status]} ({status}, from Xet)", status, permanent=True)
+        permanent = bool(names & {"HFValidationError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"})
         return HubError(f"{doing}: no usable answer ({_short(error)})", permanent=permanent)
     status = response.status_code
     message = _server_message(response)
     if not message and getattr(error, "response", None) is None:  # the client's own words, as about a card's metadata
         message = " ".join(str(error).split())[:300]
-    advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "refused")
-    if status == 403:
-        advice = next((words for sign, words in REFUSALS.items() if sign in message.lower()), advice)
-    advice = GATED if "GatedRepoError" in names else advice
+    advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "the Hub refuses this")
     words = f"{doing}: {advice} ({status}{f': {message}' if message else ''})"
     found = HubError(words, status, status in PERMANENT, retry_after(response))
     found.card_refused = status == 400 and response.url.path.endswith("/api/validate-yaml")

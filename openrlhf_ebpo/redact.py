@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
 
 REDACTED = "<redacted>"
+MARK = "\0"  # in its place while a text is searched: no pattern crosses it
 
 
 def _mixed(signs: str, least: int) -> str:
@@ -23,9 +24,9 @@ def _mixed(signs: str, least: int) -> str:
 
 
 # By form, in texts of anybody: prompts, templates, other people's files. Written for Python's `re` and for RE2 alike,
-# which reads whole columns of text at once (hub/response_tables.py). A repetition with a large limit, such as {1,200},
+# which reads whole columns of text at once (hub/content.py). A repetition with a large limit, such as {1,200},
 # makes RE2 a hundred times slower.
-CREDENTIALS = r"://(?:[^/\s\"'?#,:@]*:[^/\s\"'?#,]+|[^/\s\"'?#,:@]{12,})@"  # user and password in an address
+CREDENTIALS = r"://(?:[^/\s\"'?#,:@\x00]*:[^/\s\"'?#,\x00]+|[^/\s\"'?#,:@\x00]{12,})@"  # in an address
 _LABELS = (
     r"(?:aws_)?secret_access_key|aws_session_token|x-api-key|api[_-]?key|(?:auth|access|api|refresh)[_-]?token"
     r"|client[_-]?secret|AccountKey|SharedAccessKey"
@@ -41,8 +42,14 @@ LABELLED = (  # what goes before the secret stays
     r"|(\b(?i:password|passwd|pwd)[\"']?\s*[:=]\s*[\"']?)"
     + _mixed(r"A-Za-z0-9._~+/!#$^*\-", 7)
     + r"|(\bmachine\s+\S+\s+login\s+\S+\s+password\s+)[A-Za-z0-9._~+/!#$^*\-]{6,}"  # .netrc
-    r"|(\b(?i:set-cookie|cookie)[\"']?\s*:\s*[\"']?(?:[^\s=;:\"']+|[^\s=;\"']{1,60})=)"
+    r"|(\b(?i:set-cookie|cookie)[\"']?\s*:\s*[\"']?(?:[^\s=;:\"'\x00]+|[^\s=;\"'\x00]{1,60})=)"
     + _mixed(r"A-Za-z0-9._~+/%\-", 11)
+    + r"|(--?(?i:password|passwd|token|api[_-]?key|secret)[ =][\"']?)"
+    + _mixed(r"A-Za-z0-9._~+/!#$^*\-", 7)
+    + r"|([?&](?i:token|access_token|api_?key|key|sig|signature|password|secret)=)"  # sig: Azure's shared access
+    + _mixed(r"A-Za-z0-9._~+/%\-", 11)
+    + r"|(\"auth\"\s*:\s*\")[A-Za-z0-9+/]{16,}=*"  # .docker/config.json
+    r"|(\"key\"\s*:\s*\")[0-9a-f]{32}\b"  # kaggle.json
 )
 TOKENS = "|".join(
     (
@@ -91,11 +98,6 @@ NOT_SECRET = (
     *("input_key", "label_key", "image_key", "output_key", "metric_key", "cluster_key", "group_key", "sort_key"),
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
 )
-# Names of special tokens in model folders: image_token, prefix_token, language_token.
-_ACCESS_TOKEN = re.compile(r"(?:auth|access|api|hf|hub|huggingface|wandb|github|bearer|refresh|session|secret)_?token$")
-# Words that name a column, a tensor or a mode as often as a secret.
-_WEAK_NAME = re.compile(r"(?:^|[._/ -])(?:key|auth)$")
-_STRONG_KEY = re.compile(r"(?:api|access|secret|private|signing|encryption)[._/ -]?key$")
 _PLACEHOLDER = re.compile(r"your|example|placeholder|changeme|insert|xxxx|0{12}|\*\*\*|\.\.\.", re.IGNORECASE)
 # Harmless texts of the form NAME=value, of which no real secret has the form: names of columns and of special tokens,
 # weak examples, code, folders.
@@ -121,7 +123,6 @@ _HARMLESS = re.compile(
 _COMMON_PASSWORD = re.compile(r"(?i:pass(?:word|wd)?|pwd|secret|token|postgres|root|admin|user|test|guest|mysql)")
 _USER = re.compile(r"[a-z]+(?:[._-][a-z]+)*")  # without a password
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/]{16}")
-_RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
 
 # Home folders of anybody: /home/NAME, /Users/NAME, /root, C:\Users\NAME (in JSON with two backslashes). Not behind a
 # name or a sign of an address: https://host/home/x is a page, s3://home/x a bucket.
@@ -144,18 +145,6 @@ def is_secret(name: str) -> bool:
     """True if what is kept under `name`, a flag or a JSON key (also with dots), is a secret whatever it looks like."""
     name = _CAMEL.sub("_", name).lower()
     return bool(_SECRET_NAME.search(name)) and not name.endswith(NOT_SECRET)
-
-
-def holds_secret(name: str, value: str) -> bool:
-    """True if a model's configuration keeps a secret under `name`: unlike `is_secret` it knows that models have special
-    tokens under other names, such as image_token."""
-    if not value or value == REDACTED or not is_secret(name):
-        return False
-    name = _CAMEL.sub("_", name).lower()
-    if _WEAK_NAME.search(name) and not _STRONG_KEY.search(name):
-        return bool(_RANDOM.fullmatch(value))
-    special = name.endswith("_token") and not _ACCESS_TOKEN.search(name)
-    return not special or bool(_RANDOM.fullmatch(value))
 
 
 def without_secrets(text: str) -> str:
@@ -185,7 +174,8 @@ def is_placeholder(secret: str) -> bool:
 
 
 def find_private(text: str, homes: tuple[str, ...]) -> int | None:
-    """Return the first match of `private_pattern` that is not a placeholder, or None."""
+    """Return the first match of `private_pattern` that is not a placeholder, or None. What was redacted is none."""
+    text = text.replace(REDACTED, MARK)
     found = [match.start() for match in re.finditer(SECRETS, text, re.ASCII) if not _is_harmless(match)]
     found += [match.start() for home in homes for match in re.finditer(_home(home) + _HOME_ENDS, text)]
     return min(found, default=None)

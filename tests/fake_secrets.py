@@ -51,6 +51,10 @@ FORMS = {
     "private key": "-----BEGIN RSA PRIVATE " + "KEY-----\n{}\n-----END RSA PRIVATE " + "KEY-----",
     "user in an address": "https://user" + ":{}@host.test/x",
     "token in an address": "https:" + "//{}@host.test/x",
+    "docker's file": '"au' + 'th": "{}{}=="',
+    "flag": "mysql --pass" + "word {}",
+    "query": "https://host.test/x?to" + "ken={}",
+    "shared access signature": "https://blob.test/x?sv=1&si" + "g={}%3D",
     "environment": "WANDB_API" + "_KEY={}",
 }
 

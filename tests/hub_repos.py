@@ -36,6 +36,11 @@ class Commit:
     title: str
     parent: str | None
 
+    @property
+    def subject(self) -> str:
+        """The title without a push's signature."""
+        return self.title.removesuffix(" (openrlhf_ebpo)")
+
 
 @dataclass
 class Repo:
@@ -61,6 +66,12 @@ class Repo:
         while found[-1].parent:
             found.append(self.commits[found[-1].parent])
         return found
+
+    def last_change(self, commit: Commit, path: str) -> Commit:
+        """The commit that was the last to change a file."""
+        while (parent := self.commits.get(commit.parent)) and parent.files.get(path) == commit.files.get(path):
+            commit = parent
+        return commit
 
     def commit(self, branch: str, files: dict[str, File], title: str) -> Commit:
         parent = self.branches.get(branch)

@@ -12,7 +12,7 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import publish as publishing
 from openrlhf_ebpo.hub import pull as pulling
-from openrlhf_ebpo.hub.content import local_file
+from openrlhf_ebpo.hub.content import Publishable, local_file
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.publish import Commit, Repo
 from openrlhf_ebpo.hub.push import Push
@@ -96,7 +96,9 @@ def push_of(run_dir: Path, client, said: list[str] | None = None, repo: str = RE
 def publish(client, repo: str, files: dict, kind: str = "model", **commit):
     """Publish files (Paths, bytes) into a repo, whoever it is of."""
     files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
-    return publishing.publish(Repo(client, repo, kind), files, Commit(**{"message": "m", **commit}), anybody)
+    force = commit.pop("force", False)
+    wanted = Commit(**{"message": "m", **commit})
+    return publishing.publish(Repo(client, repo, kind), Publishable(files), wanted, anybody, force)
 
 
 def anybody(*_) -> None:

@@ -359,12 +359,16 @@ class Handler(BaseHTTPRequestHandler):
         return page
 
     def paths_info(self, kind, name, revision):
-        files = self.commit_at(self.find(kind, name), revision).files
+        repo = self.find(kind, name)
+        commit = self.commit_at(repo, revision)
+        files, query = commit.files, parse_qs(self.body.decode())
         folders = {path.rpartition("/")[0] for path in files} - {""}
         found = []
-        for path in parse_qs(self.body.decode()).get("paths", []):
+        for path in query.get("paths", []):
             if path in files:
-                found.append(files[path].entry(path))
+                last = repo.last_change(commit, path)
+                more = {"lastCommit": {"id": last.id, "title": last.title, "date": DATE}}
+                found.append(files[path].entry(path) | (more if query.get("expand") == ["true"] else {}))
             elif path in folders:
                 found.append({"type": "directory", "path": path, "size": 0, "oid": git_hash(path.encode())})
         return found

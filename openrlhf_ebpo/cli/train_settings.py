@@ -102,7 +102,7 @@ class TrainSettings:
     def ask_hub(self) -> list[str]:
         """Check access to --hub.repo; returns notices."""
         resumed = read_run(self.run.run_dir) if self.run.resume and not self.run.force else None
-        return self.hub.check_access(resumed or {}, self.prompts.model)
+        return self.hub.check_access(resumed or {})
 
     def notices(self) -> list[str]:
         """Warn of what is allowed, and would waste the run."""

@@ -5,34 +5,29 @@ Everything comes from the run directory. Text of the run is shown as code, secre
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
-import os
-import re
+import math
 import shlex
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import evaluations
-from openrlhf_ebpo.hub.content import local_file
+from openrlhf_ebpo.hub import asking, evaluations
+from openrlhf_ebpo.hub.content import header_of, local_file, sha256
 from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
-from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, slug
-from openrlhf_ebpo.hub_client import HubError, hub_errors
-from openrlhf_ebpo.redact import is_secret, redacted_text
+from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, public_text, run_tag, slug
+from openrlhf_ebpo.redact import is_secret, without_secrets
 from openrlhf_ebpo.run import catalogue
-from openrlhf_ebpo.run.changed_settings import flatten
 from openrlhf_ebpo.run.run_log import dig, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)
 
-RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
 PICTURE = "images/training.png"
 CURVES = tuple(catalogue.metrics_for(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag
-    ("chat template's arguments", "data.template_kwargs"),
     ("responses per prompt (G)", "rollout.n_samples_per_prompt"),
     ("prompts per step", "rollout.batch_size"),
     ("responses per optimizer step", "train.batch_size"),
@@ -45,16 +40,10 @@ SETTINGS = (  # label, name of the flag
     ("KL coefficient", "algo.kl.init_coef"),
     ("LoRA rank (0: full fine-tuning)", "ds.lora.rank"),
     ("episodes", "train.num_episodes"),
-    ("reward function", "reward.remote_url"),
     ("reward model", "reward.model_name_or_path"),
     ("seed", "train.seed"),
 )
-USE = """\
-from transformers import pipeline
-
-generate = pipeline("text-generation", {repo}, revision={tag}, device_map="auto")
-print(generate("What is 12 * 13?", max_new_tokens=1024, return_full_text=False)[0]["generated_text"])"""
-# of the run's command, what training on from the Hub replaces, and where the run itself came from and went
+# of the run's command, what training on replaces, and where the run itself came from and went
 DROPPED_FLAGS = (
     "actor.model_name_or_path",
     "ckpt.load_enable",
@@ -64,28 +53,24 @@ DROPPED_FLAGS = (
     "force",
 )
 
-ASK_SECONDS = 5
-MAX_FRONT_MATTER_CHARS = 200_000
-FRONT_MATTER = re.compile(r"\s*---\s*\n(.*?)\n---\s*\n", re.S)
-LICENCE_LINE = re.compile(r"^(license(?:_name|_link)?):[ \t]*([^\s#{}\[\]&*!|>][^\n#]{0,200}?)[ \t]*$", re.M)
-LICENCE_FIELDS = ("license", "license_name", "license_link")
 
-
-def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
+def model_card(run_dir: Path, step: int, repo: str, model: Path | None = None) -> dict[str, bytes]:
     """README.md and its pictures, by path in the repo.
 
     Args:
         step: the step that the model is from, which is also its tag.
         repo: OWNER/NAME of the model.
+        model: its folder, for the number of its parameters.
 
     Raises:
-        UsageError: the folder holds no run, or an evaluation in it is damaged.
+        UsageError: the folder holds no run, an evaluation in it is damaged, or a record is a link out of it.
     """
     run_dir = Path(run_dir)
-    run = read(run_dir)
+    local_file(run_dir / "run.json", run_dir)
+    run = read_known_run(run_dir)
     rows = evaluations.rows_of(evaluations.of_run(run_dir))
-    own = [row for row in rows if row["step"] == step]
-    base = base_model(run, run_dir)
+    own, before = [row for row in rows if row["step"] == step], [row for row in rows if row["step"] == 0 and step]
+    base = hub_id(run.get("model"), run_dir)
     picture = reward_curve(run_dir, step)
     text = render(
         "model_card.md",
@@ -93,27 +78,19 @@ def model_card(run_dir: Path, step: int, repo: str) -> dict[str, bytes]:
         name=identifier(repo.rpartition("/")[2]),
         step=step,
         base=_base(run, base),
-        licence=licence(run.get("model"), base).get("license"),
-        adapter=bool(setting(run, "ds.lora.rank")),
-        protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and step]),
+        result=evaluations.result(own, before) or _reward(run_dir, step),
+        tag=next((Markdown(tag) for tag in run_tag(run)), None),
+        protocols=evaluations.tables(own, before),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
-        **_training(public_run(run), step),
-        **_commands(public_run(run), repo, step),
+        **asking.use(run_dir, run, repo, step),
+        settings=_settings(run, run_dir, step, model),
+        versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
+        repeat=_repeat(own, repo, step),
+        command=_train_on(public_run(run)),
+        kl_penalty=bool(setting(run, "algo.kl.init_coef")),
     )
-    return {"README.md": redacted_text(text).encode()} | ({PICTURE: picture} if picture else {})
-
-
-def read(run_dir: Path) -> dict:
-    """run.json of a run directory.
-
-    Raises:
-        RunDirectoryError: it is missing or damaged. UsageError: a record is a link out of the run.
-    """
-    for name in RECORDS:
-        if os.path.lexists(run_dir / name):
-            local_file(run_dir / name, run_dir)
-    return read_known_run(run_dir)
+    return {"README.md": without_secrets(text).encode()} | ({PICTURE: picture} if picture else {})
 
 
 def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
@@ -152,33 +129,89 @@ def _base(run: dict, base: str | None) -> Markdown:
     return Markdown(f"[{name}](https://huggingface.co/{base})") if base else name
 
 
-def _training(run: dict, step: int) -> dict:
+def _reward(run_dir: Path, step: int) -> str | None:
+    """The mean reward of the first and the last step, where nothing was evaluated."""
+    rows = [row for row in read_metrics(run_dir) if row["step"] <= step and row.get(catalogue.REWARD) is not None]
+    if not rows:
+        return None
+    return Markdown(f"mean reward {rows[0][catalogue.REWARD]:.3f} → {rows[-1][catalogue.REWARD]:.3f}")
+
+
+def _settings(run: dict, run_dir: Path, step: int, model: Path | None) -> list[tuple[Markdown, Markdown]]:
+    """Rows of the table of settings."""
+    shown, prompts = public_run(run), setting(run, "rollout.batch_size")
     facts = [
-        ("base model", run.get("model")),
-        ("training data", run.get("dataset")),
-        ("run", run.get("name")),
+        ("base model", shown.get("model")),
+        ("parameters", model and f"{parameters(model):,}"),
+        ("training data", file_name(run.get("dataset"), run_dir)),
+        ("reward function", file_name(setting(run, "reward.remote_url"), run_dir)),
+        ("run", shown.get("name")),
         ("step", step),
-        *((label, setting(run, flag)) for label, flag in SETTINGS),
-        ("started", run.get("started")),
+        ("prompts trained on", step * prompts if isinstance(prompts, int) else None),
+        *((label, setting(shown, flag)) for label, flag in SETTINGS),
+        ("estimator's flags", " ".join(_flags(shown["argv"], "algo.advantage."))),
+        ("started", shown.get("started")),
+        ("hours", duration(run, run_dir, step)),
     ]
-    settings = flatten(setting(run, "algo.advantage") or {}, "algo.advantage.").items()
-    return {
-        "settings": [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])],
-        "versions": [(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
-        "estimator_settings": [(code(f"--{flag}"), code(value)) for flag, value in settings],
-    }
+    return [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])]
 
 
-def _commands(run: dict, repo: str, step: int) -> dict:
-    """Explain how to use the model, and how to continue training from it."""
-    use = USE.format(repo=json.dumps(repo), tag=json.dumps(step_tag(step)))
+def file_name(value, run_dir: Path) -> str | None:
+    """Name a data set or reward function: a local file by its name and content, which tells whether two are the same;
+    anything else as it may be published."""
+    names = value if isinstance(value, list) else [value]
+    return ", ".join(_file_name(each, run_dir) for each in names if isinstance(each, str)) or None
+
+
+def _file_name(name: str, run_dir: Path) -> str:
+    path = run_dir / name  # an absolute one as it is
+    if not path.is_file():
+        return public_text(name)
+    return f"{last_part(name)} (a local file, sha256 {sha256(local_file(path))[:16]})"
+
+
+def parameters(model: Path) -> int:
+    """Number of a model's weights, by the headers of its files."""
+    headers = (json.loads(header_of(local_file(path, model))) for path in model.glob("*.safetensors"))
+    shapes = (row["shape"] for header in headers for name, row in header.items() if name != "__metadata__")
+    return sum(map(math.prod, shapes))
+
+
+def duration(run: dict, run_dir: Path, step: int) -> str | None:
+    """Hours from the run's start to the end of a step, pauses between resumes included."""
+    ended = [row["time"] for row in read_metrics(run_dir) if row["step"] == step and "time" in row]
+    try:
+        seconds = ended[-1] - datetime.fromisoformat(run["started"]).timestamp()
+    except (LookupError, TypeError, ValueError):
+        return None
+    return f"{seconds / 3600:.2f}" if seconds > 0 else None
+
+
+def _repeat(rows: list[dict], repo: str, step: int) -> Markdown | None:
+    """The commands that repeat the evaluations."""
+    runs = sorted({(row["protocol"], row["task"]) for row in rows})
+    pull = f"openrlhf-ebpo hub pull {repo} model --revision {step_tag(step)}"
+    command = ["openrlhf-ebpo", "eval", "--model", "model", "--output_dir", "results"]
+    lines = [
+        shlex.join([*command, "--protocol", protocol.partition("+")[0], "--tasks", task]) for protocol, task in runs
+    ]
+    return fenced("bash", "\n".join([pull, *lines])) if lines else None
+
+
+def _train_on(run: dict) -> Markdown:
     argv = ["openrlhf-ebpo", "train", "--actor.model_name_or_path", "model"]
     argv += ["--algo.advantage.ebpo.init_prior", "model/prior.json"]
-    return {
-        "use": fenced("python", use),
-        "command": fenced("bash", shlex.join([*argv, *_without(run["argv"], DROPPED_FLAGS)])),
-        "kl_penalty": bool(setting(run, "algo.kl.init_coef")),
-    }
+    return fenced("bash", shlex.join([*argv, *_without(run["argv"], DROPPED_FLAGS)]))
+
+
+def _flags(argv: list[str], prefix: str) -> list[str]:
+    """The flags of a command line that begin with `prefix`, with their values."""
+    kept, keeping = [], False
+    for item in argv:
+        if item.startswith("--"):
+            keeping = item[2:].startswith(prefix)
+        kept += [item] * keeping
+    return kept
 
 
 def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
@@ -196,11 +229,6 @@ def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
 # Metadata
 
 
-def base_model(run: dict, run_dir: Path) -> str | None:
-    """The repo on the Hub that training started from, None where it was a folder."""
-    return hub_id(run.get("model"), run_dir)
-
-
 def metadata(run: dict, base: str | None, repo: str, rows: list[dict], run_dir: Path):
     """huggingface_hub.ModelCardData, from which the Hub makes tags, links and the table of results."""
     from huggingface_hub import ModelCardData
@@ -214,47 +242,18 @@ def metadata(run: dict, base: str | None, repo: str, rows: list[dict], run_dir: 
         base_model_relation=("adapter" if adapter else "finetune") if base else None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=["reinforcement-learning", "openrlhf", slug(estimator)],
+        tags=["reinforcement-learning", "openrlhf", slug(estimator), *run_tag(run)],
         datasets=datasets or None,
         model_name=repo.rpartition("/")[2] if results else None,
         eval_results=results or None,
-        **licence(run.get("model"), base),
+        **licence(base),
     )
 
 
-@functools.cache
-def licence(model: str | None, base: str | None) -> dict[str, str]:
-    """The card's licence fields: those of the base model's own card, in its folder or on the Hub; a reference to the
-    base model where its card cannot be read; none for a folder without a card. The Hub is asked once per process."""
-    try:
-        card = (_card_in(Path(model)) if model else {}) or (_card_of(base) if base else {})
-    except (HubError, OSError) as error:
-        logger.info("the licence of %s is not known: %s", base or last_part(model or ""), error)
-        card = {}
-    if card.get("license"):
-        return {name: card[name] for name in LICENCE_FIELDS if card.get(name)}
+def licence(base: str | None) -> dict[str, str]:
+    """The card's licence fields: a reference to a base model on the Hub."""
     page = f"https://huggingface.co/{base}"
     return {"license": "other", "license_name": "that-of-the-base-model", "license_link": page} if base else {}
-
-
-def _card_in(folder: Path) -> dict:
-    """The licence's fields in the README.md of a folder, by their lines: reading all of its YAML may take a minute."""
-    path = folder / "README.md"
-    if not path.is_file():
-        return {}
-    with open(path, encoding="utf-8", errors="replace") as file:
-        front = FRONT_MATTER.match(file.read(MAX_FRONT_MATTER_CHARS))
-    lines = LICENCE_LINE.findall(front[1]) if front else []
-    return {name: value.strip("\"'") for name, value in lines}
-
-
-def _card_of(base: str) -> dict:
-    """Asked in the one way that the client does not repeat: a card is not worth waiting for."""
-    from huggingface_hub import HfApi
-
-    with hub_errors(f"asking for the licence of {base}"):
-        found = HfApi().model_info(base, timeout=ASK_SECONDS).card_data
-    return found.to_dict() if found else {}
 
 
 def setting(run: dict, flag: str):

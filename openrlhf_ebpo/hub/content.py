@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import functools
-import gzip
 import hashlib
 import io
 import os
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
@@ -22,19 +19,17 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_client import HubError
-from openrlhf_ebpo.redact import REDACTED, find_private, own_homes, private_pattern, redacted_text, without_homes
+from openrlhf_ebpo.redact import MARK, REDACTED, find_private, own_homes, private_pattern, redacted_text, without_homes
 
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
 TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # scanned for secrets too, though some are binary
-WEIGHTS, TABLE, PICTURE, PACKED = ".safetensors", ".parquet", ".png", ".gz"
+WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
-VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, and nowhere else
-NO_SECRET = "If it is not a secret, say so: hub push --repo … --not_secret FILE"
-EPOCH = (1980, 1, 1, 0, 0, 0)
+VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, public and packed
 ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt])|u([0-9A-Fa-f]{4}))')
-MAX_NESTED = 3  # JSON in strings of JSON
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
+FILES_AT_ONCE = 100  # that are scanned together
 MAX_NAMES = 10  # in a message
 
 
@@ -43,14 +38,11 @@ MAX_NAMES = 10  # in a message
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A regular file, as `local_file` found it. size: bytes. modified: ns. cleared: it was scanned for secrets, or the
-    user says that it holds none. places: where something was taken out of it."""
+    """A regular file, as `local_file` found it. size: bytes. modified: ns."""
 
     path: Path
     size: int
     modified: int
-    cleared: bool = field(default=False, compare=False)
-    places: tuple[str, ...] = ()
 
     def open(self) -> BinaryIO:
         """Open the file.
@@ -137,27 +129,29 @@ class Publishable(Mapping[str, Content]):
     """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
 
     Scanned: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not scanned: the numbers of
-    weights, pictures (we draw them), the Space's fonts. A local file is scanned once.
+    weights, pictures (we draw them), the Space's fonts, and files that the user calls `not_secret`.
 
     Raises:
         UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
             file, never what was found.
     """
 
-    def __init__(self, files: Mapping[str, Content]):
-        for path, content in files.items():
-            if not (isinstance(content, PublishableZip) and path.endswith(".zip")):
-                _check_path(path)
-        _check_contents({path: content for path, content in files.items() if not getattr(content, "cleared", False)})
-        self._files = {
-            path: replace(content, cleared=True) if isinstance(content, LocalFile) else content
-            for path, content in files.items()
-        }
+    def __init__(self, files: Mapping[str, Content], not_secret: Collection[str] = ()):
+        for path in files:
+            _check_path(path)
+        _check_contents([each for each in files.items() if each[0] not in not_secret])
+        self._files = dict(files)
 
-    def with_manifest(self, name: str, manifest: bytes, kept: Iterable[str]) -> Publishable:
-        """These files without those that stay as they are on the Hub, and with a list of their names and hashes."""
-        made = Publishable({})
-        made._files = {path: content for path, content in self._files.items() if path not in kept} | {name: manifest}
+    def __or__(self, others: Publishable) -> Publishable:
+        return self._of({**self._files, **others._files})
+
+    def without(self, paths: Collection[str]) -> Publishable:
+        return self._of({path: content for path, content in self._files.items() if path not in paths})
+
+    @classmethod
+    def _of(cls, files: dict[str, Content]) -> Publishable:
+        made = cls({})
+        made._files = files
         return made
 
     def __getitem__(self, path: str) -> Content:
@@ -168,20 +162,6 @@ class Publishable(Mapping[str, Content]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-class PublishableZip(bytes):
-    """A zip archive of files that passed the filter; the same files make the same bytes."""
-
-    cleared = True
-
-    @classmethod
-    def of(cls, files: Mapping[str, Content]) -> PublishableZip:
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, content in sorted(Publishable(files).items()):
-                archive.writestr(zipfile.ZipInfo(path, EPOCH), read_bytes(content))
-        return cls(packed.getvalue())
 
 
 def _check_path(path: str) -> None:
@@ -203,51 +183,51 @@ def _kind(path: str) -> str:
     return ".model" if name.startswith("tokenizer.model.v") else PurePath(name).suffix
 
 
-def _check_contents(files: Mapping[str, Content]) -> None:
-    """Scan all texts at once: RE2 takes longer to read its pattern than most files."""
-    texts = {path: _text_of(path, content) for path, content in files.items()}
-    mask = suspicious(pa.array(texts.values(), pa.large_binary())).to_pylist()
-    for path, found in zip(texts, mask, strict=True):
-        text = texts[path].decode(errors="replace") if found else ""
-        if (start := find_private(text, own_homes())) is not None:
-            place = files[path].path if isinstance(files[path], LocalFile) else path
-            raise UsageError(
-                f"{place}, line {1 + text.count(chr(10), 0, start)}, holds what looks like a secret (a token, a "
-                "private key, or a password in an address) or names your home folder, which all who can read the repo "
-                f"would read: take it out, and push again. {NO_SECRET}"
-            )
+def _check_contents(files: Sequence[tuple[str, Content]]) -> None:
+    """Scan the texts of many files at once: RE2 takes longer to read its pattern than most files."""
+    remaining = iter(files)
+    while some := list(islice(remaining, FILES_AT_ONCE)):
+        texts = [(path, content, text) for path, content in some for text in _texts_of(path, content)]
+        searched = [text.replace(REDACTED.encode(), MARK.encode()) for _, _, text in texts]
+        mask = suspicious(pa.array(searched, pa.large_binary())).to_pylist()
+        for path, content, text in (each for each, found in zip(texts, mask, strict=True) if found):
+            _refuse_private(path, content, text.decode(errors="replace"))
 
 
-def _text_of(path: str, content: Content) -> bytes:
-    """The text to scan, as its reader will see it: unpacked, decoded from UTF-16, JSON escapes replaced, without what
-    has been redacted already."""
+def _refuse_private(path: str, content: Content, text: str) -> None:
+    if (start := find_private(text, own_homes())) is None:
+        return
+    place = content.path if isinstance(content, LocalFile) else path
+    line = "" if _kind(path) == TABLE else f", line {1 + text.count(chr(10), 0, start)},"
+    raise UsageError(
+        f"{place}{line} holds what looks like a secret (a token, a private key, or a password in an address) or names "
+        "your home folder, which all who can read the repo would read: take it out, and push again. If it is not a "
+        f"secret, say so: --not_secret {path}"
+    )
+
+
+def _texts_of(path: str, content: Content) -> list[bytes]:
+    """The texts to scan, as their reader will see them: JSON escapes replaced."""
     kind = _kind(path)
-    if kind in (PICTURE, ".woff2"):
-        return b""
+    if kind == PICTURE or VENDORED.fullmatch(path):
+        return []
     if kind == TABLE:
-        return _text_of_table(content).encode()
+        return _texts_of_table(content)
     text = header_of(content) if kind == WEIGHTS else read_bytes(content)
-    try:
-        text = gzip.decompress(text) if kind == PACKED else text
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is damaged and cannot be scanned: it cannot be unpacked ({error})") from error
-    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        text = text.decode("utf-16", "replace").encode()
-    if kind in (".json", ".jsonl", WEIGHTS):
-        for _ in range(MAX_NESTED):
-            text = ESCAPE.sub(_unescape, text)
-    return text.replace(REDACTED.encode(), b"")
+    return [ESCAPE.sub(_unescape, text) if kind in (".json", ".jsonl", WEIGHTS) else text]
 
 
-def _text_of_table(content: Content) -> str:
-    """All of a table as text: its schema with notes, then its values, one a line."""
+def _texts_of_table(content: Content) -> list[bytes]:
+    """The schema of a table with its notes, and all values that are not numbers."""
     try:
         with opened(content) as source:
             table = pq.read_table(source)
     except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"a table that is to be published cannot be read as Parquet: {error}") from error
-    values = (str(value) for column in table.columns for value in column.to_pylist())
-    return "\n".join([table.schema.to_string(truncate_metadata=False), *values])
+        where = content.path if isinstance(content, LocalFile) else "a table"
+        raise UsageError(f"{where} cannot be read as Parquet: {error}; move it away, or repair it") from error
+    columns = [column for column in table.columns if not pa.types.is_primitive(column.type)]
+    values = (str(value) for column in columns for value in column.to_pylist() if value is not None)
+    return [text.encode(errors="replace") for text in (table.schema.to_string(truncate_metadata=False), *values)]
 
 
 def suspicious(column: pa.Array) -> pa.Array:

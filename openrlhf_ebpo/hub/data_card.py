@@ -1,136 +1,80 @@
-"""The data card of a published run: its facts, and every table with its columns explained."""
+"""The data card of a published run, or of results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import evaluations
-from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, render, sanitize, table, words
-from openrlhf_ebpo.hub.public import slug
-from openrlhf_ebpo.hub.response_tables import ROLLOUTS, SAMPLES, read_schema
-from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run.catalogue import Metric, find
-from openrlhf_ebpo.run.custom_metrics import custom_metrics
-from openrlhf_ebpo.run.results import SAMPLES_FILE
+from openrlhf_ebpo.hub.content import Content, size
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render
+from openrlhf_ebpo.hub.public import public_run, run_tag, slug
+from openrlhf_ebpo.hub.publish import megabytes
+from openrlhf_ebpo.redact import without_secrets
+from openrlhf_ebpo.run import catalogue
+from openrlhf_ebpo.run.run_log import dig, read_metrics, read_run
 
-METRICS = "tables/metrics.parquet"
-EVALUATIONS = "tables/evaluations.parquet"
-RESPONSES = "rollouts/step-"
-STEP = meanings({"step": "training step", "time": "seconds since 1970, UTC"})  # the other metrics are in the catalogue
-OTHER = Markdown("logged by the reward function, or by OpenRLHF")
-FACTS = {"name": "run", "status": "status", "model": "model", "dataset": "training data", "estimator": "estimator"}
-FACTS |= {"seed": "seed", "started": "started", "ended": "ended"}
+FACTS = ("name", "status", "model", "dataset", "seed", "started", "ended")
+# name for load_dataset -> files. Of Parquet alone: it reads a repo with one reader
+TABLES = {"rollouts": "rollouts/*.parquet", "eval": "**/samples.parquet"}
 
 
-def data_card(run: dict, repo: str, files: Mapping[str, Content]) -> str:
-    """README.md of the repo.
-
-    Args:
-        run: run.json as it is published.
-        files: the other files, by path in the repo.
-    """
-    estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
-    facts = {**run, "estimator": registry.title(estimator)}
+def data_card(run_dir: Path, repo: str, files: Mapping[str, Content]) -> str:
+    """README.md of the repo. files: the others, by path in it."""
+    run = public_run(read_run(run_dir) or {})
+    estimator = str(dig(run, "args", "algo", "advantage", "estimator") or "")
+    tables = configs(files)
     text = render(
         "run_card.md",
-        metadata=metadata(repo, ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)], configs(files)),
+        metadata=metadata(repo, [slug(each) for each in (estimator, *run_tag(run)) if each], tables),
         name=identifier(repo.rpartition("/")[2]),
+        repo=Markdown(repo),
         ebpo=estimator == "ebpo",
-        facts=[(Markdown(label), code(facts[key])) for key, label in FACTS.items() if facts.get(key) is not None],
-        versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
-        tables=tables(files, run),
+        headline=headline(run_dir),
+        facts=[(identifier(key), code(run[key])) for key in FACTS if run.get(key) is not None],
+        estimator=code(registry.title(estimator)) if estimator else None,
+        count=len(files),
+        size=Markdown(megabytes(sum(map(size, files.values())))),
+        table=Markdown(tables[0]["config_name"]) if tables else None,
+        model=model_link(run),
+        tag=next((Markdown(tag) for tag in run_tag(run)), None),
     )
-    return redacted_text(text)
+    return without_secrets(text)
 
 
-def configs(files: Mapping[str, Content]) -> list[dict]:
-    """The card's `configs`: one per table, one per protocol and task with a split per step."""
-    found = []
-    if METRICS in files:
-        found.append({**config("metrics", {"train": METRICS}), "default": True})
-    if any(path.startswith(RESPONSES) for path in files):
-        found.append(config("rollouts", {"train": f"{RESPONSES}*.parquet"}))
-    if EVALUATIONS in files:
-        found.append(config("evaluations", {"train": EVALUATIONS}))
-    return found + sample_configs(path for path in files if path.startswith("eval/"))
+def headline(run_dir: Path) -> Markdown | None:
+    """One number: the last evaluation's pass@1, or the mean reward of the last step; None before there is any."""
+    rows = [row for row in evaluations.rows_of(evaluations.of_run(run_dir)) if row["metric"] == "pass@1"]
+    if rows:
+        last = max(rows, key=lambda row: row["step"])
+        return Markdown(f"pass@1 {100 * last['value']:.1f} % on {code(last['task'])} at step {last['step']}")
+    steps = [row for row in read_metrics(run_dir) if isinstance(row.get(catalogue.REWARD), (int, float))]
+    return Markdown(f"mean reward {steps[-1][catalogue.REWARD]:.3f} at step {steps[-1]['step']}") if steps else None
 
 
-def config(name: str, files: Mapping[str, str]) -> dict:
-    """One entry of `configs`: by split the path, or pattern, that the viewer and load_dataset(repo, name) read."""
-    return {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in files.items()]}
+def model_link(run: dict) -> Markdown | None:
+    """The repo that the run's models were pushed to (--hub.repo)."""
+    repo = dig(run, "args", "hub", "repo")
+    return Markdown(f"[{identifier(repo)}](https://huggingface.co/{repo})") if evaluations.hub_id(repo) else None
 
 
-def sample_configs(paths: Iterable[str]) -> list[dict]:
-    """A configuration for each protocol and task, from paths that end in PROTOCOL/TASK/step-N/samples.parquet."""
-    groups: dict[tuple[str, str], dict[str, str]] = {}
-    for path in sorted(path for path in paths if path.endswith(f"/{SAMPLES_FILE}")):
-        protocol, task, step = path.split("/")[-4:-1]
-        groups.setdefault((protocol, task), {})[step.replace("-", "_")] = path
-    names = unique(f"eval-{slug(protocol)}-{slug(task)}" for protocol, task in groups)
-    return [config(name, splits) for name, splits in zip(names, groups.values(), strict=True)]
+def configs(files: Collection[str]) -> list[dict]:
+    """The card's `configs`: the tables that the viewer shows and load_dataset(repo, name) reads."""
+    there = {name: pattern for name, pattern in TABLES.items() if any(fnmatch(path, pattern) for path in files)}
+    return [{"config_name": name, "data_files": pattern} for name, pattern in there.items()]
 
 
-def unique(names: Iterable[str]) -> list[str]:
-    """The names; a later one of two equal ones gets a number."""
-    found: list[str] = []
-    for name in names:
-        candidate, number = name, 2
-        while candidate in found:
-            candidate, number = f"{name}-{number}", number + 1
-        found.append(candidate)
-    return found
-
-
-def metadata(repo: str, tags: Sequence[str], configs: Sequence[dict]) -> Markdown:
+def metadata(repo: str, tags: list[str], configs: list[dict]) -> Markdown:
     """The card's YAML. Without any table the Hub's viewer would show run.json and the like as data."""
     from huggingface_hub import DatasetCardData
 
-    viewer = {"configs": list(configs)} if configs else {"viewer": False}
-    pretty = repo.rpartition("/")[2]
-    data = DatasetCardData(pretty_name=pretty, task_categories=["text-generation"], tags=list(tags), **viewer)
-    return Markdown(data.to_yaml())
-
-
-def tables(files: Mapping[str, Content], run: Mapping) -> list[list[Markdown]]:
-    """List each kind of table: its name, the meaning of a row, and its columns explained."""
-    found = []
-
-    def add(name: str, row: str, paths: Iterable[str], explained: Mapping[str, Markdown]) -> None:
-        fields = {field.name: field for path in paths for field in read_schema(files[path])}
-        lines = [[name, field.type, explained.get(name, OTHER)] for name, field in fields.items()]
-        if lines:
-            found.append([*words(name, row), table(words("column", "type", "meaning"), lines)])
-
-    own = custom_metrics(run.get("metrics"))
-    metrics = read_schema(files[METRICS]).names if METRICS in files else []
-    explained = {name: metric_meaning(name, own) for name in metrics}
-    add("metrics", "One row per step.", [METRICS] if metrics else [], explained)
-    rollouts = [path for path in files if path.startswith(RESPONSES)][-1:]  # the last is dropped last
-    add("rollouts", "One row per response.", rollouts, ROLLOUTS)
-    evaluated = [EVALUATIONS] if EVALUATIONS in files else []
-    add(
-        "evaluations",
-        "One row per metric of one task at one step under one protocol.",
-        evaluated,
-        evaluations.MEANING,
+    data = DatasetCardData(
+        license="other",
+        pretty_name=repo.rpartition("/")[2],
+        task_categories=["text-generation"],
+        tags=["reinforcement-learning", "openrlhf", "rollouts", *tags],
+        **({"configs": configs} if configs else {"viewer": False}),
     )
-    samples = [path for path in files if path.endswith(f"/{SAMPLES_FILE}")]
-    row = "One row per response; one configuration per protocol and task, one split per step."
-    add("eval-…", row, samples, SAMPLES)
-    return found
-
-
-def metric_meaning(name: str, own: Mapping[str, Metric] = MappingProxyType({})) -> Markdown:
-    """The meaning of a metric's column. own: descriptions of the run's custom metrics, which are untrusted text."""
-    if name in STEP:
-        return STEP[name]
-    if metric := find(name):
-        return Markdown(_meaning(metric))
-    return sanitize(_meaning(own[name])) if name in own else OTHER
-
-
-def _meaning(metric: Metric) -> str:
-    return metric.with_unit(": ".join(filter(None, (metric.title, metric.description))))
+    return Markdown(data.to_yaml())

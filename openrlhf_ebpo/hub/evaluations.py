@@ -9,42 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-import pyarrow as pa
-
 from openrlhf_ebpo.hub.content import local_file
-from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, table, words
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, order, passes, score
-
-COLUMNS = {  # name -> type, meaning
-    "protocol": (pa.string(), "name of the set of settings that decide what a score means"),
-    "protocol_fingerprint": (pa.string(), "hash of those settings"),
-    "protocol_settings": (pa.string(), "the settings, as JSON"),
-    "task": (pa.string(), "name of the task"),
-    "task_fingerprint": (pa.string(), "hash of its questions and gold answers"),
-    "source": (pa.string(), "where the questions are from: OWNER/NAME@REVISION on the Hub, or file@hash"),
-    "step": (pa.int32(), "training step of the model; 0 is the model before training"),
-    "model": (pa.string(), "the model that was asked"),
-    "model_identity": (pa.string(), "the model and a hash of its configuration"),
-    "questions": (pa.int32(), "number of questions"),
-    "samples_per_question": (pa.int32(), "responses to each question"),
-    "metric": (pa.string(), "pass@1, pass@k or maj@k"),
-    "value": (pa.float64(), "the metric, a fraction"),
-    "standard_error": (
-        pa.float64(),
-        "of pass@1 across runs, from the variance within questions; null with one run and for other metrics",
-    ),
-    "low": (pa.float64(), "lower end of the 95 % interval over questions: others of their kind"),
-    "high": (pa.float64(), "upper end of it"),
-    "run_low": (
-        pa.float64(),
-        "lower end of the 95 % interval across runs: the same questions, answered again; null as standard_error is",
-    ),
-    "run_high": (pa.float64(), "upper end of it"),
-}
-SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
-MEANING = meanings({name: meaning for name, (_, meaning) in COLUMNS.items()})
 
 
 def of_run(run_dir: Path) -> list[Result]:
@@ -60,7 +29,7 @@ def of_run(run_dir: Path) -> list[Result]:
 
 
 def rows_of(results: Iterable[Result]) -> list[dict]:
-    """Rows of SCHEMA, one per metric, in the order of protocols, tasks and steps."""
+    """Rows, one per metric, in the order of protocols, tasks and steps."""
     return ordered(row for result in results for row in _rows(result))
 
 
@@ -112,6 +81,17 @@ def headline(rows: Iterable[dict]) -> list[dict]:
         names = [*passes(by_name)[:1], *majorities(by_name)[-1:], *passes(by_name)[-1:]]
         found += [by_name[name] for name in dict.fromkeys(names)]
     return found
+
+
+def result(rows: Sequence[dict], before: Sequence[dict] = ()) -> Markdown | None:
+    """One task's pass@1 for a card's first sentence, with that of the model before training; None without any."""
+    found = next((row for row in headline(rows) if row["metric"] == "pass@1"), None)
+    if not found:
+        return None
+    same = ("protocol", "protocol_fingerprint", "task", "metric")
+    start = next((row for row in before if all(row[key] == found[key] for key in same)), None)
+    change = f"{100 * start['value']:.1f} → " if start else ""
+    return Markdown(f"pass@1 {change}{100 * found['value']:.1f} % on {code(found['task'])}")
 
 
 def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[dict]:

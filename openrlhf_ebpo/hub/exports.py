@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.files import try_lock
-from openrlhf_ebpo.hub.content import matches
+from openrlhf_ebpo.hub.content import local_file, matches
 from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import USER_FILES, Repo, check_owner, same_run
+from openrlhf_ebpo.hub.publish import CARD, Repo, check_owner, compare, same_run
 from openrlhf_ebpo.hub_client import hub_errors, in_time
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.resume import BEST
@@ -81,9 +81,9 @@ def tags(repo: Repo, run_dir: Path) -> dict[str, str]:
     return in_time(list_tags, f"listing the tags of {repo.name}")
 
 
-def is_pushed(repo: Repo, export: Export, known: Mapping[str, str]) -> bool:
-    """True if the repo has the step's tag, on a commit with every file of the model as it is here. Of a model that was
-    deleted here the tag is enough.
+def is_pushed(repo: Repo, export: Export, known: Mapping[str, str], force: bool = False) -> bool:
+    """True if the repo has the step's tag, on a commit with every file of the model as it is here, or as people have
+    changed it there (unless `force`). Of a model that was deleted here the tag is enough.
 
     Args:
         known: tag -> commit.
@@ -94,11 +94,14 @@ def is_pushed(repo: Repo, export: Export, known: Mapping[str, str]) -> bool:
     commit = known.get(step_tag(export.step))
     if not commit or not export.model.is_dir():
         return bool(commit)
+    files = model_content(export.model)
+    files.pop(CARD, None)  # its place is the generated card's
 
-    def list_files() -> Mapping:
+    def differ() -> bool:
         with hub_errors(f"listing {repo.name}"):
-            return repo.files(commit)
+            there = {path: entry for path, entry in repo.files(commit).items() if path in files}
+            changed = compare(repo, commit, there, files, force).changed
+        # --not_secret FILE was sent as it is, and not as the filter makes it
+        return any(path not in there or not matches(local_file(export.model / path), there[path]) for path in changed)
 
-    there = in_time(list_files, f"listing {repo.name}")
-    files = {path: file for path, file in model_content(export.model).items() if path not in USER_FILES}
-    return all(path in there and matches(file, there[path]) for path, file in files.items())
+    return not in_time(differ, f"listing {repo.name}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
@@ -85,11 +85,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> Ma
 def words(*own: str) -> list[Markdown]:
     """Words of our own, such as the head of a table."""
     return [Markdown(each) for each in own]
-
-
-def meanings(own: Mapping[str, str]) -> dict[str, Markdown]:
-    """Meanings of columns, written here."""
-    return {name: Markdown(meaning) for name, meaning in own.items()}
 
 
 def fenced(language: str, text: str) -> Markdown:

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from openrlhf_ebpo.redact import (
-    REDACTED,
-    redacted,
-    redacted_argv,
-    redacted_text,
-    without_homes,
-    without_own_homes,
-    without_secrets,
-)
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.hub.content import LocalFile, read_bytes
+from openrlhf_ebpo.redact import redacted, redacted_argv, redacted_text, without_homes, without_own_homes
 
 # an absolute path of two parts or more, or one from a home folder; not the path of an address, not a closing tag
 PATH_IN_TEXT = re.compile(r"(?<![\w.:/~<>}\\])(?:file://)?(?:~(?:/[\w.+@=,%-]+)+|(?:/[\w.+@=,%-]+){2,})/?")
 WHOLE_PATH = re.compile(r"(?:file://|~)?(?:/[^/\0\n\t{}<>]+){2,}/?")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+RUN_ID = re.compile(r"[0-9a-f]{8,64}")
 
 
 def public(value):
@@ -35,17 +30,6 @@ def public(value):
 def public_text(text: str) -> str:
     text = redacted_text(without_paths(text))  # paths first: a secret in one would hide that it is a path
     return without_homes(text)
-
-
-def public_data(text: str) -> str:
-    """Clean a prompt, a response or a label. Only secrets and this user's home folder are taken out: a home folder that
-    a model made up is data."""
-    return without_own_homes(without_secrets(text))
-
-
-def public_name(text: str) -> str:
-    """A part of a path in a repo."""
-    return redacted_text(text).replace(REDACTED, "redacted")
 
 
 def public_run(run: dict) -> dict:
@@ -64,34 +48,23 @@ def last_part(path: str) -> str:
     return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
 
 
-def changes(before, after, place: str = "") -> Iterator[str]:
-    """List the places in which two JSON values have different texts: "args.reward.remote_url", "argv"."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        if list(map(str, before)) != list(map(str, after)):
-            yield f"{place} (names of keys)".lstrip()
-        for key in before.keys() & after.keys():
-            yield from changes(before[key], after[key], f"{place}.{key}".lstrip("."))
-    elif isinstance(before, (list, tuple)) and isinstance(after, list):
-        if any(True for pair in zip(before, after, strict=True) for _ in changes(*pair)):
-            yield place
-    elif isinstance(before, str) and before != after:
-        yield place
+def public_json(file: LocalFile) -> bytes:
+    """A record of a run, JSON or JSON lines, as it may be published. A line that is still being written stays behind.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    try:
+        if file.path.suffix == ".jsonl":
+            return "".join(json.dumps(public(row)) + "\n" for row in read_json_lines(file.path)).encode()
+        found = json.loads(read_bytes(file))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file.path} is damaged ({error}); repair it, or move it away") from error
+    return json_bytes(public_run(found) if isinstance(found, dict) and "argv" in found else public(found))
 
 
-class Edited(bytes):
-    """A text as it is published. places: where something was taken out of it."""
-
-    places: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, text: str, places: Iterable[str]) -> Edited:
-        made = cls(text.encode())
-        made.places = tuple(sorted(set(places)))
-        return made
-
-
-def edited_json(before, after) -> Edited:
-    return Edited.of(json.dumps(after, indent=2) + "\n", changes(before, after))
+def json_bytes(value) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def hub_id(name: str | None, near: Path | None = None) -> str | None:
@@ -105,3 +78,9 @@ def hub_id(name: str | None, near: Path | None = None) -> str | None:
 def slug(text: str) -> str:
     """Letters, digits, points, dashes and underscores; fit for a data set's or a configuration's name."""
     return re.sub(r"[^\w.-]+", "-", last_part(text), flags=re.ASCII).strip("-.") or "unnamed"
+
+
+def run_tag(run: dict) -> list[str]:
+    """The tag by which everything of a run is found on the Hub; none for a run without an id."""
+    known = run.get("id")
+    return [f"ebpo-run-{known}"] if isinstance(known, str) and RUN_ID.fullmatch(known) else []

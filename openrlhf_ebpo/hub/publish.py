@@ -1,5 +1,5 @@
 """One push: files into a repo in one commit. "Pushed" means that the listing of the commit shows every file with the
-right size and hash; then the tag is set. A repo of somebody else is refused, and what people have written into ours
+right size and hash; then the tag is set. A repo of somebody else is refused, and what people have changed in ours
 stays.
 
 publish(Repo(api, "owner/name"), files, Commit("step 10", tag="step-000010"), same_run(run))
@@ -7,26 +7,24 @@ publish(Repo(api, "owner/name"), files, Commit("step 10", tag="step-000010"), sa
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from openrlhf_ebpo.hub.content import Content, LocalFile, Publishable, matches, sha256, size
+from openrlhf_ebpo.hub.content import WEIGHTS, Content, LocalFile, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub_client import HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
 CARD = "README.md"
-HASHES_FILE = "sha256.json"
-NOT_HASHED = (CARD, ".gitattributes", HASHES_FILE)  # edited on the Hub; nothing loads them
-USER_FILES = (CARD, "LICENSE")  # may be written by the user: theirs stay
-NEW = (*USER_FILES, ".gitattributes")  # all that a repo holds which nobody has pushed to
+SIGNATURE = "(openrlhf_ebpo)"  # in the title of every commit of a push: other ones are people's
+ATTRIBUTES = ".gitattributes"  # the Hub's
+NEW = (CARD, "LICENSE", ATTRIBUTES)  # all that a repo holds which nobody has pushed to
 SPACE_DEFAULT = re.compile(rb"---\n.*?\n---\s*Check out the configuration reference at \S+\s*", re.S)
-MAX_FILES = 100_000  # of a repo
-MAX_CARD_BYTES = 1 << 20
+PATHS_AT_ONCE = 100  # of a request
 
 
 # The repo
@@ -58,24 +56,22 @@ class Repo:
             raise  # 401: not the repo, the token is the problem
 
     def files(self, commit: str | None) -> dict:
-        """Path -> RepoFile of every file at a commit; {} for None.
-
-        Raises:
-            HubError: the listing does not end, or is none.
-        """
+        """Path -> RepoFile of every file at a commit; {} for None."""
         from huggingface_hub.hf_api import RepoFile
 
         if commit is None:
             return {}
-        pages = self.api.list_repo_tree(self.name, repo_type=self.kind, revision=commit, recursive=True)
-        entries = list(itertools.islice(pages, MAX_FILES + 1))
-        if len(entries) > MAX_FILES:
-            raise HubError(f"{self.name} lists more than {MAX_FILES} files", permanent=True)
-        files = {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
-        sizes = [size for entry in files.values() for size in (entry.size, entry.lfs.size if entry.lfs else 0)]
-        if any(type(size) is not int or size < 0 for size in sizes):
-            raise HubError(f"the listing of {self.name} has a size that is not a number of bytes", permanent=True)
-        return files
+        entries = self.api.list_repo_tree(self.name, repo_type=self.kind, revision=commit, recursive=True)
+        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
+
+    def sent_by_us(self, commit: str, paths: list[str]) -> set[str]:
+        """Those of `paths` that a push was the last to change."""
+        found = set()
+        for start in range(0, len(paths), PATHS_AT_ONCE):
+            some = paths[start : start + PATHS_AT_ONCE]
+            entries = self.api.get_paths_info(self.name, some, expand=True, revision=commit, repo_type=self.kind)
+            found |= {each.path for each in entries if each.last_commit and SIGNATURE in each.last_commit.title}
+        return found
 
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file at a commit that lists it."""
@@ -148,7 +144,8 @@ def same_run(run: dict) -> Owner:
         except (ValueError, RecursionError):
             there = None
         there = there if isinstance(there, dict) else {}
-        if all(there.get(key) == run.get(key) for key in ("started", "model", "dataset")):  # the same in a resumed run
+        # as a resumed run keeps them
+        if all(there.get(key) == run.get(key) for key in ("id", "started", "model", "dataset")):
             return None
         return f"holds another run ({str(there.get('name'))[:100]}, started {str(there.get('started'))[:40]})"
 
@@ -177,7 +174,7 @@ class Commit:
 @dataclass(frozen=True)
 class Published:
     """The result of a push. commit: holds it. sent: paths that had changed. unchanged: number of the others. kept:
-    files that people wrote there, which stay as they are."""
+    files that people changed there, which stay as they are."""
 
     commit: str
     url: str
@@ -186,96 +183,62 @@ class Published:
     kept: tuple[str, ...] = ()
 
 
-def publish(repo: Repo, files: Mapping[str, Content], commit: Commit, owner: Owner) -> Published:
+class Difference(NamedTuple):
+    """Paths that a commit does not hold as they are here, earlier ones of ours that have to go, and those that stay as
+    people have changed them."""
+
+    changed: list[str]
+    stale: list[str]
+    kept: list[str]
+
+
+def publish(repo: Repo, files: Publishable, commit: Commit, owner: Owner, force: bool = False) -> Published:
     """Put `files` (by path in the repo) into a repo, which is created if it does not exist.
 
-    Files that the repo has already are not sent again; without a change there is no commit. What the last push recorded
-    in sha256.json and is not among `files` goes; a README.md or LICENSE that is not as the last push left it stays. The
-    tag is set last, on a commit whose listing shows every file with the right size and hash. It may be repeated after
-    any failure. Another push after the look at the repo fails it (412).
+    Files that the repo has already are not sent again; without a change there is no commit. What an earlier push sent
+    and is not among `files` goes; a file that people changed stays (`compare`). The tag is set last, on a commit whose
+    listing shows every file with the right size and hash. It may be repeated after any failure. Another push after the
+    look at the repo fails it (412).
+
+    Args:
+        force: also replace what people changed.
 
     Raises:
         NotOurs: the repo is somebody's. HubError: it failed; a `permanent` error needs no retry.
-        UsageError: something that may not be published (`Publishable`).
     """
-    files = Publishable(files)
     main, remote = check_owner(repo, owner)
     with hub_errors(f"pushing to {repo.name}"):
         head = main if commit.branch == "main" else repo.commit_of(commit.branch)
         head = head or repo.create_branch(commit.branch, commit.private)
-        remote = remote if head == main else repo.files(head)
-        recorded, kept = (read_manifest(repo, head, remote), []) if main else ({}, [])
-        if main:
-            kept = written_by_people(repo, head, remote, files, recorded)
-        files = with_manifest(files, kept, recorded)
-        result, (changed, stale) = head, difference(files, remote, recorded)
+        found = compare(repo, head, remote if head == main else repo.files(head), files, force)
+        files, result = files.without(found.kept), head
         tagged = repo.commit_of(commit.tag) if commit.tag else None
-        if tagged and not any(difference(files, repo.files(tagged), recorded)):
-            return Published(tagged, repo.url(commit.tag), (), len(files), tuple(kept))
-        if changed or stale:
-            result = send(repo, files, changed, stale, commit, head)
-            wrong = list(itertools.chain(*difference(files, repo.files(result), recorded)))
-            if wrong:
+        if tagged and not any(compare(repo, tagged, repo.files(tagged), files, force)[:2]):
+            return Published(tagged, repo.url(commit.tag), (), len(files), tuple(found.kept))
+        if found.changed or found.stale:
+            result = send(repo, files, found.changed, found.stale, commit, head)
+            there = repo.files(result)
+            wrong = [path for path in files if path not in there or not matches(files[path], there[path])]
+            if wrong := [*wrong, *(path for path in found.stale if path in there)]:
                 raise HubError(f"pushing to {repo.name}: the Hub does not list {', '.join(wrong[:5])} as it was sent")
         if commit.tag:
             check_unchanged(files)
             repo.set_tag(commit.tag, result)
     url = repo.url(commit.tag or (None if commit.branch == "main" else commit.branch))
-    return Published(result, url, tuple(changed), len(files) - len(changed), tuple(kept))
+    return Published(result, url, tuple(found.changed), len(files) - len(found.changed), tuple(found.kept))
 
 
-def with_manifest(files: Publishable, kept: Iterable[str] = (), recorded: Mapping | None = None) -> Publishable:
-    """The files without those that stay as they are on the Hub, and with sha256.json: the hash of every file, and that
-    of the card, by which the next push knows that nobody has edited it."""
-    hashes = {path: sha256(file) for path, file in sorted(files.items()) if path not in kept}
-    rows = {path: {"sha256": hashes[path], "size": size(files[path])} for path in hashes if path not in NOT_HASHED}
-    card = hashes.get(CARD) or (recorded or {}).get(CARD)
-    manifest = {"schema": 1, "files": rows, **({"card": card} if card else {})}
-    return files.with_manifest(HASHES_FILE, (json.dumps(manifest, indent=2) + "\n").encode(), kept)
-
-
-def read_manifest(repo: Repo, commit: str, remote: Mapping) -> dict[str, str]:
-    """Path -> sha256 that the last push recorded, the card's included; {} if there was none."""
-    if HASHES_FILE not in remote:
-        return {}
-    try:
-        return parse_manifest(repo.read(commit, HASHES_FILE))
-    except ValueError:
-        return {}
-
-
-def parse_manifest(text: bytes) -> dict[str, str]:
-    """Path -> sha256 of a sha256.json, the card's included.
-
-    Raises:
-        ValueError: it is damaged.
-    """
-    try:
-        found = json.loads(text)
-        recorded = {path: row["sha256"] for path, row in found["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"is damaged ({error!r})") from error
-    return {**recorded, **({CARD: found["card"]} if isinstance(found.get("card"), str) else {})}
-
-
-def written_by_people(repo: Repo, commit: str, remote: Mapping, files: Mapping, recorded: Mapping) -> list[str]:
-    """Paths of `files` that somebody else wrote, or has edited since the last push."""
-
-    def is_ours(path: str) -> bool:
-        if remote[path].size > MAX_CARD_BYTES:
-            return False
-        there = repo.read(commit, path)
-        return sha256(there) == recorded.get(path) or (repo.kind == "space" and bool(SPACE_DEFAULT.fullmatch(there)))
-
-    both = [path for path in USER_FILES if path in files and path in remote]
-    return [path for path in both if not matches(files[path], remote[path]) and not is_ours(path)]
-
-
-def difference(files: Mapping[str, Content], remote: Mapping, recorded: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Paths that the remote listing does not show as they are here, and remote ones of the last push that have to
-    go."""
-    wrong = [path for path, content in files.items() if path not in remote or not matches(content, remote[path])]
-    return wrong, [path for path in recorded if path in remote and path not in (*files, *USER_FILES)]
+def compare(repo: Repo, commit: str, remote: Mapping, files: Mapping[str, Content], force: bool = False) -> Difference:
+    """Compare files with the listing of a commit. What differs and was last changed by somebody else than a push stays:
+    a corrected config.json, say. Weights are always those that are here."""
+    differ = [path for path in files if path in remote and not matches(files[path], remote[path])]
+    others = [path for path in remote if path not in files and path != ATTRIBUTES]
+    ours = repo.sent_by_us(commit, [*differ, *others])
+    kept = [path for path in differ if path not in ours and not path.endswith(WEIGHTS) and not force]
+    if CARD in kept and repo.kind == "space" and SPACE_DEFAULT.fullmatch(repo.read(commit, CARD)):
+        kept.remove(CARD)
+    changed = [path for path in files if path not in remote or (path in differ and path not in kept)]
+    return Difference(changed, [path for path in others if path in ours], kept)
 
 
 def send(repo: Repo, files: Publishable, changed: list[str], stale: list[str], commit: Commit, head: str) -> str:
@@ -284,7 +247,7 @@ def send(repo: Repo, files: Publishable, changed: list[str], stale: list[str], c
 
     Raises:
         TypeError: the files have not been through the filter.
-        HubError: a file has changed meanwhile, or the repo's .gitignore leaves it out.
+        HubError: a file has changed meanwhile.
     """
     if not isinstance(files, Publishable):
         raise TypeError("only Publishable files are sent")
@@ -296,17 +259,10 @@ def send(repo: Repo, files: Publishable, changed: list[str], stale: list[str], c
         adds.append(CommitOperationAdd(path, content if isinstance(content, bytes) else str(content.path)))
         if adds[-1].upload_info.sha256.hex() != sha256(content):
             raise HubError(f"{content.path} has changed while it was being pushed")
-    options = {"repo_type": repo.kind, "revision": commit.branch}
+    title = f"{redacted_text(commit.message)} {SIGNATURE}"
+    options = {"repo_type": repo.kind, "revision": commit.branch, "parent_commit": head, "commit_message": title}
     try:
-        repo.api.preupload_lfs_files(repo.name, adds, **options)
-        if ignored := [each.path_in_repo for each in adds if getattr(each, "_should_ignore", False)]:
-            names = ", ".join(ignored[:5])
-            raise HubError(
-                f"the .gitignore of {repo.name} leaves out {names}: take that line out of it on the Hub", permanent=True
-            )
-        operations = [*adds, *map(CommitOperationDelete, stale)]
-        options |= {"parent_commit": head, "commit_message": redacted_text(commit.message)}
-        return repo.api.create_commit(repo.name, operations, **options).oid
+        return repo.api.create_commit(repo.name, [*adds, *map(CommitOperationDelete, stale)], **options).oid
     except Exception:
         check_unchanged(files)  # the Hub refuses what is not as it was hashed
         raise

@@ -19,6 +19,7 @@ The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logg
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import sys
@@ -29,7 +30,7 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST, trust_models
-from openrlhf_ebpo.hub.content import Content, Publishable, size
+from openrlhf_ebpo.hub.content import Publishable, size
 from openrlhf_ebpo.hub.exports import Export, exports, is_pushed, step_tag, tags
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
@@ -66,6 +67,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="files of the model that you have checked: they hold no secrets",
     )
     parser.add_argument(
+        "--force", action="store_true", help="also replace files of the repo that somebody has changed since a push"
+    )
+    parser.add_argument(
         "--dry_run", action="store_true", help="list the files that are missing there, with sizes, and stop"
     )
 
@@ -79,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     wanted = [chosen_export(run_dir, args.step)] if args.repo or args.step is not None else None
     for export in wanted or ():  # mistakes are named before the Hub is asked
         contents(run_dir, export.model, args.not_secret)
-    push = Push(run_dir, repo, private, wanted, args.not_secret)
+    push = Push(run_dir, repo, private, wanted, args.not_secret, args.force)
     if args.dry_run:
         push.print_missing()
         return
@@ -132,7 +136,7 @@ class Push:
 
     wanted: the exports of --repo or --step, which are pushed even if they are there, for their cards; None for all that
     the repo lacks. done: step -> state of the folder when it was found on the Hub. sent: steps that were pushed now.
-    missing: what the last round left.
+    missing: what the last round left. force: also replace what people changed there.
     """
 
     run_dir: Path
@@ -140,6 +144,7 @@ class Push:
     private: bool
     wanted: list[Export] | None = None
     not_secret: Collection[str] = ()
+    force: bool = False
     report: Report = print
     done: dict[int, tuple] = field(default_factory=dict)
     sent: list[int] = field(default_factory=list)
@@ -185,7 +190,7 @@ class Push:
 
     def push_step(self, export: Export, known: Mapping[str, str]) -> None:
         """Push one step unless it is there."""
-        if self.wanted is None and is_pushed(self.repo, export, known):
+        if self.wanted is None and is_pushed(self.repo, export, known, self.force):
             return
         if not export.model.is_dir():
             raise HubError(f"{export.model} is gone, and was not pushed", permanent=True)
@@ -210,7 +215,8 @@ class Push:
         owner, total = same_run(json.loads(files["run.json"])), sum(map(size, files.values()))
 
         def send_once() -> Published:
-            return in_time(lambda: publish(self.repo, files, commit, owner), f"pushing step {step}", total)
+            action = functools.partial(publish, self.repo, files, commit, owner, self.force)
+            return in_time(action, f"pushing step {step}", total)
 
         try:
             published = send_once()
@@ -218,24 +224,24 @@ class Push:
             if not error.card_refused:
                 raise
             self.report(f"hub: step {step} goes without its card, which the Hub refuses: {error}")
-            del files[CARD]
+            files = files.without([CARD])
             published = send_once()
         for path in published.kept:
-            self.report(f"hub: {path} of {self.repo.name} was written or edited by somebody, and stays as it is")
+            self.report(f"hub: {path} of {self.repo.name} was changed by somebody, and stays (--force sends ours)")
         return published
 
-    def files(self, export: Export) -> dict[str, Content]:
-        """Path in the repo -> content that a push sends, card included."""
+    def files(self, export: Export) -> Publishable:
+        """Everything that a push sends, card included."""
         print_skipped(self.run_dir, export.model)
         model = contents(self.run_dir, export.model, self.not_secret)
-        return {**model, **card(self.run_dir, export.step, self.repo.name, self.report)}
+        return model | card(self.run_dir, export, self.repo.name, self.report)
 
     def print_missing(self) -> None:
         """List what a push would send; the Hub is asked only for what it lacks."""
         wanted = self.wanted
         if wanted is None:
             known = tags(self.repo, self.run_dir)
-            wanted = [each for each in exports(self.run_dir) if not is_pushed(self.repo, each, known)]
+            wanted = [each for each in exports(self.run_dir) if not is_pushed(self.repo, each, known, self.force)]
         for export in wanted:
             if not export.model.is_dir():
                 print(f"step {export.step} is missing, and {export.model} is gone")
@@ -257,15 +263,17 @@ def newest_step(tags: Collection[str], run_dir: Path) -> int:
     return max((step for step in steps if step <= last), default=-1)
 
 
-def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[str, bytes]:
-    """Files of the model card; {} if it cannot be made, which is reported and must not stop the model."""
+def card(run_dir: Path, export: Export, repo: str, report: Report = print) -> Publishable:
+    """Files of the model card; none if it cannot be made, which is reported and must not stop the model."""
     try:
         from openrlhf_ebpo.hub.card import model_card
 
-        return dict(Publishable(model_card(run_dir, step, repo)))
+        return Publishable(model_card(run_dir, export.step, repo, export.model))
     except Exception as error:
-        report(f"hub: step {step} goes without a model card: {type(error).__name__}: {redacted_text(str(error))}")
-        return {}
+        report(
+            f"hub: step {export.step} goes without a model card: {type(error).__name__}: {redacted_text(str(error))}"
+        )
+        return Publishable({})
 
 
 def as_hub_error(caught: Exception, doing: str) -> HubError:

@@ -1,194 +1,120 @@
-"""Publish a run directory as a data set repo with a card that explains every column.
+"""openrlhf-ebpo hub push-run: a run directory, or results of `eval --output_dir`, as a data set repo with a card.
 
-The repo has the layout of a run directory, so that a downloaded copy is one. Tables in Parquet are added that the Hub's
-viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts", "evaluations", and "eval-PROTOCOL-TASK"
-with a split for each step).
+The repo has the layout of the directory, so that a downloaded copy is one, and the Space shows it. The Hub's viewer and
+datasets.load_dataset read "rollouts" and "eval".
 
   openrlhf-ebpo hub push-run out/run --repo me/my-run --dry_run     list what would go
   openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
 
-A run that is still training can be pushed. Secrets, the folders of local paths and unknown files are left
-out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
+A run that is still training can be pushed. Of its records (JSON) secrets and the folders of local paths are left out;
+its tables go as they are, and a secret in one stops the push. Unknown files, weights and checkpoints do not go
+(openrlhf-ebpo hub push). The repo is private unless --public.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import os
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.hub import evaluations
-from openrlhf_ebpo.hub.card import RECORDS, read
 from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out, size
-from openrlhf_ebpo.hub.data_card import EVALUATIONS, METRICS, data_card
-from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text
-from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, print_files, publish, same_run
-from openrlhf_ebpo.hub.response_tables import publishable_parquet
+from openrlhf_ebpo.hub.data_card import data_card
+from openrlhf_ebpo.hub.public import public_json, public_text
+from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, print_files, publish, same_run, stranger
 from openrlhf_ebpo.hub.settings import check_write_access, target
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
-from openrlhf_ebpo.run import checkpoints
-from openrlhf_ebpo.run.heartbeat import FILE as BEAT
-from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, Result
-from openrlhf_ebpo.run.run_log import LOCK, read_metrics
+from openrlhf_ebpo.hub_client import hub_api, in_time, retrying
+from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY
 
 DATASET = "dataset"
-RUN = (
-    *(*RECORDS, "rollouts/step-[0-9]*.parquet"),
-    *(f"eval/*/*/step-*/{name}" for name in (SUMMARY, SAMPLES_FILE)),
-)
-OWN = (  # of the run directory, and staying in it
-    *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
-    *(LOCK, BEAT),
-)
+RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
+RESULTS = tuple(f"*/*/step-*/{name}" for name in (SUMMARY, SAMPLES_FILE))
+FOLDERS = ("rollouts", "eval")
+RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", *(f"eval/{name}" for name in RESULTS))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run_dir", metavar="RUN_DIR", type=Path, help="--logger.run_dir of a training (run.json is in it)"
+        "run_dir", metavar="DIR", type=Path, help="--logger.run_dir of a training, or --output_dir of an evaluation"
     )
     parser.add_argument(
         "--repo", required=True, metavar="OWNER/NAME", help="data set repo; created if it does not exist"
     )
     parser.add_argument("--public", action="store_true", help="a repo that is made can be seen by everybody")
+    parser.add_argument(
+        "--not_secret", nargs="+", default=[], metavar="FILE", help="files that you have checked: they hold no secrets"
+    )
     parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Push a run.
+    """Push a run or results.
 
     Raises:
-        UsageError: RUN_DIR holds no run, the repo holds something else, or the token may not write.
+        UsageError: DIR holds neither, the repo holds something else, or the token may not write.
         HubError: the push failed; the repeated command continues where it stopped.
     """
-    args.repo = target(args.repo, kind=DATASET)
-    read(args.run_dir)
-    others = files_below(args.run_dir, skip=lambda path: named(path.parts[0], OWN))
-    print_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
-    repo = Repo(hub_api(), args.repo, DATASET)
-    with tempfile.TemporaryDirectory() as folder:
+    repo = Repo(hub_api(), target(args.repo, kind=DATASET), DATASET)
+    files = run_files(args.run_dir, repo.name, args.not_secret)
+    others = files_below(args.run_dir, skip=lambda path: path.parts[0] == "superseded")
+    print_left_out([path for path in others if path.as_posix() not in files], "parts of a run's record")
+    if args.dry_run:
+        print_files(files, repo.name)
+        return
+    commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
+    retrying(lambda: in_time(lambda: check_write_access(repo), f"looking at {repo.name}"))
 
-        def collect() -> tuple[dict[str, Content], Owner]:
-            files = run_files(args.run_dir, args.repo, Path(folder) / "copies")
-            return files, same_run(json.loads(files["run.json"]))
+    def publish_once() -> Published:  # collects them again: a run may be training
+        found = run_files(args.run_dir, repo.name, args.not_secret)
+        total = sum(map(size, found.values()))
+        return in_time(lambda: publish(repo, found, commit, owner_of(found)), f"pushing to {repo.name}", total)
 
-        def publish_once() -> Published:  # collects them again, since a push that came in between fails it (412)
-            files, owner = collect()
-            total = sum(map(size, files.values()))
-            return in_time(lambda: publish(repo, files, commit, owner), f"pushing to {args.repo}", total)
-
-        if args.dry_run:
-            print_files(Publishable(collect()[0]), args.repo)
-            return
-        commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
-        retrying(lambda: in_time(lambda: check_write_access(repo), f"looking at {args.repo}"))
-        done = retrying(publish_once)
-    with hub_errors(f"looking at {args.repo}"):
-        visibility = "private" if repo.api.repo_info(args.repo, repo_type=DATASET).private else "public"
+    done = retrying(publish_once)
     for path in done.kept:
-        print(f"{path} of {args.repo} was written or edited by somebody, and stays as it is")
+        print(f"{path} of {repo.name} was changed by somebody, and stays as it is")
     sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
-    print(f"pushed: {done.url} ({sent}; {visibility})")
+    print(f"pushed: {done.url} ({sent})")
 
 
-def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
-    """Everything of a run that is published, by path in the repo; copies of what has to be changed go to `scratch`.
-
-    Raises:
-        UsageError: no run is there, or a file of it is damaged.
-    """
-    run_dir = Path(run_dir)
-    found = read(run_dir)
-    results = evaluations.of_run(run_dir)
-    files = _records(run_dir, found) | _rollouts(run_dir, scratch) | _evaluations(run_dir, results, scratch)
-    if metrics := [public(row) for row in read_metrics(run_dir)]:
-        files[METRICS] = parquet_bytes(metrics_table(metrics))
-    if rows := evaluations.rows_of(results):
-        files[EVALUATIONS] = parquet_bytes(pa.Table.from_pylist(rows, schema=evaluations.SCHEMA))
-    files[CARD] = data_card(public_run(found), repo, files).encode()
-    return files
-
-
-def _records(run_dir: Path, found: dict) -> dict[str, Content]:
-    """The JSON files. Lines that are still being written stay behind."""
-    files: dict[str, Content] = {"run.json": edited_json(found, public_run(found))}
-    lines = read_json_lines(run_dir / "metrics.jsonl")
-    for name, rows in {"metrics.jsonl": lines, checkpoints.LIST: checkpoints.rows(run_dir)}.items():
-        if rows:
-            pairs = [(row, public(row)) for row in rows]
-            places = (place for before, after in pairs for place in changes(before, after))
-            files[name] = Edited.of("".join(json.dumps(after) + "\n" for _, after in pairs), places)
-    return files | _record(run_dir, "prior.json")
-
-
-def _record(run_dir: Path, name: str) -> dict[str, Content]:
-    """A JSON file, if it is there.
+def run_files(run_dir: Path, repo: str, not_secret: list[str] = ()) -> Publishable:
+    """Everything that is published of a run or of results, by path in the repo.
 
     Raises:
-        UsageError: it is damaged.
+        UsageError: neither is there, a file of it is damaged or a link out of the folder, or holds a secret.
     """
-    if not (run_dir / name).is_file():
-        return {}
-    try:
-        stored = json.loads((run_dir / name).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{run_dir / name} is damaged ({error}); repair it, or move it away") from error
-    return {name: edited_json(stored, public(stored))}
+    paths = files_below(run_dir)
+    for path in (path for path in paths if path.parts[0] in FOLDERS and (run_dir / path).is_symlink()):
+        local_file(run_dir / path, run_dir)  # which refuses a link out of the run
+    found = [path.as_posix() for path in paths if is_part(path, run_dir)]
+    if not found:
+        raise UsageError(
+            f"{run_dir} holds no run.json and no results: name the run directory of a training (--logger.run_dir), or "
+            "the --output_dir of an evaluation"
+        )
+    files: dict[str, Content] = {name: local_file(run_dir / name, run_dir) for name in found}
+    records = [name for name in found if not name.endswith(".parquet") and name not in not_secret]
+    files |= {name: public_json(files[name]) for name in records}
+    files = {name: content for name, content in files.items() if content != b""}  # before the first step
+    return Publishable(files, not_secret) | Publishable({CARD: data_card(run_dir, repo, files).encode()})
 
 
-def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
-    """The files that are there, some may be deleted meanwhile."""
-    files: dict[str, Content] = {}
-    for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
-        if named(path.relative_to(run_dir), RUN):
-            try:
-                files[f"rollouts/{path.name}"] = publishable_parquet(local_file(path, run_dir), scratch)
-            except (FileNotFoundError, HubError):
-                if os.path.lexists(path):
-                    raise
-    gone = [name for name in files if not (run_dir / name).exists()]
-    return {name: file for name, file in files.items() if name not in gone}
+def is_part(path: PurePath, run_dir: Path) -> bool:
+    """True for a file of a run (where run.json is) or of results; samples without their summary are not complete."""
+    patterns = RUN if (run_dir / "run.json").exists() else RESULTS
+    return named(path, patterns) and (path.name != SAMPLES_FILE or (run_dir / path.with_name(SUMMARY)).is_file())
 
 
-def _evaluations(run_dir: Path, results: Sequence[Result], scratch: Path) -> dict[str, Content]:
-    files: dict[str, Content] = {}
-    for result in results:
-        protocol, task = public_name(result.protocol["name"]), public_name(result.task)
-        place = f"eval/{protocol}/{task}/step-{result.step:06d}"
-        local_file(result.path / SUMMARY, run_dir)
-        files[f"{place}/{SUMMARY}"] = edited_json(result.summary, public(result.summary))
-        if (samples := result.path / SAMPLES_FILE).is_file():
-            files[f"{place}/{SAMPLES_FILE}"] = publishable_parquet(local_file(samples, run_dir), scratch)
-    return files
+def owner_of(files: Mapping[str, Content]) -> Owner:
+    """Ours is a repo of this run; for results, one that holds no other ones."""
+    if "run.json" in files:
+        return same_run(json.loads(files["run.json"]))
 
+    def owner(repo: Repo, commit: str, there: Mapping) -> str | None:
+        return stranger(path for path in there if path not in files)
 
-def metrics_table(rows: list[dict]) -> pa.Table:
-    """One row per step; step is an integer, every other number a float, anything else text."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
-
-
-def _column(name: str, values: list) -> pa.Array:
-    if name == "step":
-        return pa.array(values, pa.int64())
-    if any(isinstance(value, str) for value in values):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
-    return pa.array([None if value is None else float(value) for value in values], pa.float64())
-
-
-def parquet_bytes(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
+    return owner
 
 
 main = command("openrlhf-ebpo hub push-run", __doc__, add_flags, run, extra="hub")

@@ -7,24 +7,17 @@ import argparse
 import functools
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.model_files import kept_secret
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
 from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, in_time, require_client
 from openrlhf_ebpo.redact import redacted_text
 
-PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
-NAMES = {"model": "a model", "dataset": "a data set", "space": "a Space"}
-ADDRESS = re.compile(r"https?://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
-COMMIT_PAGE = re.compile(r"/commit/([0-9a-f]{7,40})/?$")  # a page that the client's parser does not know
-REVISION = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
-MAX_REVISION_CHARS = 200
+ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
 
 
 # Repos
@@ -59,25 +52,17 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
             f"{flag}: this looks like a token, or is an address with a query; a repo of the Hub is owner/name"
         )
     is_address = bool(ADDRESS.match(text))
-    name, at, given = text.partition("@")  # a slash behind the @ belongs to the revision
-    uri = COMMIT_PAGE.sub(r"/tree/\1", text) if is_address else f"hf://{name}{at}{quote(unquote(given), safe='')}"
+    name, at, revision = text.partition("@")  # a slash behind the @ belongs to the revision
+    uri = text if is_address else f"hf://{name}{at}{quote(unquote(revision), safe='')}"
     try:
         found = parse_hf_uri(uri, endpoint=os.environ.get("HF_ENDPOINT"))
     except HfUriError as error:
         raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address ({error.msg})") from None
     if found.type != kind and (is_address or found.type != "model"):  # owner/name alone is of the kind asked for
-        example = f"{PREFIXES[kind]}owner/name"
-        raise UsageError(
-            f"{flag} {text}: {NAMES[kind]} is asked for ({example}), and this is {NAMES.get(found.type, found.type)}"
-        )
-    revision = found.revision
-    if revision is not None and (
-        not REVISION.fullmatch(revision) or ".." in revision or len(revision) > MAX_REVISION_CHARS
-    ):
-        raise UsageError(f"{flag} {text}: {revision!r} is not the name of a revision (a branch, a tag or a commit)")
+        raise UsageError(f"{flag} {text}: this is a {found.type}, and a {kind} is asked for")
     if found.path_in_repo:
         raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, without the path of a file in it")
-    return Place(found.id, revision)
+    return Place(found.id, found.revision)
 
 
 def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
@@ -115,21 +100,18 @@ class HubSettings:
         if self.repo and save_steps > 0 and not save_hf:
             raise UsageError("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
 
-    def check_access(self, run: dict, model: str | None) -> list[str]:
+    def check_access(self, run: dict) -> list[str]:
         """Check that the token may write to `repo`, and that it holds no other run; returns notices.
 
         Args:
             run: run.json of the run that is resumed, {} for a new one.
-            model: folder or name of the model that is trained.
 
         Raises:
             UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
         """
         if not self.repo:
             return []
-        notices = check_target(Repo(hub_api(), self.repo), self.private, public_run(run), "--hub.repo")
-        problem = model and kept_secret(model)
-        return notices + ([f"warning: what is saved will not be pushed while {problem}"] if problem else [])
+        return check_target(Repo(hub_api(), self.repo), self.private, public_run(run), "--hub.repo")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +160,7 @@ def check_write_access(repo: Repo, flag: str = "--repo") -> None:
         raise UsageError(f"{flag} {repo.name}: no token for the Hub: {HOW_TO_LOG_IN}")
     try:
         with hub_errors("asking the Hub whose token this is"):
-            problem = _lacks_rights(_without_nulls(repo.api.whoami()), repo.name)
+            problem = _lacks_rights(repo.api.whoami(), repo.name)
         if problem:
             raise UsageError(f"{flag} {repo.name}: {problem}")
         with hub_errors(f"asking whether the token may write to {repo.name}"):
@@ -190,30 +172,16 @@ def check_write_access(repo: Repo, flag: str = "--repo") -> None:
             raise
 
 
-def _without_nulls(value):
-    """An answer of the Hub in which what is null is missing, at every depth."""
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value
-
-
 def _lacks_rights(account: dict, repo: str) -> str | None:
     """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for
-    a new repo."""
-    owner = repo.partition("/")[0]
-    token = account.get("auth", {}).get("accessToken", {})
+    a new repo; the scopes of a fine-grained token are left to the first push."""
+    owner, name = repo.partition("/")[0], account.get("name")
+    token = (account.get("auth") or {}).get("accessToken") or {}
     if token.get("role") == "read":
-        return f"the token {token.get('displayName', '')!r} of {account.get('name')} may only read: {HOW_TO_LOG_IN}"
-    if token.get("role") == "fineGrained":
-        scopes = token.get("fineGrained", {}).get("scoped", [])
-        writes = [s.get("entity", {}).get("name") for s in scopes if "repo.write" in s.get("permissions", [])]
-        if not {owner, repo} & set(writes):
-            return f"the fine-grained token may write to {', '.join(filter(None, writes)) or 'nothing'}, not to {repo}"
-        return None
-    orgs = [org for org in account.get("orgs", []) if org.get("roleInOrg") not in ("read", "no_access")]
-    owners = [account.get("name"), *(org.get("name") for org in orgs)]
+        return f"the token {token.get('displayName', '')!r} of {name} may only read: {HOW_TO_LOG_IN}"
+    owners = [name, *(org.get("name") for org in account.get("orgs") or [])]
     if owner not in owners:
-        return f"the token belongs to {owners[0]}, who may write for {', '.join(map(str, owners))}, not for {owner}"
+        return f"the token belongs to {name}, who may write for {', '.join(map(str, owners))}, not for {owner}"
     return None
 
 
@@ -242,6 +210,4 @@ def check_target(repo: Repo, private: bool, run: dict, flag: str = "--repo") -> 
         return [f"models will be pushed to {name}, a new {'private' if private else 'public'} repo"]
     if private and not found:
         return [f"warning: {name} exists and is public: everybody can read what is pushed there"]
-    if found and not private:
-        return [f"warning: {name} exists and is private, and stays so: make it public on its page at the Hub"]
-    return [f"models will be pushed to {name}, which exists and is {'private' if private else 'public'}"]
+    return [f"models will be pushed to {name}, which exists and is {'private' if found else 'public'}"]

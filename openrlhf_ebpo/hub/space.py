@@ -1,10 +1,8 @@
 """Put the app that shows runs on the Hub, as a Space.
 
-It sends app.py, README.md, requirements.txt, package.zip with this package as it is installed, which app.py unpacks (a
-Space installs requirements.txt before it has its own files, so a wheel could not be named there), and sha256.json. The
-runs are data set repos made by `openrlhf-ebpo hub push-run`; the Space reads their names from its variable
-EBPO_SPACE_RUNS. For private ones give the Space, on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may
-only read.
+It sends app.py, README.md, requirements.txt, and this package as it is installed. The runs are data set repos made by
+`openrlhf-ebpo hub push-run`; the Space reads their names from its variable EBPO_SPACE_RUNS. For private ones give the
+Space, on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may only read.
 
   openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --dry_run
   openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --public
@@ -24,26 +22,17 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, LocalFile, Publishable, PublishableZip, files_below, local_file, size
+from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file, size
 from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, print_files, publish, stranger
 from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 
 PACKAGE = "openrlhf_ebpo"
-ARCHIVE = "package.zip"
-PACKED = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
+SENT = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
 README = Path(__file__).with_name("templates") / "space.md"
-IS_OURS = f"from {PACKAGE}.space.main import main".encode()
-APP = f"""import sys
-import tempfile
-import zipfile
-from pathlib import Path
-
-sys.path.insert(0, tempfile.mkdtemp(prefix="{PACKAGE}-"))
-zipfile.ZipFile(Path(__file__).with_name("{ARCHIVE}")).extractall(sys.path[0])
-
-from {PACKAGE}.space.main import main
+IS_OURS = f"from {PACKAGE}.space.main import main"
+APP = f"""{IS_OURS}
 
 if __name__ == "__main__":
     main()
@@ -68,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     args.runs = [target(name, "--runs", "dataset") for name in args.runs]
     files = space_files(args.runs)
     if args.dry_run:
-        print_files(Publishable(files), repo.name)
+        print_files(files, repo.name)
         return
 
     def check() -> None:
@@ -86,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
 def our_app(repo: Repo, commit: str, files: Mapping) -> str | None:
     """Ours is a Space whose app.py starts this package's; see `publish.Owner`."""
     if "app.py" in files:
-        return None if IS_OURS in repo.read(commit, "app.py") else "is a Space with another app (app.py)"
+        return None if IS_OURS.encode() in repo.read(commit, "app.py") else "is a Space with another app (app.py)"
     if other := stranger(files):
         return other
     front = repo.read(commit, CARD) if CARD in files else b""
@@ -115,7 +104,7 @@ def is_private(api, name: str) -> bool:
         ) from error
 
 
-def deploy(repo: Repo, files: dict[str, Content], runs: Sequence[str], public: bool) -> None:
+def deploy(repo: Repo, files: Publishable, runs: Sequence[str], public: bool) -> None:
     """Upload, and name the runs in the Space's variable.
 
     Raises:
@@ -138,32 +127,29 @@ def deploy(repo: Repo, files: dict[str, Content], runs: Sequence[str], public: b
             raise UsageError(no_plan(repo.name, runs)) from error
         raise
     for path in done.kept:
-        print(f"{path} of {repo.name} was written or edited by somebody, and stays as it is")
+        print(f"{path} of {repo.name} was changed by somebody, and stays as it is")
     print(f"deployed: {done.url} ({len(done.sent)} files sent, {done.unchanged} unchanged). The Hub builds it now")
 
 
 def no_plan(repo: str, runs: Sequence[str]) -> str:
-    owner = repo.partition("/")[0]
     return (
-        f"the Hub did not make the Space {repo}: it asks for a paid plan (402). Free accounts cannot make Gradio "
-        f"Spaces any more.\nEither give {owner} a plan (https://huggingface.co/pricing), or choose an organisation "
-        "that has one; a Space that exists already can be updated by this command.\nOr look at the runs without a "
-        f"Space: openrlhf-ebpo space --runs {' '.join(runs)}"
+        f"the Hub did not make the Space {repo}: making one needs a paid plan of {repo.partition('/')[0]} (402, "
+        f"https://huggingface.co/pricing). Without a Space: openrlhf-ebpo space --runs {' '.join(runs)}"
     )
 
 
-def space_files(runs: Sequence[str]) -> dict[str, Content]:
+def space_files(runs: Sequence[str]) -> Publishable:
     """Everything that the Space consists of, by path in it.
 
     Raises:
         UsageError: a file of the package is a link out of it, or holds a secret.
     """
-    return {
+    own = {
         "app.py": APP.encode(),
         "README.md": with_datasets(README.read_text(), runs).encode(),
         "requirements.txt": "".join(f"{line}\n" for line in requirements()).encode(),
-        ARCHIVE: PublishableZip.of(package_files()),
     }
+    return Publishable({**own, **package_files()})
 
 
 def package_files() -> dict[str, LocalFile]:
@@ -172,7 +158,7 @@ def package_files() -> dict[str, LocalFile]:
     for module in (PACKAGE, f"{PACKAGE}.eval", f"{PACKAGE}.space"):  # which lie elsewhere in a checkout
         root = Path(importlib.util.find_spec(module).submodule_search_locations[0])
         for path in files_below(root, skip=lambda path: path.name == "__pycache__"):
-            if path.suffix in PACKED and not any(part.startswith(".") for part in path.parts):
+            if path.suffix in SENT and not any(part.startswith(".") for part in path.parts):
                 found[f"{module.replace('.', '/')}/{path.as_posix()}"] = local_file(root / path, root)
     return found
 

@@ -84,7 +84,9 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
     except RunError:
         raise
     except RepositoryNotFoundError:
-        raise RunError(f"{repo} is neither a directory here nor a public data set repo of the Hub.") from None
+        raise RunError(
+            f"{repo} is neither a directory here nor a public data set repo of the Hub (a private one: {TOKEN})."
+        ) from None
     except Exception as error:  # the client's errors are untyped where the network or the Hub fails
         why = f"and as a data set repo of the Hub it cannot be fetched ({type(error).__name__}): try again later"
         raise RunError(f"{repo} is not a directory here, {why}, or write a directory as ./{repo}.") from error

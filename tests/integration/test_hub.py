@@ -80,7 +80,7 @@ def test_every_saved_step_is_on_the_hub_under_a_tag_in_spite_of_faults(story):
     assert all(fault.hits for fault in story.hub.faults)
     assert repo.private and list(repo.tags) == ["step-000001", "step-000002"]
     assert set(repo.branches) == {"main"}
-    assert [commit.title for commit in repo.history()] == ["step 2", "step 1", "initial commit"]
+    assert [commit.subject for commit in repo.history()] == ["step 2", "step 1", "initial commit"]
     for step in (1, 2):
         assert_pushed(story, "owner/first", step, story.output / "first" / "ckpt" / f"global_step{step}_hf")
     assert not any(path.endswith(".pt") for path in repo.files())

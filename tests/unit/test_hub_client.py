@@ -1,6 +1,5 @@
 """Who may write where, and what the client's failures mean, against the test server."""
 
-import contextlib
 import json
 import logging
 import os
@@ -17,7 +16,16 @@ from patience import seconds, wait_until, wait_until_gone
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.settings import check_write_access
-from openrlhf_ebpo.hub_client import MAX_BACKOFF_SECONDS, HubError, hub_api, hub_errors, in_time, pause_after, retrying
+from openrlhf_ebpo.hub_client import (
+    MAX_BACKOFF_SECONDS,
+    HubError,
+    hub_api,
+    hub_errors,
+    in_time,
+    keep_token_home,
+    pause_after,
+    retrying,
+)
 from openrlhf_ebpo.redact import redacted_text
 
 
@@ -56,32 +64,6 @@ def test_without_a_token_there_is_nothing_to_ask(hub, monkeypatch):
     assert not hub.requests
 
 
-@pytest.mark.parametrize(
-    ("scoped", "fine"),
-    [
-        ([{"entity": {"name": "owner"}, "permissions": ["repo.write"]}], True),
-        ([{"entity": {"name": "owner/new"}, "permissions": ["repo.write"]}], True),
-        ([{"entity": {"name": "owner"}, "permissions": ["repo.content.read"]}], False),
-        ([{"entity": {"name": "else"}, "permissions": ["repo.write"]}], False),
-        ([], False),
-    ],
-)
-def test_a_fine_grained_token_needs_the_scope(hub, scoped, fine):
-    token = {"role": "fineGrained", "fineGrained": {"scoped": scoped}}
-    account = {"type": "user", "name": "owner", "orgs": [], "auth": {"accessToken": token}}
-    hub.fail("whoami", 200, body=json.dumps(account).encode())
-    with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="owner/new"):
-        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
-
-
-def test_an_organisation_in_which_one_may_only_read_is_no_place_for_a_new_repo(hub):
-    account = {"name": "owner", "orgs": [{"name": "lab", "roleInOrg": "read"}, {"name": "team", "roleInOrg": "write"}]}
-    hub.fail("whoami", 200, body=json.dumps(account).encode(), times=2)
-    check_write_access(Repo(hub_api(hub.url, hub.token), "team/new"))
-    with pytest.raises(UsageError, match=r"owner, team, .*lab"):
-        check_write_access(Repo(hub_api(hub.url, hub.token), "lab/new"))
-
-
 def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_error(hub):
     hub.fail("auth-check", 403)
     with pytest.raises(UsageError, match="no right to do this"):
@@ -100,12 +82,12 @@ def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_err
 @pytest.mark.parametrize(
     ("status", "permanent", "words"),
     [
-        (400, True, "refuses this request"),
+        (400, True, "the Hub refuses this"),
         (401, True, "does not accept the token"),
         (402, True, "paid plan"),
         (403, True, "no right to do this"),
         (404, False, "no such repo"),
-        (409, False, "there already"),
+        (409, False, "the Hub refuses this"),
         (412, False, "somebody else has pushed meanwhile"),
         (429, False, "too many requests"),
         (500, False, "has a problem"),
@@ -189,23 +171,6 @@ def test_what_may_pass_is_tried_again_and_what_stays_is_not():
         retrying(action, attempts=3, report=said.append, sleep=waited.append)
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("Private repository storage limit reached, please upgrade your plan", "storage is full"),
-        ("You have reached your quota", "used up its quota"),
-        ("You have too many private repos", "too many|no more private"),
-        ("pass `create_pr=1` as a query parameter to create a Pull Request", "only pull requests"),
-        ("You don't have the rights to write", "no right to do this"),
-    ],
-)
-def test_a_refusal_that_is_not_about_rights_says_so(hub, said, words):
-    hub.fail("refs", 403, headers={"X-Error-Message": said})
-    with pytest.raises(HubError, match=words) as caught, hub_errors("asking"):
-        hub_api(hub.url, hub.token).list_repo_refs("owner/name")
-    assert caught.value.permanent
-
-
 def test_what_the_server_says_steers_no_terminal(hub, capsys):
     hub.fail("refs", 403, body=json.dumps({"error": "\x1b[2J\u202eno\nline"}).encode())
     with pytest.raises(HubError) as caught, hub_errors("asking"):
@@ -256,6 +221,36 @@ def test_the_token_goes_to_no_other_server(hub, use_hub):
     list(hub_api().list_repo_tree("owner/model"))
     asked = [who for request, who in zip(hub.requests, hub.authorizations, strict=True) if "/tree/" in request]
     assert asked == [f"Bearer {hub.token}", None]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address", "goes"),
+    [
+        ("https://hub.test:443", "https://hub.test/api", True),
+        ("https://hub.test", "https://hub.test:443/api", True),
+        ("http://hub.test:80", "http://hub.test/api", True),
+        ("https://hub.test", "http://hub.test/api", False),
+        ("https://hub.test", "https://hub.test:8443/api", False),
+        ("https://hub.test", "https://cdn.hub.test/api", False),
+    ],
+)
+def test_a_default_port_is_the_same_server(monkeypatch, endpoint, address, goes):
+    from huggingface_hub.utils import httpx
+
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnop")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    request = httpx.Request("GET", address, headers={"Authorization": "Bearer hf_abcdefghijklmnop"})
+    keep_token_home(request)
+    assert ("Authorization" in request.headers) is goes
+
+
+@pytest.mark.parametrize("proxy", ["foo://host", "http://host:port", "socks4://me:" + "secretpw9@host:1"])
+def test_a_proxy_that_cannot_be_used_is_one_line(proxy):
+    code = "from openrlhf_ebpo.cli import hub; hub.main(['pull', 'owner/model', 'x'])"
+    environment = {**os.environ, "ALL_PROXY": proxy, "HTTPS_PROXY": proxy}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "secretpw9" not in done.stderr
+    assert done.stderr.startswith("error: the proxy of the environment (HTTPS_PROXY, ALL_PROXY) cannot be used: ")
 
 
 # A whole attempt

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.hub.content import Publishable
 from openrlhf_ebpo.hub.exports import exports
 from openrlhf_ebpo.hub_client import hub_api, retrying
 from openrlhf_ebpo.run.run_log import read_run
@@ -25,12 +26,12 @@ from openrlhf_ebpo.run.run_log import read_run
 def client(hub, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(3)))
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
-    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": b"# card\n"})
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: Publishable({"README.md": b"# card\n"}))
     return hub_api(hub.url, hub.token)
 
 
 def titles(hub, repo=REPO):
-    return [commit.title for commit in hub.repo(repo).history()]
+    return [commit.subject for commit in hub.repo(repo).history()]
 
 
 # The loop
@@ -54,7 +55,7 @@ def test_what_is_there_is_not_sent_again(hub, client, make_run):
     push(run_dir, client)
     before = len(hub.requests)
     assert push(run_dir, client) == []
-    assert {request.split()[0] for request in hub.requests[before:]} == {"GET", "HEAD"}
+    assert {request.split()[0] for request in hub.requests[before:]} <= {"GET", "HEAD"}
     assert titles(hub) == ["step 4", "step 2", "initial commit"]
 
 
@@ -179,7 +180,7 @@ def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, use_hub, 
 
 def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
     text = b"---\nlicense: nonsense\n---\n\n# card\n"
-    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": text})
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: Publishable({"README.md": text}))
     answer = {"errors": [{"message": "license must be one of the known ones"}], "warnings": []}
     hub.fail("validate-yaml", 400, body=json.dumps(answer).encode())
     run_dir = make_run(steps=(2,))

@@ -11,19 +11,13 @@ import pytest
 import yaml
 from hub_repos import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
-from replay_runs import set_prior_start
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.ebpo import EBPO
-from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub import data_card, evaluations, response_tables, run_data
+from openrlhf_ebpo.hub import evaluations, run_data
 from openrlhf_ebpo.hub_client import HubError
-from openrlhf_ebpo.run.results import SAMPLES
-from openrlhf_ebpo.run.rollout_columns import read_prior_start
-from openrlhf_ebpo.run.run_log import RunDirectoryError, read_metrics, read_rollouts, read_run, rollouts_path
+from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
@@ -53,10 +47,8 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     save_result(run_dir / "eval", "aime24", POOR, 0)
     save_result(run_dir / "eval", "aime24", GOOD, 3)
     save_result(run_dir / "eval", "file-q", GOOD, 3, {**GREEDY, "name": "default+n=1,temperature=0.0"})
-    start = pack(EBPO(EstimatorConfig(2)), EBPO(EstimatorConfig(2)).initial())
-    set_prior_start(rollouts_path(run_dir, 1), json.dumps(start))
     push(run_dir)
-    assert "pushed: " in (said := capsys.readouterr().out) and "; private)" in said
+    assert "pushed: " in capsys.readouterr().out
     repo = hub.repo(REPO, "dataset")
     assert repo.private
     for path, content in repo.files().items():
@@ -69,18 +61,12 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
     assert read_run(copy)["args"]["actor"]["model_name_or_path"] == "base"
     assert json.loads((copy / "prior.json").read_text())["rewards"]["count"] == 9
-    assert read_prior_start(rollouts_path(copy, 1)) == start
     main(["replay", str(copy)])
     assert "bit for bit: 3 steps" in capsys.readouterr().out
     assert str(tmp_path) not in "".join(c.decode() for p, c in repo.files().items() if p.endswith((".json", ".jsonl")))
-    assert loaded(hub_environment, tmp_path) == {
-        "metrics train": 3,
-        "rollouts train": 12,
-        "evaluations train": 2 * 4 + 2,
-        "eval-default-aime24 step_000000": 12,
-        "eval-default-aime24 step_000003": 12,
-        "eval-default-n-1-temperature-0.0-file-q step_000003": 3,
-    }
+    assert loaded(hub_environment, tmp_path) == {"rollouts train": 12, "eval train": 27}
+    body = repo.files()["README.md"].decode().split("\n---\n", 1)[1]
+    assert "pass@1 " in body and f'datasets.load_dataset("{REPO}", "rollouts")' in body and "## Licence" in body
 
 
 def loaded(environment, folder) -> dict[str, int]:
@@ -94,7 +80,6 @@ def loaded(environment, folder) -> dict[str, int]:
         "        rows[f'{name} {split}'] = len(table)\n"
         "row = datasets.load_dataset(repo, 'rollouts', split='train')[3]\n"
         "assert row['prompt'] == '2 + 2?' and row['valid'] is False and row['raw_reward'] is None, row\n"
-        "assert datasets.load_dataset(repo, 'metrics', split='train')['ebpo/prior_count'][2] == 9\n"
         "print(json.dumps(rows))\n"
     )
     environment = {**environment, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -113,8 +98,8 @@ def test_only_what_is_new_goes(tmp_path, hub, push, capsys):
     write_steps(run_dir, [4])
     push(run_dir)
     new = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pushed")]
-    assert "5 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
-    assert hub.count("PUT /lfs/") == uploads + 2  # rollouts, metrics
+    assert "4 files sent, 5 unchanged" in new[0], new  # one rollout file, and what grows
+    assert hub.count("PUT /lfs/") == uploads + 1
 
 
 def test_what_a_resumed_run_rolled_back_goes_and_a_foreign_run_is_refused(tmp_path, hub, push):
@@ -140,13 +125,12 @@ def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hu
     (run_dir / "rollouts" / ".step-000004.parquet.77.tmp").write_bytes(b"PAR1")
     (run_dir / "eval" / "default" / "aime24" / "step-000003").mkdir(parents=True)
     (run_dir / "eval" / "default" / "aime24" / "step-000003" / "progress.jsonl").write_text("{}\n")
-    (run_dir / "hub.json").write_text("{}")
     push(run_dir)
     files = hub.repo(REPO, "dataset").files()
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3]
-    assert not [path for path in files if "tmp" in path or path.startswith("eval/") or path == "hub.json"]
+    assert not [path for path in files if "tmp" in path or path.startswith("eval/")]
     names = [entry["config_name"] for entry in card_of(hub)["configs"]]
-    assert names == ["metrics", "rollouts"]
+    assert names == ["rollouts"]
 
 
 def test_a_damaged_record_is_named(tmp_path, hub, push):
@@ -155,6 +139,30 @@ def test_a_damaged_record_is_named(tmp_path, hub, push):
     with pytest.raises(UsageError, match=r"prior\.json is damaged"):
         push(run_dir)
     assert not hub.repos
+
+
+def test_results_of_an_evaluation_are_a_data_set_too_and_grow(tmp_path, hub, push):
+    results = tmp_path / "results"
+    save_result(results, "aime24", POOR, 0)
+    (results / "notes.txt").write_text("NEEDLE")
+    push(results)
+    assert [entry["config_name"] for entry in card_of(hub)["configs"]] == ["eval"]
+    save_result(results, "aime24", GOOD, 3)
+    push(results)
+    there = hub.repo(REPO, "dataset").files()
+    assert {path.rpartition("/")[0] for path in there} == {
+        "",
+        "default/aime24/step-000000",
+        "default/aime24/step-000003",
+    }
+    assert "notes.txt" not in there
+    other = tmp_path / "other"
+    save_result(other, "math500", GOOD, 3)
+    with pytest.raises(HubError, match="choose another repo"):
+        push(other)
+    with pytest.raises(HubError, match="holds files of something else than a run"):
+        push(write_run(tmp_path))
+    assert hub.repo(REPO, "dataset").files() == there
 
 
 def test_a_run_before_its_first_step(tmp_path, hub, push):
@@ -169,50 +177,52 @@ def test_a_run_before_its_first_step(tmp_path, hub, push):
 def test_dry_run_lists_sizes_sends_nothing_and_needs_neither_a_token_nor_the_hub(
     tmp_path, hub, push, monkeypatch, capsys
 ):
-    from huggingface_hub import HfApi
-
     run_dir = write_run(tmp_path)
     push(run_dir, "--dry_run")
     said = capsys.readouterr().out
-    for name in ("run.json", "rollouts/step-000003.parquet", "tables/metrics.parquet", "README.md"):
+    for name in ("run.json", "rollouts/step-000003.parquet", "README.md"):
         assert name in said
     assert "bytes" in said and f"would go to {REPO}; nothing was sent" in said
-    assert not hub.repos and not hub.count("POST|PUT")
-    monkeypatch.setattr(run_data, "hub_api", lambda: HfApi(endpoint=hub.url, token=False))
-    push(run_dir, "--dry_run")
-    hub.stop()
-    push(run_dir, "--dry_run")
-    assert capsys.readouterr().out.count("nothing was sent") == 2
+    assert not hub.requests
 
 
-def test_public_only_when_asked(tmp_path, hub, push, capsys):
+def test_public_only_when_asked(tmp_path, hub, push):
     push(write_run(tmp_path), "--public")
-    assert not hub.repo(REPO, "dataset").private and "; public)" in capsys.readouterr().out
+    assert not hub.repo(REPO, "dataset").private
 
 
-def test_hostile_prompts_and_paths_in_errors(tmp_path, hub, push):
+def test_a_table_with_a_secret_stops_the_push_until_it_is_said_to_hold_none(tmp_path, hub, push):
+    run_dir = write_run(tmp_path, error="FileNotFoundError: gold.json hf_" + "a1" * 20)
+    with pytest.raises(
+        UsageError, match=r"step-000001\.parquet holds what looks like a secret .*--not_secret rollouts/"
+    ):
+        push(run_dir)
+    assert not hub.repos
+    push(run_dir, "--not_secret", *(f"rollouts/step-00000{step}.parquet" for step in (1, 2, 3)))
+    assert "rollouts/step-000001.parquet" in hub.repo(REPO, "dataset").files()
+
+
+def test_hostile_prompts(tmp_path, hub, push):
     hostile = "--- \n| a | <script> `x` ```\n---\n"
-    error = "FileNotFoundError: /data/somebody/secret/gold.json\nhf_" + "a" * 30
-    run_dir = write_run(tmp_path, prompts=(hostile, hostile), error=error, name=hostile)
+    run_dir = write_run(tmp_path, prompts=(hostile, hostile), name=hostile)
     push(run_dir)
     files = hub.repo(REPO, "dataset").files()
     table = pq.read_table(pa.BufferReader(files["rollouts/step-000001.parquet"]))
     assert table.schema == SCHEMA and table["prompt"][0].as_py() == hostile
-    assert table["error"].to_pylist()[3] == "FileNotFoundError: gold.json\n<redacted>"
     body = files["README.md"].decode().split("\n---\n", 1)[1]
     assert "<script>" not in body and card_of(hub)["pretty_name"] == "tiny-run"
 
 
 def test_what_is_wrong_is_said(tmp_path, hub, push):
-    with pytest.raises(RunDirectoryError, match=r"no run\.json"):
+    with pytest.raises(UsageError, match=r"no run\.json"):
         push(tmp_path)
     run_dir = write_run(tmp_path)
-    with pytest.raises(run_data.UsageError, match="owner/name"):
+    with pytest.raises(UsageError, match="owner/name"):
         push(run_dir, repo="tiny")
-    with pytest.raises(run_data.UsageError, match="not for somebody"):
+    with pytest.raises(UsageError, match="not for somebody"):
         push(run_dir, repo="somebody/tiny")
     (run_dir / "rollouts" / "step-000002.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(run_data.UsageError, match=r"step-000002\.parquet cannot be read"):
+    with pytest.raises(UsageError, match=r"step-000002\.parquet cannot be read"):
         push(run_dir)
     assert not hub.repos
     (run_dir / "rollouts" / "step-000002.parquet").unlink()
@@ -222,16 +232,6 @@ def test_what_is_wrong_is_said(tmp_path, hub, push):
     write_steps(run_dir, [4])
     with pytest.raises(HubError, match="403"):
         push(run_dir)
-
-
-def test_every_column_is_explained():
-    assert list(response_tables.ROLLOUTS) == SCHEMA.names
-    assert list(response_tables.SAMPLES) == SAMPLES.names
-    assert data_card.metric_meaning("eval_math_pass1").startswith("Held-out success: pass@1 in evaluation")
-    assert data_card.metric_meaning("eval_math_pass16") == "pass@k: mean over prompts of the best of k rewards"
-    assert data_card.metric_meaning("eval_<b>_truncated_rate") == data_card.metric_meaning("eval_x_truncated_rate")
-    assert data_card.metric_meaning("truncated") == "Truncated: of responses, cut at the token limit (fraction)"
-    assert data_card.metric_meaning("correct_format") == data_card.OTHER
 
 
 def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path, hub, push):

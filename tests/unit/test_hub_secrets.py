@@ -2,7 +2,6 @@
 sent."""
 
 import ast
-import gzip
 import io
 import itertools
 import json
@@ -27,7 +26,7 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub.content import Publishable, local_file
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.model_files import contents
-from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
+from openrlhf_ebpo.hub.public import public, public_text
 from openrlhf_ebpo.hub.publish import Commit, Repo, send
 from openrlhf_ebpo.hub.run_data import run_files
 from openrlhf_ebpo.redact import own_homes, without_homes
@@ -62,7 +61,7 @@ def test_nothing_else_sends_files(hub, api):
         calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         names = {getattr(each, "attr", getattr(each, "id", None)) for each in calls} & sending
         found |= {path.relative_to(ROOT).as_posix(): names} if names else {}
-    assert found == {"openrlhf_ebpo/hub/publish.py": {"create_commit", "CommitOperationAdd", "preupload_lfs_files"}}
+    assert found == {"openrlhf_ebpo/hub/publish.py": {"create_commit", "CommitOperationAdd"}}
     with pytest.raises(TypeError, match="only Publishable files are sent"):
         send(Repo(api, MODEL), {"x.txt": b"x"}, ["x.txt"], [], Commit("m"), "")
     given = {"x.txt": b"x"}
@@ -78,14 +77,12 @@ def test_nothing_else_sends_files(hub, api):
     [
         ("x.txt", TOKEN.encode()),
         ("x.json", json.dumps({"a": TOKEN}).encode()),
-        ("x.json", TOKEN.encode("utf-16")),
         ("x.json", json.dumps(TOKEN).replace("_", r"\u005F").encode()),
         ("vocab.bpe", b"a b\n" + TOKEN.encode()),
         ("tokenizer.model", b"\x0a\x0e\x00\xff" + TOKEN.encode()),
         ("tokenizer.model.v3", b"\x0a\x0e\x00\xff" + TOKEN.encode()),
         ("LICENSE", TOKEN.encode()),
         ("x.svg", f"<svg>{TOKEN}</svg>".encode()),
-        ("static/vendor/x.js.gz", gzip.compress(TOKEN.encode(), mtime=0)),
         ("model.safetensors", save({"w": np.zeros(1)}, {"note": f"by {TOKEN}"})),
         ("model.safetensors", save({TOKEN: np.zeros(1)})),
         ("x.parquet", table(response=f"is {TOKEN}")),
@@ -117,7 +114,6 @@ HIDDEN = {
     "export": "\nexport A_TOKEN=SECRET\n",
     "quoted export": '\nexport A_TOKEN="SECRET"',
     ".netrc": "machine x.test\n\tlogin me\n\tpassword SECRET",
-    "JSON in JSON": json.dumps({"note": json.dumps({"password": "SECRET"})}),
     "a header": 'curl -H "X-Api-Key: SECRET"',
 }
 
@@ -144,8 +140,6 @@ def test_only_known_kinds_of_files_go():
         with pytest.raises(UsageError, match=expected) as caught:
             Publishable({path: b""})
         assert "\x1b" not in str(caught.value)
-    with pytest.raises(UsageError, match="is damaged"):
-        Publishable({"static/vendor/x.js.gz": gzip.compress(b"x" * 999)[:-9]})
 
 
 HARMLESS = (
@@ -209,10 +203,7 @@ def test_home_folders_of_anybody_are_taken_out_of_our_records(text, left):
     assert "bob" not in without_homes(text).replace("host/home/bob", "").replace("s3://home/bob", "").lower()
 
 
-def test_of_the_data_only_the_folder_of_whoever_runs_this_goes(at_home, monkeypatch):
-    text = f"see {HOME}/x, {HOME}2/x, /home/bob/y and /root/z; is {HOME}?"
-    assert HOME in own_homes()
-    assert public_data(text) == f"see ~/x, {HOME}2/x, /home/bob/y and /root/z; is ~?"
+def test_roots_home_is_nobodys_name(monkeypatch):
     monkeypatch.setenv("HOME", "/root")
     assert "/root" not in own_homes() and dict(Publishable({"x.txt": b"cd /root/x"}))
 
@@ -227,12 +218,7 @@ def test_whatever_the_filter_would_refuse_is_taken_out_of_records_and_data(monke
     monkeypatch.setenv("HOME", home)
     for each in (text.format(home), text.format(home.replace("/", r"\/")), text.format(home) + ".", f"{home}.\nx"):
         record = json.dumps(public({each: each}))
-        assert not [found for found in (public_text(each), public_data(each), record) if "al.needle" in found]
-
-
-def test_redaction_goes_by_key_not_by_value():
-    before = {"a": {"b": ["x", {"url": "http://h/x?t=1"}], "n": float("nan")}, "c": "/home/bob/x", "d": 1, "token": "t"}
-    assert sorted(changes(before, public(before))) == ["a.b", "c", "token"]
+        assert not [found for found in (public_text(each), record) if "al.needle" in found]
 
 
 # Models
@@ -264,13 +250,12 @@ def test_models_as_they_are_published_pass(hub, api, make_run):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("config.json", {"api_key": "k"}),
-        ("tokenizer_config.json", {**TOKENIZER, "init": [{"use_auth_token": "whatever"}]}),
-        ("tokenizer_config.json", '{"token": "NEEDLE", "token": null}'),
+        ("config.json", {"api_key": "NEEDLE-0123456789"}),
+        ("tokenizer_config.json", '{"token": "' + "hf_" + "NEEDLE0" * 6 + '", "token": null}'),
         ("chat_template.jinja", "{# " + "gh" + "p_" + "NEEDLE" * 6 + " #}"),
-        ("model.safetensors", {"format": "pt", "hf_token": "NEEDLE"}),
+        ("model.safetensors", {"format": "pt", "hf_token": "hf_" + "NEEDLE0" * 6}),
     ],
-    ids=["key", "nested", "duplicate key", "jinja", "metadata of weights"],
+    ids=["key", "duplicate key", "jinja", "metadata of weights"],
 )
 def test_a_file_of_a_model_with_a_secret_is_refused(make_run, name, value):
     run_dir = make_run()
@@ -295,6 +280,18 @@ def test_a_file_that_the_user_has_looked_through_goes_as_it_is(hub, use_hub, mak
     assert not hub.repos
     hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--not_secret", "config.json"])
     assert hub.repo(MODEL).files()["config.json"] == config.read_bytes()
+
+
+def test_a_file_that_is_called_not_secret_is_not_missing_for_ever(hub, use_hub, make_run, capsys):
+    """Also one that the filter would change."""
+    run_dir = hub_runs.set_repo(make_run(steps=(4,)))
+    config = model_of(run_dir, 4) / "config.json"
+    config.write_text(json.dumps({**hub_runs.CONFIG, "_name_or_path": "/home/somebody/base"}))
+    hub_cli.main(["push", str(run_dir), "--not_secret", "config.json"])
+    assert hub.repo(MODEL).files()["config.json"] == config.read_bytes()
+    capsys.readouterr()
+    hub_cli.main(["push", str(run_dir), "--dry_run"])
+    assert capsys.readouterr().out.startswith("nothing is missing")
 
 
 def test_only_files_that_make_up_a_model_go_and_the_others_are_named(hub, use_hub, make_run, capsys):
@@ -343,13 +340,13 @@ def test_links_out_of_a_run_are_refused(tmp_path, place):
     (run_dir / place).rename(tmp_path / "elsewhere")
     (run_dir / place).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="outside of"):
-        run_files(run_dir, RUN, tmp_path / "scratch")
+        run_files(run_dir, RUN)
 
 
 STRANGERS = (
     *("notes.txt", ".env", "rollouts/step-x.parquet", "rollouts/.step-000009.parquet", "superseded/secret"),
-    *("failed_step-000012/report.json", "failed_step-000012.2/rollouts.parquet", "heartbeat.json", "training.lock"),
-    *("notes.jsonl", "eval/default/aime24/step-000003/notes.txt"),
+    *("failed_step-000012/report.json", "heartbeat.json", "training.lock", "notes.jsonl"),
+    "eval/default/aime24/step-000003/notes.txt",
 )
 
 
@@ -358,28 +355,22 @@ def test_what_is_not_part_of_a_run_stays_and_is_named(tmp_path, hub, use_hub, ca
     for name in STRANGERS:
         (run_dir / name).parent.mkdir(exist_ok=True, parents=True)
         (run_dir / name).write_text("NEEDLE")
-    path = run_dir / "rollouts" / "step-000001.parquet"
-    rows = pq.read_table(path)
-    rows = rows.append_column("password", pa.array(["NEEDLE1"] * len(rows)))
-    rows = rows.set_column(rows.column_names.index("label"), "label", pa.array([["NEEDLE2"]] * len(rows)))
-    rows = rows.set_column(rows.column_names.index("cluster"), "cluster", rows["prompt"].dictionary_encode())
-    pq.write_table(rows.replace_schema_metadata({"note": "NEEDLE3"}), path)
     hub_cli.main(["push-run", str(run_dir), "--repo", RUN])
     (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
-    assert said.endswith(
-        ": .env, eval/default/aime24/step-000003/notes.txt, notes.jsonl, notes.txt, rollouts/.step-000009.parquet, "
-        "rollouts/step-x.parquet"
-    )
-    published = pq.read_table(pa.BufferReader(hub.repo(RUN, "dataset").files()["rollouts/step-000001.parquet"]))
-    assert published["cluster"].to_pylist() == published["prompt"].to_pylist() == rows["prompt"].to_pylist()
-    assert not {"password", "label"} & set(published.column_names) and not leaked(hub, ["NEEDLE"])
+    assert all(name in said for name in STRANGERS if "superseded" not in name)
+    assert not leaked(hub, ["NEEDLE"])
 
 
-def test_prompts_keep_addresses_and_paths_but_no_secrets(tmp_path):
-    plain = "see https://host.test/a?b=c in /data/x/y"
-    run_dir = write_run(tmp_path, prompts=(plain, f"{plain} {'sk' + '-ant-' + 'NEEDLE' * 5}"), steps=1)
-    copy = run_files(run_dir, RUN, tmp_path / "scratch")["rollouts/step-000001.parquet"]
-    assert set(pq.read_table(copy.path)["prompt"].to_pylist()) == {plain, f"{plain} <redacted>"}
+@pytest.mark.parametrize("where", ["prompt", "a column of lists", "notes"])
+def test_a_secret_anywhere_in_a_table_stops_the_push(tmp_path, where):
+    run_dir = write_run(tmp_path, prompts=("2 + 2?", f"key {TOKEN}" if where == "prompt" else "x"), steps=1)
+    path = run_dir / "rollouts" / "step-000001.parquet"
+    rows = pq.read_table(path)
+    if where == "a column of lists":
+        rows = rows.append_column("more", pa.array([[TOKEN]] * len(rows)))
+    pq.write_table(rows.replace_schema_metadata({"note": TOKEN} if where == "notes" else None), path)
+    with pytest.raises(UsageError, match=r"step-000001\.parquet holds what looks like a secret"):
+        run_files(run_dir, RUN)
 
 
 # Everything at once
@@ -419,16 +410,20 @@ def full_of_secrets(tmp_path, found: list[str]) -> Path:
     args["notes"] = {"home": "/home/needle.bob", "windows": r"C:\Users\needle.bob\x"}
     found += ["QUERY-SECRET", "needle.bob", "alice.needle"]
     errors = " ".join(itertools.islice(secret, len(FORMS)))
-    prompts = tuple(" ".join(itertools.islice(secret, len(FORMS))) for _ in range(2))
-    error = f"failed: /reward?sig=QUERY-SECRET {errors} in {HOME}/x, /Users/needle.bob/x"
-    run_dir = write_run(folder, prompts=(prompts[0] + f" {HOME}/x", prompts[1]), error=error, args=args)
+    run_dir = write_run(folder, args=args)
     run = filled(json.loads((run_dir / "run.json").read_text()), secret)
-    write_json(run_dir / "run.json", run | {"argv": [*run["argv"], "--x=http://h/x?a=QUERY-SECRET", next(secret)]})
+    write_json(
+        run_dir / "run.json",
+        run
+        | {
+            "error": f"failed: /reward?sig=QUERY-SECRET {errors} in {HOME}/x",
+            "argv": [*run["argv"], "--x=http://h/x?a=QUERY-SECRET", next(secret)],
+        },
+    )
     row = {"step": 3, "note": f"{HOME}/x", f"eval_{folder_name(secret)}_pass1": 1.0}
     append_json_line(run_dir / "metrics.jsonl", filled(row, secret))
     fill(run_dir / "prior.json", secret)
-    protocol = {**PROTOCOL, "name": folder_name(secret)}
-    result = save_result(run_dir / "eval", folder_name(secret), GOOD, 3, protocol, error="x")
+    result = save_result(run_dir / "eval", "aime24", GOOD, 3, PROTOCOL, error="x")
     fill(result / "summary.json", secret)
     model = hub_runs.export_model(folder / "ckpt" / "global_step3_hf", 3)
     write_json(model / "train_args.json", filled(args, secret))

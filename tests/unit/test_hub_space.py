@@ -1,7 +1,6 @@
 """The Space: what is uploaded, that it starts with nothing else, and what people without a plan are told."""
 
 import argparse
-import io
 import os
 import re
 import subprocess
@@ -9,7 +8,6 @@ import sys
 import sysconfig
 import time
 import urllib.request
-import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -50,7 +48,7 @@ def small_package(monkeypatch):
 
 def push_run(tmp_path, public: bool = True) -> Path:
     run_dir = write_run(tmp_path)
-    run_data.run(argparse.Namespace(run_dir=run_dir, repo=RUN, public=public, dry_run=False))
+    run_data.run(argparse.Namespace(run_dir=run_dir, repo=RUN, public=public, dry_run=False, not_secret=[]))
     return run_dir
 
 
@@ -75,8 +73,8 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert said.startswith(f"deployed: {hub.url}/spaces/{REPO}") and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
-    assert set(files) == {".gitattributes", "app.py", "README.md", "requirements.txt", "package.zip", "sha256.json"}
-    packed = set(zipfile.ZipFile(io.BytesIO(files["package.zip"])).namelist())
+    packed = {name for name in files if name.startswith("openrlhf_ebpo/")}
+    assert set(files) - packed == {".gitattributes", "app.py", "README.md", "requirements.txt"}
     assert {"space/main.py", "eval/metrics.py", "eval/reported.json", "run/run_log.py"} <= {
         name.partition("/")[2] for name in packed
     }
@@ -119,7 +117,7 @@ def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, depl
 def fetched(folder: Path, how: dict) -> str:
     """Steps of the run that the uploaded app itself gets from the Hub, and what it leaves out."""
     program = (
-        "import sys\nsys.path.insert(0, 'package.zip')\n"
+        "import sys\nsys.path.insert(0, '.')\n"
         "from pathlib import Path\nfrom openrlhf_ebpo.space.hub import fetch\nfrom openrlhf_ebpo.run.run_log "
         "import read_metrics\n"
         f"path, left_out = fetch({RUN!r}, Path('cache'))\nprint(len(read_metrics(path)), left_out)"
@@ -170,7 +168,7 @@ def test_private_runs_need_a_secret_and_missing_ones_are_named(tmp_path, hub, de
 def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(hub, deploy, capsys):
     deploy("--runs", RUN, "--dry_run")
     said = capsys.readouterr().out
-    assert "package.zip" in said and "app.py" in said
+    assert "openrlhf_ebpo/space/main.py" in said and "app.py" in said
     assert f"would go to {REPO}; nothing was sent" in said
     with pytest.raises(UsageError, match="owner/name"):
         deploy("--runs", "not-a-repo")

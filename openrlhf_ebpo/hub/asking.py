@@ -1,0 +1,84 @@
+"""The form in which a training asked its model, as code for the card and as flags for `eval`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.hub.content import local_file
+from openrlhf_ebpo.hub.exports import step_tag
+from openrlhf_ebpo.hub.markdown import fenced
+from openrlhf_ebpo.hub.public import hub_id
+from openrlhf_ebpo.redact import redacted_text, without_own_homes
+from openrlhf_ebpo.run.run_log import dig, step_files
+
+QUESTION = "What is 12 * 13?"  # where no prompt of the training is known
+MAX_PROMPT_CHARS = 2000
+USE = """\
+from transformers import pipeline
+
+generate = pipeline("text-generation", {repo}, revision={tag}, device_map="auto")
+question = {question}
+prompt = {prompt}
+found = generate(prompt, max_new_tokens={tokens}, return_full_text=False, add_special_tokens=False)
+print(found[0]["generated_text"])"""
+
+
+def use(run_dir: Path, run: dict, repo: str, step: int) -> dict:
+    """The part "Use it" of a card: code that asks as the training did, or why it cannot be given."""
+    adapter = bool(dig(run, "args", "ds", "lora", "rank"))
+    first, data = first_prompt(run_dir), dig(run, "args", "data") or {}
+    chat, template = bool(data.get("apply_chat_template")), str(data.get("input_template") or "{}")
+    question = bare_question(first, template) if first and not chat else None
+    text = USE.format(
+        repo=json.dumps(repo),
+        tag=json.dumps(step_tag(step)),
+        question=json.dumps(question or QUESTION),
+        prompt=chat_prompt(data) if chat else f"{json.dumps(template)}.format(question)",
+        tokens=json.dumps(dig(run, "args", "rollout", "max_new_tokens") or 1024),
+    )
+    usable = not adapter or hub_id(run.get("model"), run_dir)
+    return {
+        "adapter": adapter,
+        "use": fenced("python", text) if usable else None,
+        "first_prompt": fenced("text", first) if first else None,
+        "chat": chat,
+    }
+
+
+def chat_prompt(data: dict) -> str:
+    """The code that puts a question into the tokenizer's chat template."""
+    pairs = [str(each).partition("=") for each in data.get("template_kwargs") or ()]
+    more = "".join(f", {name}={json.loads(value)!r}" for name, _, value in pairs if name.isidentifier())
+    message = '[{"role": "user", "content": question}]'
+    return f"generate.tokenizer.apply_chat_template({message}, tokenize=False, add_generation_prompt=True{more})"
+
+
+def first_prompt(run_dir: Path) -> str | None:
+    """A prompt of the training as the model read it, from its first rollouts that are there; None without any, or for
+    a long one."""
+    path = next(iter(step_files(run_dir).values()), None)
+    if path is None:
+        return None
+    with local_file(path, run_dir).open() as file:
+        texts = pq.read_table(file, columns=["prompt"])["prompt"].to_pylist()
+    text = without_own_homes(redacted_text(texts[0])) if texts else ""
+    return text if text and len(text) <= MAX_PROMPT_CHARS else None
+
+
+def bare_question(prompt: str, template: str) -> str | None:
+    """What stands in the place of {} in `template`; None if the prompt is not of that form."""
+    before, _, after = template.partition("{}")
+    if not (prompt.startswith(before) and prompt.endswith(after)):
+        return None
+    return prompt.removeprefix(before).removesuffix(after)
+
+
+def flags(run: dict) -> str:
+    """The flags of `eval` that ask as the training did; empty if run.json does not say."""
+    data = dig(run, "args", "data")
+    if not isinstance(data, dict) or "apply_chat_template" not in data:
+        return ""
+    return " --chat_template" if data["apply_chat_template"] else " --no-chat_template"
