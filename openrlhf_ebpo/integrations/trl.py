@@ -142,8 +142,9 @@ class EBPOMixin(RunningPrior):
         Raises:
             UsageError: the trainer scores responses elsewhere, so that the estimator would take no part.
         """
+        training = self.model.training  # Unsloth ends an evaluation's generation in training mode
         prepared = super()._prepare_inputs(inputs)
-        if not self._scored:
+        if training and not self._scored:
             raise UsageError(
                 f"{type(self).__name__} does not score in _generate_and_score_completions, as asynchronous trainers "
                 "do: EBPOMixin would change nothing; choose a synchronous GRPO trainer"
@@ -155,11 +156,11 @@ class EBPOMixin(RunningPrior):
         return self._gathered
 
     def _generate_and_score_completions(self, inputs):
-        self._scored = True
-        training = self.model.training  # Unsloth ends an evaluation's generation in training mode
+        training = self.model.training
         output = super()._generate_and_score_completions(inputs)
         if not training:
             return output
+        self._scored = True
         advantages = self._step_estimator(
             self._gathered,
             lambda: self._of_all(output["completion_mask"].sum(1)),

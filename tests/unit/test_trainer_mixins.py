@@ -212,9 +212,17 @@ def test_trls_tools_are_refused_with_an_estimator_that_needs_log_probabilities(t
 
 def test_a_trainer_that_scores_elsewhere_is_refused_at_its_first_batch(trl, tmp_path):
     """As axolotl's AsyncGRPOTrainer does, whose advantages would stay GRPO's."""
-    elsewhere = type("AsyncGRPOTrainer", (GRPOTrainer,), {"_prepare_inputs": lambda self, inputs: inputs})
+
+    def prepare(self, inputs):
+        return inputs if self.model.training else self._generate_and_score_completions(inputs)
+
+    elsewhere = type("AsyncGRPOTrainer", (GRPOTrainer,), {"_prepare_inputs": prepare})
+    mixed = type("Mixed", (trl.EBPOMixin, elsewhere), {})(tmp_path)
+    mixed.model.training = False
+    mixed._prepare_inputs(FIRST)
+    mixed.model.training = True
     with pytest.raises(UsageError, match=r"Mixed does not score in .*EBPOMixin would change nothing"):
-        type("Mixed", (trl.EBPOMixin, elsewhere), {})(tmp_path)._prepare_inputs(FIRST)
+        mixed._prepare_inputs(FIRST)
 
 
 class UnslothGRPOTrainer(GRPOTrainer):
@@ -232,7 +240,10 @@ def test_the_trainer_is_a_subclass_of_what_unsloth_put_in_trls_place(trl, tmp_pa
     assert type(trl.EBPOTrainer(tmp_path)).__mro__[-2] is GRPOTrainer
     monkeypatch.setattr(sys.modules["trl"], "GRPOTrainer", UnslothGRPOTrainer)
     for made in (trl.EBPOTrainer(tmp_path), mine(tmp_path)):
-        assert isinstance(made, UnslothGRPOTrainer) and isinstance(made, trl.EBPOTrainer) and step(made, FIRST).any()
+        assert isinstance(made, UnslothGRPOTrainer) and isinstance(made, trl.EBPOTrainer)
+        made.model.training = False
+        step(made, SECOND)
+        assert step(made, FIRST).any()
         made.model.training = False
         assert step(made, SECOND).tolist() == [9.0, 9.0] and made.running.pack()["batches"] == 1
 
