@@ -52,7 +52,7 @@ def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
     rows = [row for batch in read_rows(path, flag=flag) for row in batch]
     if not rows:
         raise UsageError(f"{flag} {path}: the file is empty")
-    digest = identity(path, flag).rpartition("@")[2]
+    digest = identity(path).rpartition("@")[2]
     return Rows(columns, rows, f"{path}@{digest}", str(path))
 
 

@@ -1,4 +1,4 @@
-"""Find the files of a data set in the forms that OpenRLHF's loader takes, and read the names of their columns.
+"""Load a data set in the forms that OpenRLHF takes, by the calls that OpenRLHF makes.
 
 FILE, FOLDER (of files, or saved by `Dataset.save_to_disk`), FOLDER@SUBFOLDER, TYPE@FOLDER; OWNER/NAME[@SUBFOLDER] on
 the Hub.
@@ -6,33 +6,18 @@ the Hub.
 
 from __future__ import annotations
 
-import csv
-import itertools
-import json
+import logging
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
+from openrlhf_ebpo.errors import UsageError
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
-TYPES = {  # of TYPE@FOLDER, which reads every file of the folder
-    "json": (".json", ".jsonl"),
-    "csv": (".csv",),
-    "parquet": (".parquet",),
-    "arrow": (".arrow",),
-    "text": (".txt",),
-}
-FIRST_ROWS = 256  # of JSON lines: a row may leave a column out
-SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"  # save_to_disk writes them
+TYPES = ("json", "csv", "parquet", "arrow", "text")  # of TYPE@FOLDER, which reads every file of the folder
 
 
 class DataSetError(ValueError):
-    """A data set that is not there or holds other files; the message continues its name."""
-
-
-class NoSplitError(DataSetError):
-    """It has no such split."""
+    """A data set that cannot be read; the message continues its name."""
 
 
 def parts(name: str) -> tuple[str, str]:
@@ -48,6 +33,13 @@ def is_local(name: str) -> bool:
     return Path(place).exists() or bool(folder and place in TYPES)
 
 
+def looks_remote(name: str) -> bool:
+    """Return True for a name that the Hub may know: one, or OWNER/NAME."""
+    place = parts(name)[0]
+    is_path = Path(place).suffix in DATA_SUFFIXES or place.startswith(("/", ".", "~"))
+    return not is_path and place.count("/") < 2
+
+
 def absolute(name: str) -> str:
     """Return the name with absolute paths; unchanged if it is not on this machine."""
     place, folder = parts(os.path.expanduser(name))
@@ -58,95 +50,75 @@ def absolute(name: str) -> str:
     return name
 
 
-def split_files(name: str, split: str, subset: str | None = None, revision: str | None = None) -> list[str]:
-    """List paths or hf:// addresses (commit included) of a split's files, as `datasets` finds them.
-
-    Raises:
-        DataSetError: its folder is not there or holds other files. NoSplitError. Others: what `datasets` and the Hub's
-            client raise.
-    """
+def local_files(name: str) -> list[Path]:
+    """Return the files of a data set on this machine; none of one on the Hub."""
     place, folder = parts(name)
-    if Path(place).is_file():
-        splits = {"train": [place]}
-    elif (splits := _saved_splits(Path(place), split)) is None:
-        from datasets import load_dataset_builder
-
-        if place in TYPES and folder and not Path(folder).is_dir():
-            raise DataSetError(f"{folder}: no such folder, whose files {place}@FOLDER reads")
-        builder = load_dataset_builder(place, subset, data_dir=folder or None, revision=revision)
-        splits = builder.config.data_files or {}
-        if folder and place in TYPES:
-            _check_kinds(place, [file for files in splits.values() for file in files])
-    if split not in splits:
-        raise NoSplitError(f"has {', '.join(map(str, splits)) or 'no data files'}, and no split {split!r}")
-    return list(splits[split])
+    root = Path(folder) if folder and place in TYPES else Path(place, folder)
+    return [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
 
 
-def _check_kinds(kind: str, files: Iterable[str]) -> None:
-    """Raises DataSetError: the folder of TYPE@FOLDER holds another kind of file."""
-    others = [file for file in files if not set(TYPES[kind]) & set(Path(file).suffixes)]
-    if others:
-        raise DataSetError(
-            f"holds {Path(others[0]).name}, which would be read as {kind} too: move it to another folder"
-        )
+def load(name: str, split: str = "train", flag: str = "--input", subset: str | None = None):
+    """Return a split of a data set as `datasets.Dataset`.
 
-
-def _saved_splits(folder: Path, split: str) -> dict[str, list[str]] | None:
-    """Return the files of a folder that `save_to_disk` wrote; None for another one. A set without splits is every
-    split."""
-    if (folder / SAVED_SPLITS).is_file():
-        names = json.loads((folder / SAVED_SPLITS).read_text())["splits"]
-        return {name: _saved_files(folder / name) for name in names}
-    return {split: _saved_files(folder)} if (folder / SAVED).is_file() else None
-
-
-def _saved_files(folder: Path) -> list[str]:
-    state = json.loads((folder / SAVED).read_text())
-    return [str(folder / each["filename"]) for each in state["_data_files"]]
-
-
-def data_columns(path: Path) -> list[str]:
-    """Return the column names of a data file, from its beginning; none of a file without rows.
+    name: as of --data.prompt_dataset, given by `flag`. subset: of a data set on the Hub that has several.
 
     Raises:
-        ValueError: one of its first rows is not an object. Others: what the file's reader raises.
-    """
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        return pyarrow.parquet.read_schema(path).names
-    if path.suffix == ".arrow":
-        with open_arrow(path) as reader:
-            return reader.schema.names
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        if path.suffix == ".csv":
-            rows = list(itertools.islice(csv.reader(file), 2))
-            return rows[0] if len(rows) > 1 else []
-        if path.suffix == ".txt":
-            return ["text"]
-        lines = list(itertools.islice(filter(str.strip, file), FIRST_ROWS))
-        try:
-            rows = [json.loads(lines[0])] if lines else []
-        except ValueError:  # a list or an object over several lines
-            file.seek(0)
-            rows, lines = [json.load(file)], []
-    if rows and isinstance(rows[0], list):
-        rows = rows[0][:FIRST_ROWS]
-    elif rows:
-        rows += [json.loads(line) for line in lines[1:]]
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise ValueError(f"row {number} is {row!r:.60}, and must be an object with a value for each column")
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def open_arrow(path: str | Path) -> pa.RecordBatchReader | pa.RecordBatchFileReader:
-    """Open an Arrow file: a stream, as `datasets` saves it, or one with a footer. Memory-mapped.
-
-    Raises:
-        pa.ArrowException: it is neither.
+        UsageError: it cannot be read, or has no such split.
     """
     try:
-        return pa.ipc.open_stream(pa.memory_map(str(path)))
-    except pa.ArrowInvalid:
-        return pa.ipc.open_file(pa.memory_map(str(path)))
+        return open_split(name, split, subset)
+    except DataSetError as error:
+        raise UsageError(f"{flag} {name}: {error}") from error
+
+
+def open_split(name: str, split: str, subset: str | None = None):
+    """Return a split of a data set. Raises DataSetError."""
+    try:
+        from datasets import DatasetDict, disable_progress_bars
+    except ImportError:
+        raise DataSetError("cannot be read without `datasets`: pip install 'openrlhf_ebpo[data]'") from None
+    disable_progress_bars()
+    place = Path(parts(name)[0])
+    if not is_local(name) and not looks_remote(name):
+        raise DataSetError("no such file")
+    if place.is_file() and not place.stat().st_size:
+        raise DataSetError("the file is empty")
+    try:
+        found = _load(name, subset)
+    except Exception as error:  # of any library that reads the files, or of the Hub's client
+        cause = error.__cause__ or error
+        raise DataSetError(f"cannot be read ({type(cause).__name__}: {cause}){_remedy(name, cause)}") from error
+    if isinstance(found, DatasetDict) and split not in found:
+        raise DataSetError(f"has {', '.join(found)}, and no split {split!r}")
+    found = found[split] if isinstance(found, DatasetDict) else found
+    if not len(found):
+        raise DataSetError("it has no rows")
+    return found
+
+
+def _remedy(name: str, cause: BaseException) -> str:
+    if "onfig" in str(cause) and "available" in str(cause):  # of `datasets`: one configuration has to be chosen
+        return ". --subset of openrlhf-ebpo data prepare names one"
+    if is_local(name):
+        return ""
+    return (
+        ". If the Hub cannot be reached from here, download the data set's files elsewhere and name them as FILE or "
+        "FOLDER; HF_TOKEN opens data sets that ask for a login"
+    )
+
+
+def _load(name: str, subset: str | None):
+    """Call `datasets` as openrlhf.datasets.utils.blending_datasets does."""
+    from datasets import load_dataset, load_from_disk
+
+    place, folder = parts(name)
+    kind = Path(place).suffix
+    if kind in DATA_SUFFIXES:
+        logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # the error says it
+        return load_dataset("json" if kind == ".jsonl" else kind[1:], data_files=place)
+    if Path(place).is_dir():
+        try:
+            return load_from_disk(place)
+        except FileNotFoundError:  # another folder
+            pass
+    return load_dataset(place, subset, data_dir=folder or None)

@@ -14,13 +14,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from openrlhf_ebpo.checks.data_files import (
-    DATA_SUFFIXES,
     DataSetError,
     absolute,
-    data_columns,
     is_local,
-    parts,
-    split_files,
+    looks_remote,
+    open_split,
 )
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.models import hub_models
@@ -192,29 +190,15 @@ NESTED = ". OpenRLHF reads no column inside another: openrlhf-ebpo data prepare 
 
 
 def dataset_problems(name: str, columns: dict[str, str | None], split: str = "train") -> list[str]:
-    """Check a data set without loading it; one on the Hub is not checked. columns: by the flag that names them."""
+    """Check that a data set can be loaded; one on the Hub is not checked. columns: by the flag that names them."""
     if "@" in name and Path(name).exists():
         return ["OpenRLHF reads what follows an @ as a subfolder: move the data set to a path without one"]
-    path = Path(parts(name)[0])
-    if path.suffix == ".py" or (path / f"{path.name}.py").is_file():
-        return ["is a Python script, which `datasets` no longer runs: save its rows as Parquet or JSON lines"]
-    if not is_local(name):
-        looks_local = path.suffix in DATA_SUFFIXES or path.is_absolute() or name.startswith((".", "~"))
-        return ["no such file"] if looks_local or name.count("/") > 1 else []
-    if path.is_file() and path.suffix not in DATA_SUFFIXES:
-        return [f"is not a file that OpenRLHF reads: its name must end in {', '.join(DATA_SUFFIXES)}"]
+    if not is_local(name) and looks_remote(name):
+        return []
     try:
-        first = Path(split_files(name, split)[0])
-        if first.suffix not in (*DATA_SUFFIXES, ".txt"):
-            return []
-        found = data_columns(first)
+        found = open_split(name, split).column_names
     except DataSetError as error:
         return [str(error)]
-    except Exception as error:  # whatever the reader says, it is about this file
-        kind = path.suffix[1:] if path.is_file() else "a data set"
-        return [f"cannot be read as {kind} ({type(error).__name__}: {error})"]
-    if not found:
-        return ["the file is empty"]
     return [
         f"has no column {column!r} ({flag}); its columns are {', '.join(found)}"
         + (NESTED if column.partition(".")[0] in found else "")

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.questions import answer_key, bare_question, question_id
 from openrlhf_ebpo.data.training_tables import ROW_BATCH_SIZE
-from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, read_label
 
 TURNS = {"system": "s", "developer": "s", "user": "u", "assistant": "a"}
@@ -82,9 +81,6 @@ class Tally:
         if not reason and place is not None:
             self._compare(place, label)
             return None
-        text = context + own + (label or "") + source
-        if not reason and whole_characters(text) != text:
-            reason = "half a Unicode character, which no file can hold"
         if reason:
             self.unusable[reason] += 1
             self.first.setdefault(reason, self.total)

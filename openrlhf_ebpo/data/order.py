@@ -5,13 +5,8 @@
   --by shuffle      random order
 
   openrlhf-ebpo data order --input topics.parquet --by topic --output ordered.parquet
-  openrlhf-ebpo data order --input topics.parquet --by topic --block 512 --output ordered.parquet
   openrlhf-ebpo data order --input difficulty.parquet --by difficulty --min_pass_rate 0.05 --max_pass_rate 0.95 \\
       --output ordered.parquet
-
---block N changes the topic from batch to batch: every cluster is cut into blocks of N rows and the blocks are shuffled,
-so with --rollout.batch_size N each batch still has one topic. The rest of each cluster, fewer than N rows, goes to the
-end, where batches mix topics; only so do the batches before stay aligned with the blocks.
 
 The order comes from the seed and the ids alone: the same wherever and in whatever order of rows it is made. Adding rows
 leaves the others' relative order within a cluster as it was. Train on it with `--data.order as_is`, or it is shuffled.
@@ -24,7 +19,6 @@ import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +40,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--output", required=True, metavar="FILE", help="the same rows in the new order, .parquet or .jsonl")
     add("--by", required=True, choices=("topic", "difficulty", "shuffle"), help="see above")
     add("--seed", type=int, default=42, help="of everything random here (default: %(default)s)")
-    add("--block", type=int, metavar="N", help="with --by topic: alternate between topics every N rows")
     add(
         "--min_pass_rate",
         type=float,
@@ -71,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     table, dropped = keep_in_range(table, args)
     ids = table["id"].to_pylist()
     if args.by == "topic":
-        places = by_topic(ids, clusters_of(table, args), args.seed, args.block)
+        places = by_topic(ids, clusters_of(table, args), args.seed)
     elif args.by == "difficulty":
         places = by_difficulty(ids, rates_of(table), args.seed)
     else:
@@ -86,21 +79,9 @@ def shuffled(ids: Sequence[str], seed: int) -> list[int]:
     return sorted(range(len(ids)), key=lambda i: (draw(seed, ids[i]), ids[i]))
 
 
-def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int, block: int | None = None) -> list[int]:
-    """Return the places of the rows, cluster after cluster, or in blocks of `block` rows of a cluster with the rests at
-    the end."""
-    places = sorted(shuffled(ids, seed), key=lambda i: (draw(seed, "cluster", clusters[i]), clusters[i]))
-    if not block:
-        return places
-    blocks, rests = [], []
-    for cluster, group in groupby(places, key=lambda i: clusters[i]):
-        rows = list(group)
-        full = len(rows) // block * block
-        blocks += [
-            (draw(seed, "block", cluster, start), rows[start : start + block]) for start in range(0, full, block)
-        ]
-        rests += rows[full:]
-    return [i for _, rows in sorted(blocks) for i in rows] + rests
+def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int) -> list[int]:
+    """Return the places of the rows, cluster after cluster."""
+    return sorted(shuffled(ids, seed), key=lambda i: (draw(seed, "cluster", clusters[i]), clusters[i]))
 
 
 def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int) -> list[int]:
@@ -123,8 +104,6 @@ def check(args: argparse.Namespace) -> None:
     check_suffix(args.output, "--output")
     if Path(args.output).resolve() == Path(args.input).resolve():  # rows that are dropped would be lost
         raise UsageError(f"--output {args.output} is the input: give it another name")
-    if args.block is not None and (args.by != "topic" or args.block < 1):
-        raise UsageError(f"--block {args.block}: a positive number of rows, with --by topic")
     low, high = args.min_pass_rate, args.max_pass_rate
     if not 0 <= low <= high <= 1:
         raise UsageError(f"--min_pass_rate {low:g}, --max_pass_rate {high:g}: rates from 0 to 1, the first no higher")
@@ -210,25 +189,19 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     lines = [f"{table.num_rows:,} rows to {args.output}"]
     lines += [f"{count:,} rows {reason} are dropped" for reason, count in dropped.items()]
     if args.by == "topic":
-        lines.append(cluster_line(Counter(clusters_of(table, args)), args.block))
+        lines.append(cluster_line(Counter(clusters_of(table, args))))
     if needs_rates(args):
         rates = rates_of(table)
         lines.append(f"pass rates along the file: {rates[0]:.2f} first, {rates[-1]:.2f} last, mean {rates.mean():.2f}")
     flags = ["--data.order as_is"]
     if args.cluster_column in table.column_names:
         flags.append(f"--data.cluster_key {shlex.quote(args.cluster_column)}")
-    if args.block:
-        flags.append(f"--rollout.batch_size {args.block}")
     return "\n".join([*lines, "", f"train on it:  {training_command(args.output, *flags)}"])
 
 
-def cluster_line(counts: Counter, block: int | None) -> str:
+def cluster_line(counts: Counter) -> str:
     """Describe the clusters. counts: rows of each, in the order of their first row."""
-    if not block:
-        return one_line(f"{len(counts)} clusters: {', '.join(f'{name} ({n:,})' for name, n in counts.items())}", WIDTH)
-    blocks = sum(count // block for count in counts.values())
-    rest = counts.total() - blocks * block
-    return f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics"
+    return one_line(f"{len(counts)} clusters: {', '.join(f'{name} ({n:,})' for name, n in counts.items())}", WIDTH)
 
 
 main = command("openrlhf-ebpo data order", __doc__, add_flags, run, extra="data")

@@ -32,27 +32,27 @@ import contextlib
 import functools
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from openrlhf_ebpo.checks.data_files import is_local
+from openrlhf_ebpo.checks.data_files import load, local_files
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import output_report
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, format_prompt
-from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
-from openrlhf_ebpo.data.training_tables import count_rows, write_table
+from openrlhf_ebpo.data.source import Columns, find_columns
+from openrlhf_ebpo.data.training_tables import batches, nested_names, write_table
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run.run_log import move_aside
 
 TEMPLATES = {"dapo": DAPO_TEMPLATE}
 SETTINGS = (
-    *("input", "subset", "split", "revision", "prompt_column", "answer_column", "source_column"),
-    *("template", "system", "validation", "seed", "format"),
+    *("input", "subset", "split", "prompt_column", "answer_column", "source_column"),
+    *("template", "system", "validation", "seed"),
 )
 
 
@@ -69,7 +69,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="if --output holds something else, move that aside")
     add("--subset", help="configuration of a Hub data set that has several, such as `all` of DAPO-Math-17k-Processed")
     add("--split", default="train", help="split of a folder or Hub data set (default: train)")
-    add("--revision", help="branch, tag or commit of a Hub data set (default: main)")
     add("--prompt_column", metavar="NAME", help="text, or messages with one of the user; dots lead into structs")
     add("--answer_column", metavar="NAME", help="gold answer, text or number, such as reward_model.ground_truth")
     add(
@@ -97,7 +96,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="questions held out, a number or a share such as 0.02; 0: none (default: %(default)s)",
     )
     add("--seed", type=int, default=42, help="another seed holds out other questions (default: %(default)s)")
-    add("--format", choices=("parquet", "jsonl"), default="parquet", help="of the two sets (default: parquet)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -108,11 +106,12 @@ def run(args: argparse.Namespace) -> None:
     if made:
         print(f"{output} is complete: same settings, same input. --force makes it again.\n")
     else:
-        files = find_files(args.input, args.subset, args.split, args.revision)
-        columns = find_columns(files, args.prompt_column, args.answer_column, args.source_column)
+        data = load(args.input, args.split, subset=args.subset)
+        named = (args.prompt_column, args.answer_column, args.source_column)
+        columns = find_columns(nested_names(data.features.arrow_schema), args.input, *named)
         print(chosen_columns(columns))
         with new_folder(output, args.force) as folder:
-            made = {"settings": settings, **prepare(files, columns, args, folder)}
+            made = {"settings": settings, **prepare(data, columns, args, folder)}
             write_json(folder / output_report.NAME, made)
     print(as_text(made, output))
 
@@ -122,8 +121,8 @@ def settings_of(args: argparse.Namespace) -> dict:
     return {name: getattr(args, name) for name in SETTINGS}
 
 
-def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folder: Path) -> dict:
-    """Fill `folder` with the sets; returns the report.
+def prepare(data, columns: Columns, args: argparse.Namespace, folder: Path) -> dict:
+    """Fill `folder` with the sets of `data`, a `datasets.Dataset`; returns the report.
 
     Raises:
         UsageError: nothing is left to train on.
@@ -131,30 +130,35 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
     questions = folder / "questions.parquet"
     show = functools.partial(format_prompt, template=args.template, system=args.system, named=TEMPLATES)
     tally = Tally(whole_chats=args.template in WHOLE_CHATS, keep_system=args.system is None)
-    clean(with_progress(files, columns), Path(args.input).stem, show, tally, questions)
+    clean(with_progress(data, columns), Path(args.input).stem, show, tally, questions)
     as_shown = as_texts if args.template == "own" and not tally.chats else iter
     kept = tally.kept()
     validation = np.zeros_like(kept)
     validation[kept] = held_out(np.fromiter(tally.index, np.uint64, len(kept))[kept], args.validation, args.seed)
-    made = describe(files, columns, tally, int(validation.sum()), args.template)
+    made = describe(
+        fingerprint(args.input) or commit(args.input, args.subset), columns, tally, int(validation.sum()), args.template
+    )
     if not (kept & ~validation).any():
         print(as_table(made))
         raise UsageError(
             f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none "
             f"to train on"
         )
-    write_table(as_shown(selected(questions, kept & ~validation)), folder / f"train.{args.format}")
+    write_table(as_shown(selected(questions, kept & ~validation)), folder / "train.parquet")
     if validation.any():
-        write_table(as_shown(selected(questions, validation)), folder / f"validation.{args.format}")
+        write_table(as_shown(selected(questions, validation)), folder / "validation.parquet")
     questions.unlink()
     return made
 
 
-def with_progress(files: list[Path], columns: Columns) -> Iterator[list[tuple]]:
-    with tqdm(total=sum(map(count_rows, files)), unit=" rows", unit_scale=True, desc="cleaning") as bar:
-        for batch in read_values(files, columns):
-            yield batch
-            bar.update(len(batch))
+def with_progress(data, columns: Columns) -> Iterator[list[tuple]]:
+    """Yield batches of (prompt, answer, datasource)."""
+    names = dict.fromkeys(name for name in vars(columns).values() if name)
+    read = [name if name in data.column_names else name.partition(".")[0] for name in names]
+    with tqdm(total=len(data), unit=" rows", unit_scale=True, desc="cleaning") as bar:
+        for rows in batches(data, list(dict.fromkeys(read))):
+            yield [columns.values(row) for row in rows]
+            bar.update(len(rows))
 
 
 def number_or_share(text: str) -> int | float:
@@ -172,10 +176,9 @@ def finished(output: Path, settings: dict) -> dict | None:
         UsageError: something else is there.
     """
     made = output_report.finished(output, settings)
-    if made and is_local(settings["input"]):  # what is on the Hub is named by its settings
-        files = find_files(*(settings[name] for name in ("input", "subset", "split", "revision")))
-        if fingerprint(files) != made["files"]:
-            raise output_report.other_output(output, "the input has changed since")
+    now = fingerprint(settings["input"])  # nothing for a data set on the Hub, which its settings name
+    if made and now and now != made["files"]:
+        raise output_report.other_output(output, "the input has changed since")
     return made
 
 
@@ -199,17 +202,25 @@ def new_folder(output: Path, force: bool) -> Iterator[Path]:
 # the report
 
 
-def fingerprint(files: Sequence[Path]) -> list[dict]:
-    """Return paths, bytes and times of the last change (ns), by which a changed input is noticed."""
-    stats = [(file.absolute(), file.stat()) for file in files]
+def fingerprint(name: str) -> list[dict]:
+    """Return paths, bytes and times of the last change (ns) of a data set's files, by which a changed input is
+    noticed."""
+    stats = [(file.absolute(), file.stat()) for file in local_files(name)]
     return [{"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for path, stat in stats]
 
 
-def describe(files: Sequence[Path], columns: Columns, tally: Tally, validation: int, template: str) -> dict:
+def commit(name: str, subset: str | None) -> list[dict]:
+    """Return a data set on the Hub with its commit, in the place of files."""
+    from datasets import load_dataset_builder
+
+    return [{"path": f"{name}@{load_dataset_builder(name, subset).hash}"}]
+
+
+def describe(files: list[dict], columns: Columns, tally: Tally, validation: int, template: str) -> dict:
     """Make the report, without the settings."""
     kept = int(tally.kept().sum())
     return {
-        "files": fingerprint(files),
+        "files": files,
         "columns": vars(columns),
         "rows": tally.total,
         "dropped": tally.dropped(),
@@ -265,8 +276,7 @@ def _warnings(tally: Tally, template: str) -> list[str]:
 
 
 def _next_steps(made: dict, folder: Path) -> str:
-    settings = made["settings"]
-    train, validation = (folder / f"{name}.{settings['format']}" for name in ("train", "validation"))
+    train, validation = (folder / f"{name}.parquet" for name in ("train", "validation"))
     training = output_report.training_command(
         train, chat=made["chats"], validation=validation if made["validation"] else None
     )

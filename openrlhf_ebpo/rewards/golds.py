@@ -7,7 +7,8 @@ import re
 from decimal import Decimal
 
 from openrlhf_ebpo.rewards.extraction import extract_answer, unwrap
-from openrlhf_ebpo.rewards.grading import GoldError, parse_gold
+from openrlhf_ebpo.rewards.grading import GoldError, is_cut_off, is_no_answer, parse_gold
+from openrlhf_ebpo.rewards.reading import clean
 
 ANSWER_MARK = "####"  # GSM8K writes its answers behind this mark, after the solution
 NO_ANSWER = re.compile("proof|not ?found", re.IGNORECASE)  # NuminaMath writes them in the place of an answer
@@ -47,7 +48,9 @@ def read_label(value) -> str:
     """
     gold = gold_text(value)
     check_words(gold)
-    parse_gold(gold)
+    text = clean(gold)
+    if is_no_answer(text) or is_cut_off(text):  # most need no parser
+        parse_gold(gold)
     return gold
 
 

@@ -107,10 +107,17 @@ def parse_gold(gold: str) -> str:
     text = clean(gold)
     if INTEGER.fullmatch(text):
         return text
-    is_cut_off = (CUT_OFF.search(text) or not pieces.is_balanced(text)) and formula(normal(text)) is None
-    if is_cut_off or MARKUP.fullmatch(text) or NOT_AN_ANSWER.search(text):
+    if (formula(normal(text)) is None and is_cut_off(text)) or is_no_answer(text):
         raise GoldError(f"math-verify cannot read the gold answer {gold!r}")
     return text
+
+
+def is_cut_off(text: str) -> bool:
+    return CUT_OFF.search(text) is not None or not pieces.is_balanced(text)
+
+
+def is_no_answer(text: str) -> bool:
+    return MARKUP.fullmatch(text) is not None or NOT_AN_ANSWER.search(text) is not None
 
 
 def is_same(gold: str, answer: str) -> bool:

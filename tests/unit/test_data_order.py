@@ -1,4 +1,4 @@
-"""Training order: by topic, in blocks, by difficulty, at random."""
+"""Training order: by topic, by difficulty, at random."""
 
 import argparse
 import functools
@@ -22,20 +22,13 @@ def ids(count: int) -> list[str]:
 
 
 @settings(max_examples=30)
-@given(rows, st.integers(0, 5), st.one_of(st.none(), st.integers(1, 20)))
-def test_topic_order_is_a_permutation_of_contiguous_clusters(rows, seed, block):
+@given(rows, st.integers(0, 5))
+def test_topic_order_is_a_permutation_of_contiguous_clusters(rows, seed):
     clusters = [cluster for cluster, _ in rows]
-    places = order.by_topic(ids(len(rows)), clusters, seed, block)
+    places = order.by_topic(ids(len(rows)), clusters, seed)
     assert sorted(places) == list(range(len(rows)))
-    if block is None:
-        runs = [cluster for cluster, _ in groupby(clusters[i] for i in places)]
-        assert len(runs) == len(set(clusters))
-        return
-    full = sum(clusters.count(cluster) // block for cluster in set(clusters))
-    for start in range(0, full * block, block):
-        assert len({clusters[i] for i in places[start : start + block]}) == 1
-    rest = [clusters[i] for i in places[full * block :]]
-    assert all(rest.count(cluster) == clusters.count(cluster) % block for cluster in set(clusters))
+    runs = [cluster for cluster, _ in groupby(clusters[i] for i in places)]
+    assert len(runs) == len(set(clusters))
 
 
 @settings(max_examples=30)
@@ -53,27 +46,14 @@ def test_the_order_depends_on_the_ids_not_on_the_rows_places(rows, random):
     names, clusters = ids(len(rows)), [cluster for cluster, _ in rows]
     moved = list(range(len(rows)))
     random.shuffle(moved)
-    again = order.by_topic([names[i] for i in moved], [clusters[i] for i in moved], 1, 4)
-    assert [moved[i] for i in again] == order.by_topic(names, clusters, 1, 4)
+    again = order.by_topic([names[i] for i in moved], [clusters[i] for i in moved], 1)
+    assert [moved[i] for i in again] == order.by_topic(names, clusters, 1)
 
 
 def test_the_order_is_the_same_for_all_time():
     """Fixed here: a change would silently reorder everybody's curriculum."""
     names = ["a", "b", "c", "d", "e", "f"]
     assert order.shuffled(names, 42) == [5, 3, 2, 0, 1, 4]
-
-
-def test_blocks_alternate_between_topics():
-    clusters = ["a"] * 64 + ["b"] * 64
-    places = order.by_topic(ids(128), clusters, 42, block=4)
-    runs = [cluster for cluster, _ in groupby(clusters[i] for i in places)]
-    assert len(runs) > 8
-
-
-def test_a_cluster_of_exactly_one_block_comes_before_the_rests():
-    clusters = ["a"] * 8 + ["b"]
-    for seed in range(8):  # b is the first cluster in some
-        assert order.by_topic(ids(9), clusters, seed, block=8)[-1] == 8
 
 
 @pytest.fixture
@@ -99,13 +79,12 @@ def run(path, *flags, suffix="parquet"):
 
 
 def test_the_command_keeps_rows_and_columns_and_says_how_to_train(prepared, capsys):
-    ordered = read_table(run(prepared, "--by", "topic", "--block", 8))
+    ordered = read_table(run(prepared, "--by", "topic"))
     before = read_table(prepared)
     assert ordered.schema == before.schema
     assert sorted(ordered.to_pylist(), key=str) == sorted(before.to_pylist(), key=str)
     printed = capsys.readouterr().out
-    assert "3 clusters in 4 blocks of 8; the last 8 rows are rests" in printed
-    assert "--data.order as_is --data.cluster_key cluster --rollout.batch_size 8" in printed
+    assert "3 clusters: " in printed and "--data.order as_is --data.cluster_key cluster" in printed
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -158,8 +137,6 @@ def test_a_column_of_other_numbers_or_texts_is_refused(tmp_path, rates, found):
     "flags, message",
     [
         (["--by", "topic", "--cluster_column", "subject"], "no column 'subject'.*--cluster_column names another"),
-        (["--by", "shuffle", "--block", "3"], "--block 3: a positive number of rows, with --by topic"),
-        (["--by", "topic", "--block", "0"], "--block 0"),
         (["--by", "difficulty", "--min_pass_rate", "0.9", "--max_pass_rate", "0.1"], "--min_pass_rate 0.9"),
         (["--by", "difficulty", "--min_pass_rate", "0.99999", "--max_pass_rate", "0.99999"], "no row is left"),
     ],
@@ -197,7 +174,6 @@ def test_every_random_choice_depends_on_the_seed():
     topics = {tuple(dict.fromkeys(clusters[i] for i in places)) for places in orders}
     inside = {tuple(i for i in places if clusters[i] == "topic 0") for places in orders}
     assert len(orders) == len(topics) == len(inside) == 4
-    assert len({tuple(order.by_topic(names, clusters, seed, 5)) for seed in range(4)}) == 4
     shuffles = {tuple(order.shuffled(names, seed)) for seed in range(4)}
     rates = np.repeat([0.0, 1.0], 60)
     by_rate = [order.by_difficulty(names, rates, seed) for seed in range(4)]

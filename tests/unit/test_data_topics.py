@@ -224,7 +224,7 @@ def test_the_prompt_stands_in_for_a_missing_question(tmp_path):
     [
         ([{"id": "1", "text": "x"}], [], "has no column 'question', only id, text"),
         ([{"question": 7}], [], "row 1: question is 7; text is needed"),
-        ([], [], "has no rows"),
+        ([], [], "the file is empty"),
         ([{"question": "x"}], ["--output", "out.csv"], "--output out.csv: the name must end in"),
     ],
 )

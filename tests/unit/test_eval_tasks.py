@@ -288,7 +288,7 @@ BAD = {
     "unknown place": ("aime24=somewhere", "neither a .* nor a known copy on the Hub .*Maxwell-Jia/AIME_2024"),
     "no place": ("aime24=", "--tasks aime24=: a file, or a data set"),
     "no file": ("file:nothing.jsonl", "--tasks nothing.jsonl: no such file"),
-    "another kind": ("file:nothing.txt", "must end in .parquet or .jsonl"),
+    "another kind": ("file:nothing.txt", "nothing.txt: cannot be read"),
 }
 
 

@@ -42,9 +42,8 @@ def test_batches_hold_no_more_rows_than_asked_for(path):
     assert [len(rows) for rows in read_rows(path, batch_size=2)] == [2, 1]
 
 
-def test_only_the_wanted_columns_of_parquet_are_read(tmp_path):
-    write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
-    assert next(read_rows(tmp_path / "rows.parquet", ["gold.text"]))[0] == {"gold": {"text": "2"}}
+def test_only_the_wanted_columns_are_read(path):
+    assert next(read_rows(path, ["gold"]))[0] == {"gold": {"text": "2"}}
 
 
 def test_several_tables_make_one_file(tmp_path):
@@ -90,31 +89,23 @@ def test_json_types_may_only_show_in_a_later_batch(tmp_path):
     assert read_table(path)["rate"].to_pylist() == [None] * 9000 + [0.5]
 
 
+def test_values_of_several_types_are_rows_and_no_table(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": "x"}\n{"a": [2]}\n')
+    assert [row["a"] for rows in read_rows(path) for row in rows] == [1, "x", [2]]
+    with pytest.raises(UsageError, match="column 'a' fits no one type"):
+        read_table(path)
+
+
 @pytest.mark.parametrize(
-    "text, message",
-    [
-        ('{"a": 1}\n{"a": \n', "line 2 is not a JSON"),
-        ('{"a": 1}\n[{"a": 1}]\n', "line 2 is not a JSON object"),
-        ('{"a": 1}\n{"a": "x"}\n', "column 'a' fits no one type"),
-        ('{"a": "\\ud800"}\n', "column 'a' fits no one type"),
-    ],
+    "text", ['{"a": 1}\n{"a": \n', '{"a": 1}\n[{"a": 1}]\n', '{"a": "\\ud800"}\n', '[{"a": 1}, 2]']
 )
-def test_bad_json_is_named(tmp_path, text, message):
+def test_a_file_that_training_cannot_read_is_named_with_its_flag(tmp_path, text):
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
-    with pytest.raises(UsageError, match=message) as error:
+    with pytest.raises(UsageError) as error:
         read_table(path)
-    assert f"--input {path}" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "text, message", [('[{"a": 1}, 2]', "row 2 of its array"), ('[{"a": 1},\n', "neither a JSON array nor lines")]
-)
-def test_a_bad_json_array_is_named(tmp_path, text, message):
-    path = tmp_path / "rows.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=message):
-        read_table(path)
+    assert str(error.value).startswith(f"--input {path}: cannot be read (")
 
 
 def test_a_json_array_is_read_as_lines_are(tmp_path):
@@ -129,9 +120,7 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "rows.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(UsageError, match="Parquet"):
         read_table(tmp_path / "rows.parquet")
-    with pytest.raises(UsageError, match="Parquet"):
-        next(read_rows(tmp_path / "rows.parquet"))
-    with pytest.raises(UsageError, match=r"--data .*none\.jsonl: "):
+    with pytest.raises(UsageError, match=r"--data .*none\.jsonl: no such file"):
         read_table(tmp_path / "none.jsonl", flag="--data")
     with pytest.raises(UsageError, match=r"must end in \.parquet or \.jsonl"):
         write_table(pa.table({}), tmp_path / "rows.csv")
@@ -149,9 +138,7 @@ def test_a_missing_column_names_file_flag_columns_and_remedy(tmp_path):
         check_columns(["id"], ["x"], path)
 
 
-def test_an_empty_file_has_no_rows(tmp_path):
+def test_an_empty_file_is_named(tmp_path):
     (tmp_path / "rows.jsonl").touch()
-    assert read_table(tmp_path / "rows.jsonl").num_rows == 0
-    assert list(read_rows(tmp_path / "rows.jsonl")) == []
-    with pytest.raises(UsageError, match="has no column 'id', only none"):
-        read_table(tmp_path / "rows.jsonl", ["id"])
+    with pytest.raises(UsageError, match="the file is empty"):
+        read_table(tmp_path / "rows.jsonl")
