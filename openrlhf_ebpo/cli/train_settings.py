@@ -13,8 +13,7 @@ from openrlhf_ebpo.cli.train_sample import SampleSettings
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.hub.settings import HubSettings
-from openrlhf_ebpo.models.model_check import MODEL, ModelUse
-from openrlhf_ebpo.models.saving import ModelSaving
+from openrlhf_ebpo.models.model_check import MODEL, ModelSaving, ModelUse
 from openrlhf_ebpo.rewards.settings import RewardSettings
 from openrlhf_ebpo.run.run_log import read_run
 from openrlhf_ebpo.run.settings import RunSettings

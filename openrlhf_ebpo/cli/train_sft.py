@@ -17,7 +17,7 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, nested, parse
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.models import chat_template
-from openrlhf_ebpo.models.saving import ModelSaving
+from openrlhf_ebpo.models.model_check import ModelSaving
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.seams.check import check_release, installed_release

@@ -3,6 +3,7 @@ cache."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo.errors import raise_problems
@@ -81,16 +82,19 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
         return [f"{flag} {name}: no such folder"]
     if not path.is_dir() and not ask_hub:
         return []
-    found = model_folder.problems(path) if path.is_dir() else _configuration_problems(name)
+    if path.is_dir():
+        found = model_folder.problems(path)
+    else:
+        found = _problems_on_hub(name, lambda name: download(name, CONFIGURATION), auto_map.code_problems)
     return [f"{flag} {name}: {problem}" for problem in found]
 
 
-def _configuration_problems(name: str) -> list[str]:
+def _problems_on_hub(name: str, fetch: Callable[[str], Path | None], judge: Callable[[Path], list[str]]) -> list[str]:
     try:
-        folder = download(name, CONFIGURATION)
+        folder = fetch(name)
     except NoModel as error:
         return [str(error)]
-    return auto_map.code_problems(folder) if folder else []
+    return judge(folder) if folder else []
 
 
 def check_fetched(flag: str, *names: str) -> None:
@@ -101,7 +105,8 @@ def check_fetched(flag: str, *names: str) -> None:
         UsageError: one is not; one problem a line.
     """
     on_hub = [name for name in names if not Path(name).exists()]  # folders were checked at the start
-    raise_problems([f"{flag} {name}: {problem}" for name in on_hub for problem in _snapshot_problems(name)])
+    found = {name: _problems_on_hub(name, download_model, model_folder.problems) for name in on_hub}
+    raise_problems([f"{flag} {name}: {problem}" for name, problems in found.items() for problem in problems])
     check_weights(flag, *names)
 
 
@@ -115,11 +120,3 @@ def check_weights(flag: str, *names: str) -> None:
     folders = {name: folder for name in names if (folder := local_folder(name))}
     found = {name: model_folder.missing_weights(folder) for name, folder in folders.items()}
     raise_problems([f"{flag} {name}: {problem}" for name, problems in found.items() for problem in problems])
-
-
-def _snapshot_problems(name: str) -> list[str]:
-    try:
-        found = download_model(name)
-    except NoModel as error:
-        return [str(error)]
-    return model_folder.problems(found) if found else []

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_ebpo.cli import train_ppo_ray, train_sft
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.saving import ModelSaving
+from openrlhf_ebpo.models.model_check import ModelSaving
 from openrlhf_ebpo.quickstart import tiny_model
 
 GENERATION, TOKENIZER, CONFIG = "generation_config.json", "tokenizer_config.json", "config.json"
