@@ -27,7 +27,6 @@ def marked_run(directory: Path, seed: int = 1) -> Path:
         rewrite(directory / name, lambda found: marked(found))
     run = json.loads((directory / "run.json").read_text())
     run["args"]["algo"]["advantage"] |= {"ebpo": {"fail_reward": MARK, "pass_reward": MARK}, MARK: MARK, "seed": seed}
-    run["metrics"] = [{"name": PLOTLY, "title": SHORT, "unit": UNIT, "description": MARK[:200], "warning": MARK[:200]}]
     (directory / "run.json").write_text(json.dumps(run))
     lines(directory / "checkpoints.jsonl", lambda row: {**marked(row), "step": MARK})
     lines(directory / "metrics.jsonl", lambda row: {**row, MARK: row["step"], PLOTLY: 1.0, f"eval_{MARK}_pass1": 0.5})

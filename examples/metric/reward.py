@@ -1,10 +1,9 @@
 """A reward function that logs a custom metric: the share of different characters in a response, low for repetition.
 
-    openrlhf-ebpo train ... --reward.remote_url examples/metric/reward.py --logger.metrics examples/metric/metrics.json
+    openrlhf-ebpo train ... --reward.remote_url examples/metric/reward.py
 
 OpenRLHF calls `reward_func` with one response at a time. Every number in `extra_logs` becomes a metric of that name:
-metrics.jsonl, wandb and TensorBoard get its mean over the step's responses. metrics.json describes it for the Space and
-the cards; without it they show only the name.
+metrics.jsonl, wandb and TensorBoard get its mean over the step's responses, and the Space draws it under its name.
 """
 
 import torch

@@ -39,7 +39,7 @@ NEEDED = {
     **dict.fromkeys((MODEL_FLAGS[0], MODEL_FLAGS[-1]), "a Hugging Face model or a folder with one"),
 }
 INIT_PRIOR = "algo.advantage.ebpo.init_prior"
-PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.metrics", "logger.tensorboard_dir", INIT_PRIOR)
+PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", INIT_PRIOR)
 REWARDS = Path(__file__).parents[1] / "rewards"
 BUILT_IN = {"math": str(REWARDS / "math.py")}  # short names for the reward files of this package
 BUILT_IN_NEEDS = {BUILT_IN["math"]: ("math_verify", "'openrlhf_ebpo[math]'")}

@@ -28,7 +28,6 @@ from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards.pool import close_shared_pool
 from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
-from openrlhf_ebpo.run.custom_metrics import read_entries
 from openrlhf_ebpo.run.resume import Search
 from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics, read_rollouts, read_run, record_warning, step_files
 from openrlhf_ebpo.seams.check import check_release, installed_release
@@ -81,7 +80,6 @@ def check(command: Command, settings: TrainSettings) -> list[str]:
     run_lock.check_free(settings.run.ckpt_path)
     check_run_dir(settings.run, command.recorded, redacted(command.args), command.force)
     settings.check()
-    read_entries(settings.run.metrics)
     notices = settings.ask_hub()
     return notices + (machine.training_notices() if command.assume_cuda is None else [])
 
@@ -193,7 +191,6 @@ def record(command: Command, args, settings: TrainSettings, resumed: dict) -> di
         "args": redacted(args),
         "instruction": redacted(recorded_instruction(vars(args.data))),
         "seams": [seam.label for seam in all_seams()],
-        "metrics": redacted(read_entries(settings.run.metrics)),
         "resumed": resumed,
     }
 

@@ -1,8 +1,8 @@
 """The catalogue of metrics: title and meaning of each number in metrics.jsonl, and when to look closer.
 
 A metric is one line of catalogue.json, with the fields of `Metric`. The Space (sections, titles, order, notes), the
-cards, the picture of a run and the table in docs/runs.md are made from it. custom_metrics.py adds those of a run's
-own code.
+cards, the picture of a run and the table in docs/runs.md are made from it. A run's own
+code may log others, which have a name only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+COLUMNS = ("step", "time")  # of metrics.jsonl, and not metrics
 KL_PER_STEP = "policy/kl_per_step"  # the policy actors measure it, the controller reads it
 
 

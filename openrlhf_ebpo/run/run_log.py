@@ -54,7 +54,6 @@ def open_run(
     argv: list[str],
     args: dict,
     instruction: Mapping | None = None,
-    metrics: Sequence[dict] = (),
     seams: Sequence[str] | None = None,
     resumed: Mapping = MappingProxyType({}),
 ) -> dict:
@@ -63,8 +62,6 @@ def open_run(
     Args:
         args: the resolved arguments, nested, already redacted.
         instruction: template and system message that the prompts have in common, already redacted; None: not known.
-        metrics: entries for metrics of the run's own code (see custom_metrics), already redacted; a resumed run without
-            any keeps those it has.
         seams: what is replaced in OpenRLHF while it runs.
         resumed: the checkpoint that it resumes from, and the settings that have changed, already redacted.
 
@@ -86,7 +83,6 @@ def open_run(
         "dataset": args["data"]["prompt_dataset"],
         "instruction": instruction,
         "seed": args["train"]["seed"],
-        "metrics": list(metrics) or (found or {}).get("metrics", []),
         "started": found["started"] if found else now,
         "resumed": [*found.get("resumed", []), {"time": now, **resumed}] if found else [],
         "ended": None,

@@ -14,7 +14,7 @@ class RunSettings:
     """Settings of a run.
 
     run_dir: the run directory. ckpt_path: the folder of checkpoints. estimator: `gae` also saves a critic.
-    name: of the run. metrics: JSON file that describes the metrics of the run's own code.
+    name: of the run.
     resume: whether the command may continue a run that is there. load_step: resume from the checkpoint of this step;
         None: the newest. force: move an existing run aside.
     rollouts_every: the responses of every so many steps are kept.
@@ -24,7 +24,6 @@ class RunSettings:
     ckpt_path: Path
     estimator: str = "ebpo"
     name: str = ""
-    metrics: str | None = None
     resume: bool = False
     load_step: int | None = None
     force: bool = False
@@ -39,7 +38,6 @@ class RunSettings:
             ckpt_path=Path(ckpt.path),
             estimator=args.algo.advantage.estimator,
             name=logger.wandb.run_name,
-            metrics=logger.metrics,
             resume=ckpt.load_enable or ckpt.load_step is not None,
             load_step=ckpt.load_step,
             force=force,
@@ -71,12 +69,6 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
-    )
-    group.add_argument(
-        "--logger.metrics",
-        metavar="FILE",
-        help="JSON with title, unit and meaning of metrics that your own code logs, for the Space and the cards "
-        "(docs/runs.md)",
     )
     group.add_argument(
         "--force",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from urllib.parse import quote, urlencode
 
 import numpy as np
 
-from openrlhf_ebpo.run.catalogue import ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
-from openrlhf_ebpo.run.custom_metrics import COLUMNS
+from openrlhf_ebpo.run.catalogue import COLUMNS, ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
 
 from . import seeds
 from .lines import Axes, Line, bold, line_panel
@@ -37,12 +36,11 @@ def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[st
         the sections; titles of metrics that are 0 at every step, which have no panel but by the filter.
     """
     names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
-    own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
     if wanted := view["metric"].strip():
-        every = [describe_metric(name, own) for name in sorted({*names} - {*COLUMNS})]
+        every = [describe_metric(name) for name in sorted({*names} - {*COLUMNS})]
         shelves = [(f"Metrics with “{wanted[:60]}”", "", _matching([*every, SPEED], wanted)[:MAX_FOUND])]
     else:
-        others = [describe_metric(name, own) for name in _unknown(names, own)]
+        others = [describe_metric(name) for name in _unknown(names)]
         rest = f" {len(others) - MAX_OTHERS} more are found by their names." if len(others) > MAX_OTHERS else ""
         shelves = [
             *((g.title, g.note, [m for m in g.metrics if Shown.SPACE in m.shown]) for g in in_order()),
@@ -85,16 +83,15 @@ def in_order() -> list:
     return sorted(GROUPS, key=lambda group: FIRST.index(group.title) if group.title in FIRST else len(FIRST))
 
 
-def describe_metric(name: str, own: Mapping[str, Metric]) -> Metric:
-    """Describe a metric: by the catalogue, by a run that logs it, or its name alone."""
-    found = find(name) or own.get(name) or Metric(name, name)
+def describe_metric(name: str) -> Metric:
+    """Describe a metric by the catalogue, or its name alone."""
+    found = find(name) or Metric(name, name)
     return found if found.name == name else replace(found, name=name, title=name)
 
 
-def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
-    """List names that the catalogue does not have; first those that a run describes."""
-    in_order = dict.fromkeys((*(name for name in own if name in names), *sorted(names)))
-    return [name for name in in_order if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
+def _unknown(names: Collection[str]) -> list[str]:
+    """List names that the catalogue does not have."""
+    return [name for name in sorted(names) if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
 
 
 def zoom_range(view: dict) -> tuple[float, float] | None:
@@ -116,8 +113,7 @@ def _share(metric: Metric, view: dict) -> float:
 
 def panel_csv(runs: Sequence[LoadedRun], name: str) -> str:
     """Write every value of a metric: a row for each step, a column for each run."""
-    own = {name: metric for run in reversed(runs) for name, metric in run.custom_metrics.items()}
-    metric = SPEED if name == SPEED.name else describe_metric(name, own)
+    metric = SPEED if name == SPEED.name else describe_metric(name)
     columns = [dict(zip(*(each.tolist() for each in _series(run, metric)), strict=True)) for run in runs]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

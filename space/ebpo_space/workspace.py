@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.run.catalogue import Metric
-from openrlhf_ebpo.run.custom_metrics import custom_metrics
 from openrlhf_ebpo.run.run_log import dig
 
 from . import seeds
@@ -43,11 +41,6 @@ class LoadedRun:
         """The run's --advantage_estimator; ebpo where run.json does not say."""
         found = dig(self.about, "args", "algo", "advantage", "estimator")
         return found if isinstance(found, str) and found else "ebpo"
-
-    @property
-    def custom_metrics(self) -> dict[str, Metric]:
-        """Metrics of its own code, as the run describes them."""
-        return custom_metrics(self.about.get("metrics"))
 
     @property
     def prompts(self) -> tuple[np.ndarray, np.ndarray]:

@@ -252,20 +252,17 @@ def test_a_secret_is_never_stored_whatever_its_flag_is_shortened_to(command, fla
 def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(command, capsys, tmp_path):
     import ray
 
-    write_json(tmp_path / "names.json", [{"name": "own/x", "title": "X"}])
-    logs = ["--logger.metrics", "names.json", "--logger.no_policy_metrics"]
-    logs += ["--data.label_key", "label"]
+    logs = ["--logger.no_policy_metrics", "--data.label_key", "label"]
     train_ppo_ray.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run", "--verbose"])
     out = capsys.readouterr().out
     printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
     assert printed["algo"]["advantage"]["estimator"] == "ebpo"
     assert printed["logger"]["wandb"]["key"] == "<redacted>"
     assert printed["logger"]["no_policy_metrics"] is True
-    assert printed["logger"]["metrics"].endswith("names.json")
     assert "0123SECRET" not in out
     assert "reward: 1 of 1 labels earn 1" in out and "nothing was started" in out
     assert not ray.is_initialized()
-    assert {p.name for p in tmp_path.iterdir()} - {"__pycache__"} == {"data.jsonl", "model", "names.json", "reward.py"}
+    assert {p.name for p in tmp_path.iterdir()} - {"__pycache__"} == {"data.jsonl", "model", "reward.py"}
 
 
 def test_a_dry_run_ends_with_what_the_training_would_do(command, capsys, tmp_path):
@@ -324,7 +321,6 @@ def test_a_dry_run_ends_with_what_the_training_would_do(command, capsys, tmp_pat
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
         (["--reward.timeout", "0"], "--reward.timeout is 0.0"),
         (["--algo.advantage.ebpo.init_prior", "reward.py"], "reward.py cannot be read as a prior"),
-        (["--logger.metrics", "reward.py"], "reward.py: not JSON"),
         (["--sample", "0"], "--sample is 0; give 1 or more prompts"),
         pytest.param(
             ["--train.enable_ema"],

@@ -11,8 +11,7 @@ import pytest
 from patience import seconds
 
 from openrlhf_ebpo.cli import main
-from openrlhf_ebpo.run.catalogue import find
-from openrlhf_ebpo.run.custom_metrics import COLUMNS
+from openrlhf_ebpo.run.catalogue import COLUMNS, find
 from openrlhf_ebpo.run.results import find_results
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 

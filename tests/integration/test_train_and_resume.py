@@ -16,8 +16,7 @@ from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.catalogue import find
-from openrlhf_ebpo.run.custom_metrics import COLUMNS
+from openrlhf_ebpo.run.catalogue import COLUMNS, find
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.install import all_seams

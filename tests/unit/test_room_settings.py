@@ -64,7 +64,7 @@ def test_a_number_of_a_run_that_makes_no_sense_is_named_by_its_flag(tmp_path, wr
 )
 def test_a_run_lies_in_the_output_folder_and_a_step_to_load_resumes(tmp_path, load_enable, load_step, resume):
     ckpt = SimpleNamespace(path=tmp_path, output_dir=tmp_path / "model", load_enable=load_enable, load_step=load_step)
-    logger = SimpleNamespace(run_dir=None, metrics=None, rollouts_every=1, wandb=SimpleNamespace(run_name="r"))
+    logger = SimpleNamespace(run_dir=None, rollouts_every=1, wandb=SimpleNamespace(run_name="r"))
     algo = SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo"))
     settings = RunSettings.from_args(SimpleNamespace(ckpt=ckpt, logger=logger, algo=algo), force=True)
     assert (settings.run_dir, settings.resume, settings.force) == (tmp_path / "model" / "run", resume, True)
