@@ -8,7 +8,7 @@ example:
   openrlhf-ebpo data difficulty --input train.parquet --output difficulty.parquet --model Qwen/Qwen3-8B \\
       --reward math --apply_chat_template --max_new_tokens 8192 --num_engines 8
 
-input:  Parquet or JSON lines with the columns id, prompt, label (`openrlhf-ebpo data prepare` makes them)
+input:  prompts and labels; rows without a column id are known by their prompts
 output: the same rows and columns (`openrlhf-ebpo data order` drops rows by pass rate), and
   pass_rate         share of the responses with a reward of --pass_reward or more; empty where no reward could be had
   pass_count        how many those are
@@ -33,9 +33,18 @@ from dataclasses import dataclass, replace
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.data_files import absolute
+from openrlhf_ebpo.checks.labels import label_notices
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
-from openrlhf_ebpo.data.training_tables import check_suffix, read_table, with_column, write_table
+from openrlhf_ebpo.data.training_tables import (
+    add_key_flags,
+    check_suffix,
+    ids_of,
+    keys_of,
+    read_table,
+    with_column,
+    write_table,
+)
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.generation import engines
@@ -64,10 +73,9 @@ GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that 
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input", required=True, metavar="FILE", help="prepared set, in any form of --data.prompt_dataset"
-    )
+    parser.add_argument("--input", required=True, metavar="FILE", help="prompts, in any form of --data.prompt_dataset")
     parser.add_argument("--output", required=True, metavar="FILE", help="the same rows with pass rates")
+    add_key_flags(parser)
     parser.add_argument("--model", required=True, metavar="MODEL", help="folder or Hugging Face name")
     add = parser.add_argument_group("reward: --reward or --agent").add_argument
     add(
@@ -104,12 +112,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 class DifficultySettings:
     """What is measured, and how.
 
+    keys: the columns of prompts and labels.
     engine: its max_len is None where the longest prompt decides. A response passes from `pass_reward`.
     apply_chat_template, template_kwargs, input_template: the form of the prompts, as in training.
     """
 
     input: str
     output: str
+    keys: tuple[str, str]
     limit: int | None
     force: bool
     engine: EngineSettings
@@ -129,6 +139,7 @@ class DifficultySettings:
         form["template_kwargs"] = kwargs = parse_kwargs(args.template_kwargs)
         return cls(
             **own,
+            keys=keys_of(args),
             engine=EngineSettings.from_args(
                 args,
                 preflight.absolute_names(args.model),
@@ -205,8 +216,20 @@ def run(args: argparse.Namespace) -> None:
     settings = DifficultySettings.from_args(args)
     settings.check()
     check_fetched("--model", settings.engine.model)
-    table = read_table(settings.input, ("id", "prompt", "label")).slice(0, settings.limit)
-    rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), settings)
+    input_key, label_key = settings.keys
+    table = read_table(settings.input, {input_key: "--data.input_key", label_key: "--data.label_key"})
+    table = table.slice(0, settings.limit)
+    columns = {
+        "id": ids_of(table, input_key),
+        "prompt": table[input_key].to_pylist(),
+        "label": table[label_key].to_pylist(),
+    }
+    rows = distinct_rows(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], settings
+    )
+    if settings.rewards.sources == (preflight.BUILT_IN["math"],):
+        for notice in label_notices(f"--input {settings.input}", label_key, columns["label"]):
+            print(notice)
     with progress_file(progress_path(settings.output), settings.identity(), settings.force) as (lines, append):
         records = usable(lines, rows)
         todo = [row for row in rows.values() if row["id"] not in records or not scored(records[row["id"]])]
@@ -322,7 +345,7 @@ def finish(settings: DifficultySettings, table, records: dict) -> None:
         raise UsageError(nothing_scored(records, settings))
     outcomes = {key: report.outcome(record, settings.pass_reward) for key, record in records.items()}
     for name, type in report.COLUMNS.items():
-        table = with_column(table, name, [outcomes[key][name] for key in table["id"].to_pylist()], type)
+        table = with_column(table, name, [outcomes[key][name] for key in ids_of(table, settings.keys[0])], type)
     write_table(table, settings.output)
     print(report.summary(records, outcomes, settings.sampling.n, settings.pass_reward))
     print(f"\ntable  {settings.output}")

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.data.output_report import training_command
-from openrlhf_ebpo.data.training_tables import check_suffix, read_table, write_table
+from openrlhf_ebpo.data.training_tables import add_key_flags, check_suffix, ids_of, keys_of, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
 PASS_RATE = "pass_rate"
@@ -36,8 +36,9 @@ WIDTH = 2000  # characters of the clusters' names
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--input", required=True, metavar="FILE", help="a prepared set, in any form of --data.prompt_dataset")
+    add("--input", required=True, metavar="FILE", help="prompts, in any form of --data.prompt_dataset")
     add("--output", required=True, metavar="FILE", help="the same rows in the new order, .parquet or .jsonl")
+    add_key_flags(parser)
     add("--by", required=True, choices=("topic", "difficulty", "shuffle"), help="see above")
     add("--seed", type=int, default=42, help="of everything random here (default: %(default)s)")
     add(
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     table = read_table(args.input, needed_columns(args))
     table, dropped = keep_in_range(table, args)
-    ids = table["id"].to_pylist()
+    ids = ids_of(table, keys_of(args)[0])
     if args.by == "topic":
         places = by_topic(ids, clusters_of(table, args), args.seed)
     elif args.by == "difficulty":
@@ -115,7 +116,7 @@ def needs_rates(args: argparse.Namespace) -> bool:
 
 def needed_columns(args: argparse.Namespace) -> dict[str, str]:
     """Return the columns, with the flag that names each."""
-    needed = {"id": ""}
+    needed = {keys_of(args)[0]: "--data.input_key"}
     if args.by == "topic":
         needed[args.cluster_column] = "--cluster_column"
     if needs_rates(args):
@@ -196,7 +197,7 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     flags = ["--data.order as_is"]
     if args.cluster_column in table.column_names:
         flags.append(f"--data.cluster_key {shlex.quote(args.cluster_column)}")
-    return "\n".join([*lines, "", f"train on it:  {training_command(args.output, *flags)}"])
+    return "\n".join([*lines, "", f"train on it:  {training_command(args.output, *flags, keys=keys_of(args))}"])
 
 
 def cluster_line(counts: Counter) -> str:

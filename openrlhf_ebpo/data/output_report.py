@@ -63,11 +63,17 @@ def replaced(output: str | Path, report: dict) -> Iterator[None]:
     write_json(path_of(output), report)
 
 
-def training_command(dataset: str | Path, *flags: str, chat: bool = False, validation: str | Path | None = None) -> str:
-    """Return the command that trains on a file of ours. chat: its prompts are messages. validation: a file of held-out
-    questions."""
+def training_command(
+    dataset: str | Path,
+    *flags: str,
+    keys: tuple[str, str] = ("prompt", "label"),
+    chat: bool = False,
+    validation: str | Path | None = None,
+) -> str:
+    """Return the command that trains on a file of ours. keys: its columns of prompts and labels. chat: its prompts are
+    messages. validation: a file of held-out questions."""
     parts = ["openrlhf-ebpo train", *flags, f"--data.prompt_dataset {shlex.quote(str(dataset))}"]
-    parts.append("--data.input_key prompt --data.label_key label")
+    parts.append("--data.input_key {} --data.label_key {}".format(*map(shlex.quote, keys)))
     parts += ["--data.apply_chat_template"] * chat
     parts += [f"--eval.dataset {shlex.quote(str(validation))}"] * bool(validation)
     return " ".join([*parts, "..."])

@@ -6,6 +6,7 @@ A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -86,6 +87,24 @@ def nested_names(fields: Iterable[pa.Field], prefix: str = "") -> list[str]:
         if pa.types.is_struct(field.type):
             names += nested_names(field.type, f"{prefix}{field.name}.")
     return names
+
+
+def add_key_flags(parser: argparse.ArgumentParser) -> None:
+    """Add training's flags that name the columns of prompts and labels."""
+    parser.add_argument("--data.input_key", default="prompt", metavar="NAME", help="column of prompts (%(default)s)")
+    parser.add_argument("--data.label_key", default="label", metavar="NAME", help="column of labels (%(default)s)")
+
+
+def keys_of(args: argparse.Namespace) -> tuple[str, str]:
+    """Return the names of the columns of prompts and labels."""
+    return vars(args)["data.input_key"], vars(args)["data.label_key"]
+
+
+def ids_of(table: pa.Table, input_key: str) -> list[str]:
+    """Return the column id, or without it a digest of each prompt."""
+    if "id" in table.column_names:
+        return table["id"].to_pylist()
+    return [fingerprint(json.dumps(prompt).encode()) for prompt in table[input_key].to_pylist()]
 
 
 def count_rows(path: str | Path, flag: str = "--input") -> int:

@@ -83,6 +83,23 @@ def asked_for(monkeypatch) -> list[str]:
 # prompts
 
 
+def test_a_training_set_of_other_columns_needs_no_ids(folder, asked_for):
+    rows = [{"question": row["prompt"], "gold": row["label"]} for row in ROWS]
+    write_rows(folder / "in.jsonl", rows)
+    with pytest.raises(UsageError, match=r"no column 'prompt'.*--data.input_key names another"):
+        difficulty.run(arguments(folder))
+    with pytest.raises(KeyboardInterrupt):
+        difficulty.run(arguments(folder, **{"data.input_key": "question", "data.label_key": "gold"}))
+    assert len(set(asked_for)) == len({row["question"] for row in rows}) == len(asked_for)
+
+
+def test_labels_that_math_cannot_read_are_named(folder, asked_for, grader):
+    write_rows(folder / "in.jsonl", [{"id": str(i), "prompt": f"q{i}", "label": "proof"} for i in range(3)])
+    with pytest.raises(UsageError, match=r"3 of 3 labels .* cannot be read as gold answers.*--data.label_key"):
+        difficulty.run(arguments(folder, reward="math"))
+    assert not asked_for
+
+
 @pytest.mark.parametrize("template", [None, "<bos>{}"])
 def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_said(
     folder, template, monkeypatch, capsys
@@ -270,7 +287,7 @@ def test_an_output_from_elsewhere_is_not_replaced(folder, asked_for):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"prompt": "a", "label": "b"}], "no column 'id'"),
+        ([{"id": "a", "prompt": "a"}], "no column 'label'"),
         ([ROWS[0], {**ROWS[0], "prompt": "another"}], "'p0' stands for two different prompts"),
         ([{**ROWS[0], "prompt": [{"role": "user", "content": "hi"}]}], "--apply_chat_template"),
     ],

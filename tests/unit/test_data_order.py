@@ -128,7 +128,7 @@ def test_pass_rates_filter_any_order_and_the_limits_are_kept(prepared):
     ("rates", "found"), [([1.0, 1000.0], "1 to 1000, not 0 to 1"), (["a", "b"], "string, not numbers")]
 )
 def test_a_column_of_other_numbers_or_texts_is_refused(tmp_path, rates, found):
-    write_table(pa.table({"id": ["a", "b"], "pass_rate": rates}), tmp_path / "set.parquet")
+    write_table(pa.table({"id": ["a", "b"], "prompt": ["p", "q"], "pass_rate": rates}), tmp_path / "set.parquet")
     with pytest.raises(SystemExit, match=f"'pass_rate' .*{found}"):
         run(tmp_path / "set.parquet", "--by", "difficulty")
 
@@ -147,6 +147,16 @@ def test_mistakes_are_named(prepared, flags, message):
     assert not prepared.with_name("ordered.parquet").exists()
 
 
+def test_a_training_set_of_other_columns_is_ordered_without_ids(prepared, capsys):
+    table = read_table(prepared).drop_columns(["id"]).rename_columns(["question", "gold", "cluster", "pass_rate"])
+    write_table(table, prepared)
+    with pytest.raises(SystemExit, match=r"no column 'prompt'.*--data.input_key names another"):
+        run(prepared, "--by", "shuffle")
+    first = read_table(run(prepared, "--by", "shuffle", "--data.input_key", "question", "--data.label_key", "gold"))
+    assert sorted(first["question"].to_pylist()) == sorted(table["question"].to_pylist()) and first != table
+    assert "--data.input_key question --data.label_key gold" in capsys.readouterr().out
+
+
 def test_the_input_is_never_the_output(prepared):
     before = prepared.read_bytes()
     with pytest.raises(SystemExit, match="is the input"):
@@ -156,7 +166,7 @@ def test_the_input_is_never_the_output(prepared):
 
 def test_a_missing_column_says_which_command_makes_it(tmp_path):
     path = tmp_path / "train.jsonl"
-    write_table(pa.table({"id": ["a"]}), path)
+    write_table(pa.table({"id": ["a"], "prompt": ["q"]}), path)
     for by, command in (("topic", "topics"), ("difficulty", "difficulty")):
         with pytest.raises(SystemExit, match=f"`openrlhf-ebpo data {command}` makes it"):
             run(path, "--by", by)
