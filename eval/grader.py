@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from openrlhf_ebpo.rewards.bounds import MAX_CHARACTERS
+from openrlhf_ebpo.rewards.bounds import MAX_CHARACTERS, is_hopeless
 from openrlhf_ebpo.rewards.extraction import extract_answer, opened_thoughts
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import Died, Pool
-from openrlhf_ebpo.rewards.reading import clean
+from openrlhf_ebpo.rewards.reading import INTEGER, clean
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match
-from .same_answer import NO_GOLD, SameAnswer
 from .tasks import Question, Rules
 
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
+MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
+NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
+UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
+Compare = Callable[[str, str], tuple[bool, str | None]]  # (gold, answer) -> whether they are equal, and what went wrong
 
 
 class Grader:
@@ -91,3 +95,33 @@ class Grader:
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
         correct, error = self._compare_once(gold, rules, gold)
         return error or (None if correct else f"{NO_GOLD}{gold!r:.{MAX_REASON}} does not equal itself under its rules")
+
+
+class SameAnswer:
+    """The comparison of two wrong answers to one question, for a vote: integers as such, others as gold and answer; a
+    limited number, and none with a text that is too long to be an answer or has ended its process.
+
+    Args:
+        ended: answers that have ended their process.
+    """
+
+    def __init__(self, compare: Compare, ended: Iterable[str] = ()):
+        self._compare, self._ended, self._left = compare, set(ended), MAX_COMPARISONS
+
+    def __call__(self, first: str, answer: str) -> bool:
+        texts = [clean(text) for text in (first, answer)]
+        if all(map(INTEGER.fullmatch, texts)):
+            return int(texts[0]) == int(texts[1])
+        if not self._left or self._ended & {first, answer} or any(map(_is_hostile, texts)):
+            return False
+        self._left -= 1
+        equal, error = self._compare(first, answer)
+        if error:
+            self._ended.add(first if error.startswith(NO_GOLD) else answer)
+        return equal
+
+
+def _is_hostile(answer: str) -> bool:
+    """Return True for an answer that is too long or too nested, or leaves work to sympy: it is compared with its gold
+    alone."""
+    return is_hopeless(answer, 0) or UNFINISHED.search(answer) is not None

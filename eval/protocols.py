@@ -26,6 +26,7 @@ BOX_OR_ANSWER_LINE = "last box, else last Answer: line"
 MATH_VERIFY = "math-verify"
 # left out of records and fingerprints while they are off
 OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs")
+COLDEST = 0.01  # vLLM takes a lower temperature above 0 for this one, and would not sample what the protocol says
 GRADING = ("extraction", "scorer", "scorer_version")
 UNSET = {"chat_template": "as the model was trained", "max_model_len": "what the longest prompt needs"}
 FILE_NAME = re.compile(r"\w[\w.-]{0,60}\.py")
@@ -156,7 +157,9 @@ def check(protocol: Protocol) -> None:
     problems = {
         f"--n {p.n}: must be at least 1": p.n < 1,
         f"--max_new_tokens {p.max_new_tokens}: must be at least 1": p.max_new_tokens < 1,
-        f"--temperature {p.temperature}: must be 0 (greedy) or above": not 0 <= p.temperature < float("inf"),
+        f"--temperature {p.temperature}: must be 0 (greedy), or from {COLDEST}, the least that vLLM samples with": not (
+            p.temperature == 0 or COLDEST <= p.temperature < float("inf")
+        ),
         f"--temperature 0 --n {p.n}: gives the same response {p.n} times; use --n 1": p.temperature == 0 and p.n > 1,
         f"--top_p {p.top_p}: must be above 0 and at most 1": not 0 < p.top_p <= 1,
         f"--top_k {p.top_k}: must be at least 1, or -1 for all tokens": p.top_k != -1 and p.top_k < 1,

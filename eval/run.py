@@ -47,11 +47,10 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, reward_file, tasks
-from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.eval.same_answer import NO_GOLD
 from openrlhf_ebpo.eval.settings import EvalSettings, add_flags
 from openrlhf_ebpo.eval.tasks import MATH, Task
 from openrlhf_ebpo.extension import trust_models

@@ -22,9 +22,8 @@ from openrlhf_ebpo.extension import load as load_object
 from .benchmark import Benchmark, gold_text
 from .files import load_file
 from .loading import load_benchmark
-from .scoring_columns import column_rules
 from .task_rows import FLAG, HubSet
-from .types import MATH, Question, Rules, Task
+from .types import MATH, Question, Rules, Task, column_rules
 
 __all__ = [
     "BENCHMARKS",

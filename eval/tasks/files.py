@@ -13,9 +13,8 @@ from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 
 from .benchmark import gold_text, label_text
-from .scoring_columns import column_rules
 from .task_rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
-from .types import MATH, Task
+from .types import MATH, Task, column_rules
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
 QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
@@ -31,7 +30,7 @@ def load_file(
     answers: tuple[str, ...] = ANSWERS,
     reward: str = MATH,
 ) -> Task:
-    """Read the rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py
+    """Read the rows of a file. Instructions of DAPO's are taken off the questions; RULE_COLUMNS
     are used where the file has them.
 
     flag: that names the file. answers: names that the column with the gold answers may have. reward: MATH, or a file,

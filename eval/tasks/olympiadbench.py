@@ -1,6 +1,6 @@
 """OlympiadBench, its English questions of mathematics with answers that can be compared (OE_TO_maths_en_COMP).
 
-Hothan's copy has question, context, final_answer (a list) and the columns of scoring_columns.py; Qwen2.5-Math's has 675
+Hothan's copy has question, context, final_answer (a list) and RULE_COLUMNS; Qwen2.5-Math's has 675
 rows.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .benchmark import Benchmark
-from .scoring_columns import COLUMNS, column_rules
 from .task_rows import HubSet
+from .types import RULE_COLUMNS, column_rules
 
 
 def with_context(question: str, row: Mapping) -> str:
@@ -24,7 +24,7 @@ TASK = Benchmark(
     copies=(HubSet("Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),),
     question=("question", "problem"),
     answer=("final_answer", "answer"),
-    columns=("context", *COLUMNS),
+    columns=("context", *RULE_COLUMNS),
     prompt=with_context,
     rules=column_rules,
     rows=(674, 675),

@@ -25,6 +25,7 @@ from openrlhf_ebpo.rewards.processes import CallLimits, Lost, Processes, StartEr
 
 logger = logging.getLogger(__name__)
 GRADER = "openrlhf_ebpo.rewards.grading"
+PROBE = "0.1"  # an answer that costs nothing: what ends now is the gold's fault, which reading alone may not work out
 GROW_SECONDS = 0.2  # answers that wait so long get another process
 WALL_PER_CPU = 20  # processor time is limited, so that a busy machine costs no answer; so much wall time ends it too
 
@@ -108,13 +109,13 @@ class Pool:
         try:
             return self._ask(gold, answer, *rest)
         except Died:
-            self.check_gold(gold)
+            self.check_gold(gold, PROBE, *rest)
             raise
 
-    def check_gold(self, gold: str) -> None:
+    def check_gold(self, gold: str, *compared) -> None:
         """Raises GoldError, GraderError: as `ask`."""
         try:
-            self._ask(gold)
+            self._ask(gold, *compared)
         except Died as death:
             raise GoldError(
                 f"reading the gold answer {gold!r} ended in a {death.outcome} ({self.seconds:g} s are allowed)"

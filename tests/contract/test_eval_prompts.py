@@ -1,8 +1,9 @@
-"""Prompts of an evaluation are made by the code that makes those of training."""
+"""Prompts of an evaluation are made by the code that makes those of training, and vLLM samples as its protocol says."""
 
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import protocols
 from openrlhf_ebpo.eval.prompts import PromptForm, render
 from openrlhf_ebpo.eval.tasks import Question
 
@@ -43,3 +44,16 @@ def test_prompts_are_rendered_as_in_training(models, form):
 def test_a_tokenizer_without_chat_template_is_named(models):
     with pytest.raises(UsageError, match="plain"):
         render([Question("id", "1+1?", "2")], PromptForm("{question}", True), models["plain"])
+
+
+def test_vllm_samples_as_the_protocol_says_whatever_the_models_generation_config_asks_for():
+    """Of generation_config.json the ends of a response alone count."""
+    from vllm import SamplingParams, sampling_params
+
+    assert sampling_params._MAX_TEMP == protocols.COLDEST
+    params, plain = (SamplingParams(temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0, max_tokens=9) for _ in range(2))
+    asked = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05, "max_new_tokens": 5}
+    params.update_from_generation_config({**asked, "eos_token_id": [1, 2]}, 1)
+    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"):
+        assert getattr(params, name) == getattr(plain, name), name
+    assert params.stop_token_ids == [2] and plain.repetition_penalty == 1.0

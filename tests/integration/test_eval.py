@@ -173,7 +173,7 @@ def test_a_benchmark_of_ones_own_runs_and_is_left_alone_when_finished(start_comm
     second = evaluate("second.log", "measures:TASK,file:q.jsonl,sentences:TASK")
     assert "5 questions in 2 tasks" in second, second[-6000:]
     assert (directory / "summary.json").read_text() == summary
-    (own,) = tmp_path.glob("out/*reward=sentences.py/sentences/step-000000")
+    (own,) = tmp_path.glob("out/*reward=sentences.py*/sentences/step-000000")
     rows = pq.read_table(own / "samples.parquet").to_pylist()
     assert len(rows) == 4 * 2 and {row["error"] for row in rows} == {None} and '"with": "blue"' in rows[0]["gold"]
     assert not any(row["correct"] for row in rows) and rows[0]["prompt"] == rows[0]["question"]

@@ -101,6 +101,7 @@ def test_a_template_of_ones_own_is_named_by_its_hash():
         ({"n": 0}, "--n 0: must be at least 1"),
         ({"temperature": -1.0}, "--temperature -1.0"),
         ({"temperature": float("nan")}, "--temperature nan"),
+        ({"temperature": 0.005}, "--temperature 0.005: must be 0 (greedy), or from 0.01, the least that vLLM samples"),
         ({"temperature": 0.0}, "the same response 32 times; use --n 1"),
         ({"top_p": 0.0}, "--top_p 0.0"),
         ({"max_new_tokens": 0}, "--max_new_tokens 0"),

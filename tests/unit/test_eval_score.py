@@ -12,8 +12,7 @@ from commands import write_rows
 from openrlhf_ebpo.data.training_tables import read_table
 from openrlhf_ebpo.eval import score
 from openrlhf_ebpo.eval.answer_match import without_unit
-from openrlhf_ebpo.eval.grader import Grader
-from openrlhf_ebpo.eval.same_answer import NO_GOLD, SameAnswer
+from openrlhf_ebpo.eval.grader import NO_GOLD, Grader, SameAnswer
 from openrlhf_ebpo.eval.score import Pair, read_pair
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules
 from openrlhf_ebpo.rewards.grading import GoldError
