@@ -21,6 +21,7 @@ from openrlhf_ebpo.cli.train_settings import TrainSettings
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit
 from openrlhf_ebpo.data.training_prompts import recorded_instruction
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.hub.training import Pushes
@@ -157,7 +158,6 @@ def train(
         args.ckpt.data, args.ckpt.run = rows, read_run(settings.run.run_dir)["id"]
         upstream.train(args)
         warning = lasting_warning(settings)
-        record_warning(settings.run.run_dir, warning)
     print_summary(settings, args.ckpt.output_dir, counts_zero=not warning)
     pushes.finish()  # Ray and its GPUs are free by now
     if warning:
@@ -165,11 +165,17 @@ def train(
 
 
 def lasting_warning(settings: TrainSettings) -> str | None:
-    """Return what a run ends with if most of its steps taught nothing, for the screen and run.json."""
+    """Return what a run ends with if most of its steps taught nothing; it is written into run.json, too."""
     run_dir = settings.run.run_dir
-    logged = [*step_files(run_dir)]
-    answer = read_rollouts(run_dir, logged[-1])["response"][0].as_py() if logged else ""
-    return zero_advantage.lasting_warning(read_metrics(run_dir), settings.prompts.describe_form(), answer)
+    try:
+        answers = [text for step in [*step_files(run_dir)][-1:] for text in read_rollouts(run_dir, step)["response"]]
+        answer = str(answers[0]) if answers else ""
+        found = zero_advantage.lasting_warning(read_metrics(run_dir), settings.prompts.describe_form(), answer)
+        record_warning(run_dir, found)
+    except (OSError, ValueError, LookupError, ReportedError) as error:  # the model is saved, and the run is complete
+        print(f"the run's steps were not summed up: {error}", file=sys.stderr, flush=True)
+        return None
+    return found
 
 
 def prepare_rewards(settings: TrainSettings) -> None:

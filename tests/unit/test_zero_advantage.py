@@ -1,5 +1,8 @@
 """A step that teaches nothing is said, with why, and not a thousand times."""
 
+import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -104,3 +107,20 @@ def test_a_run_that_mostly_taught_nothing_ends_with_its_likely_causes(metrics, f
 def test_a_run_that_mostly_learns_ends_without_it():
     assert lasting_warning(rows_of(20, 26), "", "") is None
     assert lasting_warning([], "", "") is None and lasting_warning([{"step": 1}], "", "") is None
+
+
+def test_the_end_of_a_run_is_written_into_run_json_and_never_fails_it(tmp_path, capsys):
+    from openrlhf_ebpo.cli.train_ppo_ray import lasting_warning
+
+    shutil.copytree(Path(__file__).parents[1] / "data" / "quickstart_run", tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps({"step": step, METRIC: 1.0}) + "\n" for step in range(1, 9)))
+    settings = SimpleNamespace(
+        run=SimpleNamespace(run_dir=tmp_path / "run"), prompts=SimpleNamespace(describe_form=lambda: "as they are")
+    )
+    found = lasting_warning(settings)
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert found.startswith("8 of 8 steps taught nothing") and run["warning"] == found and run["status"] == "complete"
+    for path in (tmp_path / "run" / "rollouts").iterdir():
+        path.write_bytes(b"no Parquet")
+    assert lasting_warning(settings) is None and "were not summed up" in capsys.readouterr().err
