@@ -63,21 +63,18 @@ def topic_words(text: str) -> list[str]:
 
 
 def names(texts: list[str], labels: np.ndarray) -> list[str]:
-    """Name each label 0..max differently, by its most typical words, like "triangle, circle, angle".
-
-    Class-based tf-idf (Grootendorst 2022, arXiv 2203.05794): share of a word among the label's words, times
-    log(1 + words per label / occurrences of the word under all labels). A word counts once per question.
-    """
-    from sklearn.feature_extraction.text import CountVectorizer
+    """Name each label 0..max differently, by its most typical words, like "triangle, circle, angle": by scikit-learn's
+    tf-idf, with all questions of a label as one text. A word counts once per question."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
     bags = [set(topic_words(text)) for text in texts]
     vocabulary = set().union(*bags)
-    vectorizer = CountVectorizer(analyzer=lambda bag: {_singular(word, vocabulary) for word in bag})
-    counts = vectorizer.fit_transform([*bags, {"words"}])[:-1]  # never an empty vocabulary
-    per_label = np.stack([np.asarray(counts[labels == i].sum(axis=0)).ravel() for i in range(labels.max() + 1)])
-    share = per_label / np.maximum(per_label.sum(axis=1, keepdims=True), 1)
-    rarity = np.log1p(per_label.sum() / len(per_label) / np.maximum(per_label.sum(axis=0), 1))
-    weight, terms = share * rarity, vectorizer.get_feature_names_out()
+    of_label: list[list[str]] = [[] for _ in range(labels.max() + 1)]
+    for bag, label in zip(bags, labels, strict=True):
+        of_label[label] += sorted({_singular(word, vocabulary) for word in bag})
+    vectorizer = TfidfVectorizer(analyzer=list)
+    weight = vectorizer.fit_transform([*of_label, ["words"]]).toarray()[:-1]  # never an empty vocabulary
+    terms = vectorizer.get_feature_names_out()
     return _unique([[terms[j] for j in np.argsort(-row, kind="stable") if row[j] > 0] for row in weight])
 
 
