@@ -1,7 +1,7 @@
 """Two completions a prompt, and most groups fail: TRL's GRPOTrainer and EBPOTrainer on one small model, and a table.
 
     pip install -e '.[trl]'
-    python examples/trl_small_groups.py                                           a tiny model, on a CPU in minutes
+    python examples/trl_small_groups.py                                           a tiny model, on a CPU
     python examples/trl_small_groups.py HuggingFaceTB/SmolLM2-135M-Instruct       on one consumer GPU
 
 One seed is an example, not a measurement: docs/results.md has those.
