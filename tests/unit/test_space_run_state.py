@@ -55,6 +55,7 @@ def test_planned_steps_and_the_time_left_are_known():
         ({"now": NOW + 700, "seen": Signs(None, None)}, "silent", "Nothing new since 2023-11-14 22:28 UTC"),
         ({"about": {**RUNNING, "stalled": None}}, "training", ""),
         ({"about": {**RUNNING, "stalled": {"time": [], "what": None}}}, "stalled", "Since an unknown time"),
+        ({"about": {"status": "complete", "warning": "40 of 46 steps"}}, "complete", "40 of 46 steps"),
         (
             {"about": {"status": "failed", "error": "RuntimeError: out of memory"}},
             "failed",
