@@ -10,7 +10,8 @@ from openrlhf_ebpo.space.links import PARAMETERS
 from openrlhf_ebpo.space.pages import PAGES
 
 FOREIGN = (
-    "document.querySelectorAll('[data-foreign], [onerror], .plot a, .plot b, .own img, .own script, .own a').length"
+    "document.querySelectorAll('[data-foreign], [onerror], .plot a, .plot b, .own img, .own script, "
+    '.own a:not(.csv-link[href^="./space/panel.csv?metric="])\').length'
 )
 DRAWN = ".panel[data-drawn]"
 NAME = "<a href=x data-foreign>1&lt;b&gt;"  # a run's folder; its name is in Plotly's labels

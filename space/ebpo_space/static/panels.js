@@ -57,8 +57,7 @@
       const caption = this.root.appendChild(element("figcaption"));
       this.title = caption.appendChild(element("h3"));
       this.at = caption.appendChild(element("span", "at"));
-      this.csv = caption.appendChild(element("a", "csv-link", "CSV"));
-      this.csv.download = "";
+      this.csv = Object.assign(element("a", "csv-link", "CSV"), { download: "" });
       this.note = caption.appendChild(element("p", "about"));
       this.values = caption.appendChild(element("p", "values"));
       this.plot = this.root.appendChild(element("div", "plot"));
@@ -76,8 +75,7 @@
       this.note.textContent = spec.note || "";
       this.note.hidden = !spec.note;
       this.note.title = [spec.note, spec.warning && `Look closer: ${spec.warning}`].filter(Boolean).join("\n");
-      this.csv.hidden = !spec.csv;
-      if (spec.csv) Object.assign(this.csv, { href: spec.csv, title: `All values of ${spec.title} as CSV` });
+      if (spec.csv) this.at.after(Object.assign(this.csv, { href: spec.csv, title: `All values of ${spec.title} as CSV` }));
       this.plot.setAttribute("aria-label", spec.summary || spec.title);
       this.plot.style.minHeight = `${(spec.figure.layout || {}).height || HEIGHT}px`;
       this.numbers = (spec.values || []).map(() => element("b"));
