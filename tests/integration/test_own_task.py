@@ -1,0 +1,112 @@
+"""docs/own_task.md: its commands, typed in their order, lead from a file to a model that transformers loads."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import seconds, wait_until
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "own_task.md").read_text()
+EXAMPLE = ROOT / "examples" / "own_task"
+BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+SMALLER = {"--train.num_episodes 5": "--train.num_episodes 1", "--ckpt.save_steps 10": "--ckpt.save_steps 8"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A tiny model that reads the example's characters as a chat."""
+    from transformers import AutoTokenizer
+
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    folder = tmp_path_factory.mktemp("own_task") / "model"
+    rows = (EXAMPLE / "problems.jsonl").read_text() + (EXAMPLE / "heldout.jsonl").read_text()
+    tiny_model.build(folder, [rows, "<|im_start|>assistant user\n"], hidden_size=32, intermediate_size=64)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def typed(model: Path, runs: Path, *blocks: str) -> str:
+    """The page's lines, without those that set up or wait for a person, with another model, folder and fewer steps."""
+    lines = "".join(blocks).splitlines()
+    text = "\n".join(line for line in lines if not line.startswith(("bash scripts/setup.sh", "openrlhf-ebpo space")))
+    text = re.sub(r"MODEL=\S+", f"MODEL={model}", re.sub(r"RUNS=\S+", f"RUNS={runs}", text))
+    for long, short in SMALLER.items():
+        assert long in text or "train=(" not in text
+        text = text.replace(long, short)
+    return "set -e\n" + text
+
+
+def run(script: str, **environment: str) -> str:
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds(600),
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_the_reward_on_the_page_is_the_file():
+    shown = re.search(r"<!-- examples/own_task/reward.py -->\n```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    assert (EXAMPLE / "reward.py").read_text().endswith(shown)
+
+
+def test_the_flags_of_the_page_are_accepted(model, tmp_path):
+    """A dry run of both trainings; of the other commands every flag is in the --help."""
+    variables, arrays, _, trainings, *others = BLOCKS
+    assert "train=(" in arrays and trainings.count("${train[@]}") == 2
+    dry = re.sub(r"--ckpt.load_enable", "--ckpt.load_enable --dry_run", trainings)
+    printed = run(typed(model, tmp_path, variables, arrays, dry))
+    assert printed.count("dry run") >= 2 and not [*tmp_path.iterdir()]
+    for line in "".join(others).splitlines():
+        _, *words = line.partition("#")[0].split()
+        command = words[:2] if words[0] == "hub" else words[:1]
+        known = subprocess.run(["openrlhf-ebpo", *command, "--help"], capture_output=True, text=True, check=True).stdout
+        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w.]+", known)), line
+
+
+@pytest.mark.nightly  # daily: the flags of the page are accepted
+def test_the_page_leads_to_a_model_that_transformers_loads(model, tmp_path):
+    from hub_server import HubServer
+
+    runs = tmp_path / "runs"
+    hub = HubServer().start()
+    try:
+        script = typed(model, runs, *BLOCKS)
+        printed = run(script, **hub.environment, HF_HOME=str(tmp_path / "hf"))
+    finally:
+        hub.stop()
+    assert "sample:" in printed
+    for estimator in ("ebpo", "grpo"):
+        record = json.loads((runs / estimator / "run" / "run.json").read_text())
+        assert record["status"] == "complete"
+        [summary] = (runs / estimator / "run" / "eval").glob("*/*/step-000008/summary.json")
+        assert "reward.py" in summary.read_text()
+    program = re.findall(r"^```python\n(from transformers.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
+    program = program.replace("runs/own_task/pulled", str(runs / "pulled"))
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=seconds(120))
+
+
+@pytest.mark.nightly  # daily: browser/test_space.py
+def test_the_space_of_the_page_starts(tmp_path):
+    [line] = {each.partition("#")[0].strip() for each in "".join(BLOCKS).splitlines() if "openrlhf-ebpo space" in each}
+    with open(tmp_path / "log", "w") as log:
+        words = [*line.replace("$RUNS", str(tmp_path)).split(), "--port", "0"]
+        process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: "http://" in (tmp_path / "log").read_text(), limit=90)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
