@@ -19,8 +19,9 @@ from openrlhf_ebpo.run.resume import set_later_aside
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
-from openrlhf_ebpo.training import health, mismatch, unread_answers, zero_advantage
-from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, KL_COEFFICIENT, STATE_KEY, starting_state
+from openrlhf_ebpo.training import mismatch, unread_answers, zero_advantage
+from openrlhf_ebpo.training.client_state import CLIENT_STATE, KL_COEFFICIENT, STATE_KEY, starting_state
+from openrlhf_ebpo.training.failed_step import save_failed_batch
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving
 from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation, ScheduledEvaluation
@@ -126,7 +127,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
             notice("stale", lambda: self.watch.warning(step, status[mismatch.K3]))
 
     def ppo_train(self, global_steps):
-        with health.batch_kept(self, global_steps + 1):
+        with save_failed_batch(self, global_steps + 1):
             return super().ppo_train(global_steps)
 
     def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):

@@ -10,6 +10,7 @@ import torch
 
 from openrlhf_ebpo.errors import HealthError
 from openrlhf_ebpo.training import health
+from openrlhf_ebpo.training.failed_step import save_failed_batch
 
 WEIGHT = "model.layers.1.mlp.up_proj.weight"
 
@@ -142,7 +143,7 @@ def test_the_batch_of_a_step_that_failed_is_kept_also_when_it_fails_again(tmp_pa
     for folder in ("failed_step-000012", "failed_step-000012.2"):
         with (
             pytest.raises(HealthError, match=f"step 12: the policy.*\n.*{folder} ") as stopped,
-            health.batch_kept(trainer, 12),
+            save_failed_batch(trainer, 12),
         ):
             raise HealthError("the policy is not healthy", [{"rank": 0, "weights": ["w"]}])
         assert "--actor.adam.lr" in str(stopped.value)

@@ -15,7 +15,7 @@ from openrlhf_ebpo.run.manifest import damage
 from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
 from openrlhf_ebpo.run.run_log import PRIOR
 from openrlhf_ebpo.training import checkpoint
-from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY
+from openrlhf_ebpo.training.client_state import CLIENT_STATE, STATE_KEY
 from openrlhf_ebpo.training.rotation import rotate
 
 

@@ -11,7 +11,7 @@ from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import groups, newest_complete
-from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
+from openrlhf_ebpo.training.client_state import STATE_KEY, starting_state
 from openrlhf_ebpo.training.rotation import SavedCheckpoint, checkpoints_to_delete
 
 UNLIMITED = float("inf")
