@@ -1,7 +1,6 @@
 """A training pushes while it trains, through faults; a second one starts from what was pushed, while the Hub is
 down."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -69,9 +68,7 @@ def assert_pushed(story, repo: str, step: int, model: Path) -> None:
     assert {"model.safetensors", "config.json", "tokenizer.json", "prior.json"} <= names
     for name in names:
         assert found[name] == (model / name).read_bytes(), name
-    assert {"README.md", "run.json", "sha256.json"} <= set(found)
-    for path, row in json.loads(found["sha256.json"])["files"].items():
-        assert hashlib.sha256(found[path]).hexdigest() == row["sha256"], path
+    assert {"README.md", "run.json"} <= set(found)
 
 
 @pytest.mark.nightly  # daily: unit/test_hub_push.py, unit/test_hub_upload.py

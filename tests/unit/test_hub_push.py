@@ -178,6 +178,15 @@ def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, use_hub, 
     assert list(hub.repo("owner/second").tags) == ["step-000004"]  # the last one
 
 
+def test_two_runs_of_the_same_second_are_two_by_their_random_ids(hub, client, make_run):
+    first, second = make_run("first"), make_run("second")
+    for run_dir, number in ((first, "0123456789abcdef"), (second, "fedcba9876543210")):
+        write_json(run_dir / "run.json", {**read_run(run_dir), "id": number})
+    push(first, client)
+    assert "holds another run" in str(round_of(push_of(second, client)))
+    assert push(first, client) == []
+
+
 def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
     text = b"---\nlicense: nonsense\n---\n\n# card\n"
     monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: Publishable({"README.md": text}))
@@ -258,6 +267,19 @@ def test_a_dry_run_lists_sizes_and_leaves_no_trace(hub, use_hub, make_run, capsy
     hub_cli.main(["push", str(run_dir), "--repo", REPO, "--step", "2", "--dry_run"])
     out = capsys.readouterr().out
     assert "1.20 MB  model.safetensors" in out and "nothing was sent" in out and not hub.repos
+
+
+def test_a_corrected_file_is_not_missing_until_force(hub, use_hub, make_run, capsys):
+    run_dir = hub_runs.set_repo(make_run(steps=(2,)))
+    push(run_dir)
+    repo = hub.repo(REPO)
+    corrected = {**repo.find("main").files, "config.json": File(b"{}", False)}
+    repo.tags["step-000002"] = repo.commit("main", corrected, "Update config.json").id
+    capsys.readouterr()
+    hub_cli.main(["push", str(run_dir)])
+    assert "nothing is missing" in capsys.readouterr().out and repo.files()["config.json"] == b"{}"
+    hub_cli.main(["push", str(run_dir), "--force"])
+    hub_runs.assert_pushed(hub, run_dir, 2)
 
 
 def test_a_dry_run_says_what_is_missing(hub, use_hub, make_run, capsys):
