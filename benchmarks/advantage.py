@@ -44,8 +44,8 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, build, computed_here
-from openrlhf_ebpo.generation.log_probs import at_once
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.upstream.install import install
+from openrlhf_ebpo.upstream.rollout.log_probs import at_once
 
 install()
 

@@ -1,7 +1,7 @@
-"""Compares an answer with a gold one by the rules of its question. Runs in the processes of rewards/pool.py.
+"""Compares an answer with a gold one by the rules of its question. Runs in the processes of rewards/processes/pool.py.
 
-Each part of an answer is compared as the training reward does (rewards/grading.py); the rules say what the parts are,
-which of them belong together, and how near is near enough. Unbounded in time and memory, as that is.
+Each part of an answer is compared as the training reward does (rewards/math/grading.py); the rules say what the parts
+are, which of them belong together, and how near is near enough. Unbounded in time and memory, as that is.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 
-from openrlhf_ebpo.rewards import grading, pieces, units
-from openrlhf_ebpo.rewards.bounds import MAX_DIGITS, digits, is_hopeless
-from openrlhf_ebpo.rewards.grading import parse_gold
-from openrlhf_ebpo.rewards.reading import clean, formula, normal, number
+from openrlhf_ebpo.rewards.math import grading, pieces, units
+from openrlhf_ebpo.rewards.math.bounds import MAX_DIGITS, digits, is_hopeless
+from openrlhf_ebpo.rewards.math.grading import parse_gold
+from openrlhf_ebpo.rewards.math.reading import clean, formula, normal, number
 
 __all__ = ["RULES", "grade", "parse_gold", "warm_up"]
 

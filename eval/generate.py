@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
-from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer
-from openrlhf_ebpo.generation.tokenizers import tokenizer_of
-from openrlhf_ebpo.models.tokenizer_fit import EVALUATION, Prompting, fit_warnings
-from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG
+from openrlhf_ebpo.engines import engines
+from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.rewards.math.extraction import THOUGHT_TAG
+from openrlhf_ebpo.upstream.rendering import Prompt, prompt_lengths, text_tokenizer
+from openrlhf_ebpo.upstream.tokenizer_fit import EVALUATION, Prompting, fit_warnings
+from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 from . import prompts
 from .jobs import Job

@@ -1,7 +1,7 @@
 """The reward `math` in an evaluation: grades responses by the rules of their questions, in processes that can be
 killed, and finds equal answers.
 
-The processes are those of rewards/pool.py; processes.py says why no library does this.
+The processes are those of rewards/processes/pool.py; killable.py says why no library does this.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from openrlhf_ebpo.rewards.bounds import MAX_CHARACTERS, is_hopeless
-from openrlhf_ebpo.rewards.extraction import extract_answer, opened_thoughts
-from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.pool import Died, Pool
-from openrlhf_ebpo.rewards.reading import INTEGER, clean
+from openrlhf_ebpo.rewards.math.bounds import MAX_CHARACTERS, is_hopeless
+from openrlhf_ebpo.rewards.math.extraction import extract_answer, opened_thoughts
+from openrlhf_ebpo.rewards.math.grading import GoldError
+from openrlhf_ebpo.rewards.math.reading import INTEGER, clean
+from openrlhf_ebpo.rewards.processes.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match

@@ -24,7 +24,7 @@ import numpy as np
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import Append, progress_file
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.results import (
     SUMMARY,
     read_columns,

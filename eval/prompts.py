@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openrlhf_ebpo.chat_template import Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION, check_template
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.chat_template import Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.run.checkpoints import saved
 from openrlhf_ebpo.run.run_log import dig, read_known_run, read_run
 
 from .tasks import Question
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.generation.rendering import Prompt
+    from openrlhf_ebpo.upstream.rendering import Prompt
 
 TRAINING = "training"
 TEMPLATES = {
@@ -93,7 +93,7 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     Raises:
         UsageError: the model's tokenizer or chat template does not take them.
     """
-    from openrlhf_ebpo.generation.rendering import render as render_rows
+    from openrlhf_ebpo.upstream.rendering import render as render_rows
 
     rows = ({"id": q.id, "prompt": message(form, q.question), "label": q.gold} for q in questions)
     return render_rows(rows, model, form.chat_template, form.input_template, form.given())

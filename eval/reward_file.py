@@ -1,5 +1,5 @@
 """Grade responses by a reward file: its `reward_func` is called as in training, in the same processes
-(rewards/sources.py), with the prompt, the response and the gold answer as label.
+(rewards/processes/sources.py), with the prompt, the response and the gold answer as label.
 
 A response is right if its reward is 1 or more. Its answer, by which it votes in maj@k, is the text that the function
 returns as "extracted"; without that key, what the reward `math` would read.
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.progress import file_identity
-from openrlhf_ebpo.rewards.extraction import extract_answer, opened_thoughts
-from openrlhf_ebpo.rewards.reward_values import RewardError
-from openrlhf_ebpo.rewards.settings import RewardSettings
-from openrlhf_ebpo.rewards.sources import RewardFile
-from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.rewards.math.extraction import extract_answer, opened_thoughts
+from openrlhf_ebpo.rewards.processes.reward_values import RewardError
+from openrlhf_ebpo.rewards.processes.sources import RewardFile
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
+from openrlhf_ebpo.upstream import remote_code
 
 PASS = 1 - 1e-6  # rewards may be float32
 FAILED = "reward: "  # how the error of a response begins whose reward failed

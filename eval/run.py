@@ -45,6 +45,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
+from openrlhf_ebpo.engines.cluster import ClusterError
+from openrlhf_ebpo.engines.engines import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, reward_file, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
@@ -54,10 +56,8 @@ from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.settings import EvalSettings, add_flags
 from openrlhf_ebpo.eval.tasks import MATH, Task
 from openrlhf_ebpo.extension import trust_models
-from openrlhf_ebpo.generation.cluster import ClusterError
-from openrlhf_ebpo.generation.engines import GenerationError
-from openrlhf_ebpo.rewards.pool import GraderError
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.processes.pool import GraderError
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, percent, score
 

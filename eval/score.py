@@ -62,8 +62,8 @@ from openrlhf_ebpo.eval.settings import add_reward_flags, reward_settings
 from openrlhf_ebpo.eval.tasks import MATH, Benchmark, Rules
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import output_problems
-from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.math.grading import GoldError
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 
 BATCH_SIZE = 128  # rows that are read together
 NO_ROW = "row: "  # how the error of a row begins that cannot be scored for another reason than its gold

@@ -7,16 +7,16 @@ import importlib.util
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from openrlhf_ebpo.chat_template import ARGUMENTS, parse_kwargs
+from openrlhf_ebpo.engines import engines
+from openrlhf_ebpo.engines.engines import EngineSettings
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.eval import prompts, protocols
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE, MATH
 from openrlhf_ebpo.extension import add_trust_flag
-from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.generation.engines import EngineSettings
-from openrlhf_ebpo.models.chat_template import ARGUMENTS, parse_kwargs
-from openrlhf_ebpo.rewards import settings as rewards
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards import reward_settings as rewards
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),

@@ -1,7 +1,7 @@
 """Custom code: an object that a user names by its import path, my_package.my_module:Name, and code of a model.
 
 A model names its code by `auto_map` in its files. It runs with --trust_remote_code alone: OpenRLHF has transformers and
-vLLM run it always, and seams/remote_code.py refuses it, whatever a caller asks for, until this process has been told
+vLLM run it always, and upstream/remote_code.py refuses it, whatever a caller asks for, until this process has been told
 to: a command by its flag, a Ray worker by the name of its hook. No variable of the environment can do it.
 """
 

@@ -21,8 +21,8 @@ from gpu.work import ROOT, PartFailed, Work, tail
 from openrlhf_ebpo.command import command, interrupted_once
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.run_log import timestamp
-from openrlhf_ebpo.seams import native
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.cpu import native
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 MACHINE = "machine"
 CPU_PATIENCE = 4  # a rehearsal takes so many times as long, on a few cores

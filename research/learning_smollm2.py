@@ -42,7 +42,7 @@ from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.progress import model_identity
 from openrlhf_ebpo.quickstart.tasks import EXAMPLE, example
 from openrlhf_ebpo.run.run_log import read_metrics
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 ROOT = Path(__file__).parents[1]
 ESTIMATORS = ["group_norm", "ebpo", "ebpo.robust", "raw_reward"]

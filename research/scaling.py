@@ -28,7 +28,7 @@ from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.training.rollouts import Rollouts
+from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import advantage

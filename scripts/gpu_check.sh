@@ -17,7 +17,7 @@ has_gpu() {
 fail() {
     printf 'error: this machine has a GPU, and %s: %s\n' "$(command -v python3)" "$1" >&2
     printf 'Install the stack (docs/gpus.md), or add --cpu for a rehearsal on the CPU:\n%s\n' \
-        "$(python3 -c 'from openrlhf_ebpo.seams.releases import GPU_INSTALL; print(GPU_INSTALL)')" >&2
+        "$(python3 -c 'from openrlhf_ebpo.upstream.releases import GPU_INSTALL; print(GPU_INSTALL)')" >&2
     exit 1
 }
 if ! (has_stack openrlhf_ebpo); then

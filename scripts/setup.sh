@@ -31,7 +31,7 @@ import sys
 import torch
 import vllm
 sys.path.append(os.environ["ROOT"])
-from openrlhf_ebpo.seams.releases import TESTED
+from openrlhf_ebpo.upstream.releases import TESTED
 assert torch.cuda.is_available() and metadata.version("openrlhf") in TESTED
 PYTHON
 }

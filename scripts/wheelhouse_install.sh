@@ -31,7 +31,7 @@ mkdir "$venv/wheels"
 cat "$here"/wheels.tar.* | tar -xf - -C "$venv/wheels"
 "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps --ignore-installed --no-compile \
     --no-warn-script-location "$venv"/wheels/*.whl || fail "pip could not install them; the lines above say why"
-for check in "openrlhf_ebpo.seams" "openrlhf_ebpo.cli.doctor versions libraries gpu"; do
+for check in "openrlhf_ebpo.upstream" "openrlhf_ebpo.cli.doctor versions libraries gpu"; do
     # shellcheck disable=SC2086
     "$venv/bin/python" -W ignore -m $check || fail "it is installed in $venv, but parts of it do not fit this machine: the lines above say which"
 done

@@ -16,7 +16,7 @@ from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.training.rollouts import Rollouts
+from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 
 G = 2
 PROTOCOL = {"name": "default", "fingerprint": "f00d", "version": 1, "n": 4, "temperature": 1.0}

@@ -8,7 +8,7 @@ import pytest
 from forks import Fork
 
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 
 def outcomes_of(script: Path, folder: Path) -> list[dict]:

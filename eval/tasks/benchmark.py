@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.data.questions import answer_key
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards.golds import gold_text
+from openrlhf_ebpo.rewards.math.golds import gold_text
 from openrlhf_ebpo.run.results import LIMITED
 
 from .task_rows import HubSet

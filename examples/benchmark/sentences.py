@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from openrlhf_ebpo.eval.tasks import Benchmark
-from openrlhf_ebpo.rewards.math import response_of
+from openrlhf_ebpo.rewards.math.math import response_of
 
 QUESTIONS = (
     {"question": "Say something about the sea.", "answer": {"words": 5, "with": "blue"}},

@@ -4,8 +4,8 @@ import functools
 import json
 import sys
 
-from openrlhf_ebpo.rewards.extraction import extract_answer, opened_thoughts, without_thoughts
-from openrlhf_ebpo.rewards.math import response_of
+from openrlhf_ebpo.rewards.math.extraction import extract_answer, opened_thoughts, without_thoughts
+from openrlhf_ebpo.rewards.math.math import response_of
 
 sys.modules.setdefault("pycosat", type(sys)("pycosat"))  # it has no wheel, and zebra puzzles alone use it
 import reasoning_gym  # noqa: E402

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from openrlhf_ebpo.eval.tasks import Benchmark
-from openrlhf_ebpo.rewards.math import response_of
+from openrlhf_ebpo.rewards.math.math import response_of
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from openrlhf_ebpo.eval.tasks import Benchmark
-from openrlhf_ebpo.rewards.math import response_of
+from openrlhf_ebpo.rewards.math.math import response_of
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 

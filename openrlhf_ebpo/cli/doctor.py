@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from openrlhf_ebpo.checks.machine import TOPICS, Finding
 from openrlhf_ebpo.command import command
+from openrlhf_ebpo.train.machine import TOPICS, Finding
 
 ABOUT = """Check versions, native libraries, disk, network, Ray and GPUs: what would fail a run.
 

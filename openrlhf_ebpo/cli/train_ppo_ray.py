@@ -12,31 +12,32 @@ import sys
 import warnings
 from types import SimpleNamespace
 
-from openrlhf_ebpo.checks import machine, preflight, prompt_sets, reward_check
-from openrlhf_ebpo.cli import old_flags, train_sample
-from openrlhf_ebpo.cli.train_end import explained_end, recorded_end
-from openrlhf_ebpo.cli.train_flags import Command, settle
-from openrlhf_ebpo.cli.train_plan import Plan
-from openrlhf_ebpo.cli.train_settings import TrainSettings
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.data import preflight
 from openrlhf_ebpo.data.training_prompts import recorded_instruction
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.extension import is_import_path, share_search_path
-from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.redact import redacted
-from openrlhf_ebpo.rewards.pool import close_shared_pool
+from openrlhf_ebpo.rewards.processes.pool import close_shared_pool
 from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.resume import Search
 from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics, read_rollouts, read_run, record_warning, step_files
-from openrlhf_ebpo.seams.check import check_release, installed_release
-from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.machine import adapt_args
-from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.driver import under_supervision
-from openrlhf_ebpo.training import mismatch, zero_advantage
+from openrlhf_ebpo.train import engine_arguments as arguments
+from openrlhf_ebpo.train import machine, old_flags, prompt_sets, reward_check
+from openrlhf_ebpo.train import sample as train_sample
+from openrlhf_ebpo.train.end import explained_end, recorded_end
+from openrlhf_ebpo.train.flags import Command, settle
+from openrlhf_ebpo.train.machine_arguments import adapt_args
+from openrlhf_ebpo.train.plan import Plan
+from openrlhf_ebpo.train.supervisor import restarts
+from openrlhf_ebpo.train.supervisor.driver import under_supervision
+from openrlhf_ebpo.train.train_settings import TrainSettings
+from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.upstream.check import check_release, installed_release
+from openrlhf_ebpo.upstream.controller import mismatch, zero_advantage
+from openrlhf_ebpo.upstream.install import all_seams, install
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 
@@ -88,7 +89,7 @@ def check(command: Command, settings: TrainSettings) -> list[str]:
 def release_notice() -> str:
     return (
         f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray worker; "
-        "run.json lists them, python -m openrlhf_ebpo.seams explains them"
+        "run.json lists them, python -m openrlhf_ebpo.upstream explains them"
     )
 
 
@@ -138,7 +139,7 @@ def train(
 ) -> None:
     """Train under supervision, and say how it ended. found: the checkpoint to resume, whose contents are compared;
     resumed: what run.json says of it."""
-    from openrlhf_ebpo.generation.cluster import FEWER_IN_TRAINING, ray_with
+    from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ray_with
 
     supervisor = under_supervision(["-m", __spec__.name, *command.argv])
     prepare_rewards(settings)
@@ -180,7 +181,7 @@ def lasting_warning(settings: TrainSettings) -> str | None:
 
 def prepare_rewards(settings: TrainSettings) -> None:
     """Let workers find custom code and special tokens; warn of prompts and rewards that do not fit."""
-    from openrlhf_ebpo.generation.rendering import announce_special_tokens
+    from openrlhf_ebpo.upstream.rendering import announce_special_tokens
 
     if is_import_path(settings.advantage.name):
         share_search_path()

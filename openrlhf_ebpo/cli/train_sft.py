@@ -11,18 +11,18 @@ import socket
 import sys
 from pathlib import Path
 
-from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.checks.answer_pairs import MODEL, PairSettings
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo import chat_template
 from openrlhf_ebpo.command import error_exit, nested, parse
+from openrlhf_ebpo.data import preflight
+from openrlhf_ebpo.engines.model_check import ModelSaving
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
-from openrlhf_ebpo.models import chat_template
-from openrlhf_ebpo.models.model_check import ModelSaving
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
-from openrlhf_ebpo.seams.check import check_release, installed_release
-from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.machine import adapt_args
+from openrlhf_ebpo.train.answer_pairs import MODEL, PairSettings
+from openrlhf_ebpo.train.machine_arguments import adapt_args
+from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.upstream.check import check_release, installed_release
+from openrlhf_ebpo.upstream.install import all_seams, install
 
 MODULE = "openrlhf.cli.train_sft"
 EXAMPLE = r"""examples:

@@ -30,12 +30,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ebpo import model_folder
 from openrlhf_ebpo.cli.logged_run import LoggedRun, format_steps
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.replay import Difference, replay
-from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.run import checkpoints, manifest, resume
 from openrlhf_ebpo.run.run_log import PRIOR, dig
 

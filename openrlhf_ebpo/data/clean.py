@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.questions import answer_key, bare_question, question_id
 from openrlhf_ebpo.data.training_tables import ROW_BATCH_SIZE
-from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, read_label
+from openrlhf_ebpo.rewards.math.golds import GoldError, MissingGold, read_label
 
 TURNS = {"system": "s", "developer": "s", "user": "u", "assistant": "a"}
 CHAT = re.compile("s*(ua)*u")  # of turns

@@ -31,11 +31,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.checks.data_files import absolute
-from openrlhf_ebpo.checks.labels import label_notices
+from openrlhf_ebpo.chat_template import ARGUMENTS, Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
+from openrlhf_ebpo.data import preflight
+from openrlhf_ebpo.data.data_files import absolute
+from openrlhf_ebpo.data.labels import label_notices
 from openrlhf_ebpo.data.training_tables import (
     add_key_flags,
     check_suffix,
@@ -45,16 +46,12 @@ from openrlhf_ebpo.data.training_tables import (
     with_column,
     write_table,
 )
+from openrlhf_ebpo.engines import engines
+from openrlhf_ebpo.engines.cluster import ClusterError
+from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
-from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.generation.cluster import ClusterError
-from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render
-from openrlhf_ebpo.generation.tokenizers import tokenizer_of
-from openrlhf_ebpo.models.chat_template import ARGUMENTS, Kwargs, check_used, parse_kwargs, values
-from openrlhf_ebpo.models.hub_models import check_fetched, model_problems
-from openrlhf_ebpo.models.tokenizer_fit import DIFFICULTY, Prompting, fit_warnings
+from openrlhf_ebpo.hub_models import check_fetched, model_problems
 from openrlhf_ebpo.progress import (
     file_identity,
     fingerprint,
@@ -63,9 +60,12 @@ from openrlhf_ebpo.progress import (
     progress_file,
     progress_path,
 )
-from openrlhf_ebpo.rewards import settings as reward_settings
-from openrlhf_ebpo.rewards.settings import RewardSettings
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.rewards import reward_settings as reward_settings
+from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
+from openrlhf_ebpo.upstream.install import install
+from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render
+from openrlhf_ebpo.upstream.tokenizer_fit import DIFFICULTY, Prompting, fit_warnings
+from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
 FORM = ("apply_chat_template", "template_kwargs", "input_template")  # of prompts
@@ -227,7 +227,7 @@ def run(args: argparse.Namespace) -> None:
     rows = distinct_rows(
         [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], settings
     )
-    if settings.rewards.sources == (preflight.BUILT_IN["math"],):
+    if settings.rewards.sources == (BUILT_IN["math"],):
         for notice in label_notices(f"--input {settings.input}", label_key, columns["label"]):
             print(notice)
     with progress_file(progress_path(settings.output), settings.identity(), settings.force) as (lines, append):

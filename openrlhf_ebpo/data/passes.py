@@ -2,7 +2,7 @@
 [filtered]
 
 OpenRLHF reads to the end of the data, where a batch may not be full. With several GPUs it is cut to complete optimizer
-steps (training/prompts.py): less than one is generated and left out, and does not count.
+steps (upstream/controller/prompts.py): less than one is generated and left out, and does not count.
 """
 
 from __future__ import annotations

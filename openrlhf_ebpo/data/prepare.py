@@ -38,10 +38,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from openrlhf_ebpo.checks.data_files import load, local_files
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import output_report
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected
+from openrlhf_ebpo.data.data_files import load, local_files
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, format_prompt
 from openrlhf_ebpo.data.source import Columns, find_columns
 from openrlhf_ebpo.data.training_tables import batches, nested_names, write_table

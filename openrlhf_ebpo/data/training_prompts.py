@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from openrlhf_ebpo.checks.data_files import is_local
 from openrlhf_ebpo.data.clean import prompt_text
+from openrlhf_ebpo.data.data_files import is_local
 from openrlhf_ebpo.data.questions import QUESTION, bare_question
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.training_tables import read_rows

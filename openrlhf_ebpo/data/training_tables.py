@@ -1,4 +1,4 @@
-"""Read tables of training data in every form that training reads (checks/data_files.py), in batches or at once, and
+"""Read tables of training data in every form that training reads (data/data_files.py), in batches or at once, and
 write them in Parquet (.parquet) or JSON lines (.jsonl), crash-safe.
 
 A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`; `cluster` and `pass_rate` come later.
@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.checks.data_files import DATA_SUFFIXES, load, local_files
+from openrlhf_ebpo.data.data_files import DATA_SUFFIXES, load, local_files
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import file_identity, fingerprint

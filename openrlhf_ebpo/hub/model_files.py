@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path, PurePath
 
+from openrlhf_ebpo import model_folder
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import (
     Content,
@@ -20,7 +21,6 @@ from openrlhf_ebpo.hub.content import (
 )
 from openrlhf_ebpo.hub.public import json_bytes, last_part, public_run
 from openrlhf_ebpo.hub_client import in_time
-from openrlhf_ebpo.models import model_folder
 from openrlhf_ebpo.redact import HOME
 from openrlhf_ebpo.run.run_log import read_run
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.quickstart.launch import StageFailed, duration, launch, show_progress
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 STEPS = 80
 PROMPTS_PER_STEP = 128

@@ -1,0 +1,1 @@
+"""Rewards: math/ reads and compares answers, processes/ runs rewards and bounds them."""

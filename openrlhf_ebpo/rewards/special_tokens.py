@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable
 
-from openrlhf_ebpo.rewards.extraction import THOUGHT_TAG
+from openrlhf_ebpo.rewards.math.extraction import THOUGHT_TAG
 
 VARIABLE = "OPENRLHF_EBPO_SPECIAL_TOKENS"  # JSON; Ray's workers have all variables of this beginning
 KEPT = frozenset(("<answer>", "</answer>"))  # the rewards read these, and the tags of thoughts

@@ -44,7 +44,7 @@ class SavedFile(NamedTuple):
 class Manifest(NamedTuple):
     """problem: why it cannot be used. attempt: which start of the command saved the checkpoint; None by train_sft.
     prior: `state_hash` of the estimator's state. settings: of the optimizer, by the flags' names. data: number and hash
-    of the rows that were trained on (checks/trained_rows.py). run: the `id` of run.json."""
+    of the rows that were trained on (train/trained_rows.py). run: the `id` of run.json."""
 
     complete: bool = False
     files: Mapping[str, SavedFile] = {}

@@ -12,10 +12,10 @@ from pathlib import Path
 from gpu.modes import MODES
 from gpu.work import ROOT, shell_command
 from lab import markdown_tables
-from openrlhf_ebpo.checks.machine import gpus
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json, write_text
 from openrlhf_ebpo.run.run_log import timestamp, versions
+from openrlhf_ebpo.train.machine import gpus
 
 PASSED, FAILED = "passed", "failed"
 GPU, REHEARSAL = "gpu", "rehearsal"

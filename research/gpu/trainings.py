@@ -20,7 +20,7 @@ from lab import training
 from lab.gpu_memory import peak
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
-from openrlhf_ebpo.seams.replacements import SEAMS
+from openrlhf_ebpo.upstream.replacements import SEAMS
 
 MAX_STALE_IN_A_ROW = 1  # one may be an outlier; weights that do not arrive stay old
 CORES = 8  # of a node; more than there may be, since Ray only counts them

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 PROMPTS, SAMPLES = 8, 4  # of a step
 # about a third pass, and some prompts fail every time: the letters decide

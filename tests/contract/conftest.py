@@ -10,7 +10,7 @@ import torch
 from deepspeed_engine import Engine
 from two_ranks import outcomes_of
 
-from openrlhf_ebpo.seams.install import all_seams, install
+from openrlhf_ebpo.upstream.install import all_seams, install
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -234,7 +234,7 @@ def patched_class():
 
 @pytest.fixture
 def original_class(patched_class):
-    from openrlhf_ebpo.training.experience_maker import EBPOExperienceMaker
+    from openrlhf_ebpo.upstream.controller.experience_maker import EBPOExperienceMaker
 
     mixin, original = patched_class.__bases__
     assert mixin is EBPOExperienceMaker

@@ -24,9 +24,9 @@ RESPONSES, TOKENS, ACTIONS = 4, 12, 6
 
 
 def arguments(model: Path, stage: int):
-    from openrlhf_ebpo.cli.train_flags import build_parser
-    from openrlhf_ebpo.cli.upstream_main import UpstreamMain
-    from openrlhf_ebpo.seams import cpu
+    from openrlhf_ebpo.train.flags import build_parser
+    from openrlhf_ebpo.train.upstream_main import UpstreamMain
+    from openrlhf_ebpo.upstream import cpu
 
     command = UpstreamMain("openrlhf.cli.train_ppo_ray")
     flags = {
@@ -159,7 +159,7 @@ def outcome(model: Path, name: str) -> dict:
 def main() -> None:
     model, output, rendezvous, rank = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     os.environ.update(RANK=rank, LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=rendezvous)
-    from openrlhf_ebpo.seams.install import install
+    from openrlhf_ebpo.upstream.install import install
 
     install()
     from loss_mean_ranks import outcomes_of_means  # these import this module

@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.upstream.install import install
 
 install()
 import torch  # noqa: E402
 from deepspeed.runtime.zero.offload_states import offload_adam_states, reload_adam_states  # noqa: E402
 from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy  # noqa: E402
 
-from openrlhf_ebpo.training import checkpoint  # noqa: E402
-from openrlhf_ebpo.training.offload_buffers import SUFFIX  # noqa: E402
+from openrlhf_ebpo.upstream.policy import checkpoint  # noqa: E402
+from openrlhf_ebpo.upstream.policy.offload_buffers import SUFFIX  # noqa: E402
 
 STAGES = (0, 2, 3)
 SAVED = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.checks.batch_sizes import FROM_ONE, BatchSizes
-from openrlhf_ebpo.cli.train_flags import build_parser
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.batches import BatchSettings
+from openrlhf_ebpo.train.batch_sizes import FROM_ONE, BatchSizes
+from openrlhf_ebpo.train.flags import build_parser
+from openrlhf_ebpo.train.upstream_main import UpstreamMain
 
 
 @pytest.fixture(scope="module")

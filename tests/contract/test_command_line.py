@@ -11,11 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.cli import train_ppo_ray
-from openrlhf_ebpo.cli.train_flags import Command, build_parser, settle
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
+from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.config import PRESETS, EstimatorConfig
 from openrlhf_ebpo.files import append_json_line, write_json
@@ -23,8 +21,10 @@ from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.seams.stack import is_cpu_stack
-from openrlhf_ebpo.supervisor.restarts import how_to_continue
+from openrlhf_ebpo.train.flags import Command, build_parser, settle
+from openrlhf_ebpo.train.supervisor.restarts import how_to_continue
+from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 PPO, SFT = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_sft"
 

@@ -9,10 +9,9 @@ import pyarrow.feather
 import pytest
 from commands import write_rows
 
-from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.command import nested
-from openrlhf_ebpo.data import order, prepare, topics
+from openrlhf_ebpo.data import order, preflight, prepare, topics
+from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.data.training_tables import column_names, count_rows, identity, read_rows, read_table
 from openrlhf_ebpo.errors import UsageError
 

@@ -17,9 +17,9 @@ from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Heart
 from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.training.best_checkpoint import best_so_far
-from openrlhf_ebpo.training.save_times import SaveTimes
-from openrlhf_ebpo.training.scheduled_evaluation import AsynchronousEvaluation
+from openrlhf_ebpo.upstream.controller.best_checkpoint import best_so_far
+from openrlhf_ebpo.upstream.controller.scheduled_evaluation import AsynchronousEvaluation
+from openrlhf_ebpo.upstream.save_times import SaveTimes
 
 N = 4
 

@@ -13,8 +13,8 @@ import datasets
 import pytest
 
 from openrlhf_ebpo.data.passes import steps_a_pass
-from openrlhf_ebpo.training.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
-from openrlhf_ebpo.training.rollouts import prompt_id
+from openrlhf_ebpo.upstream.controller.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
+from openrlhf_ebpo.upstream.controller.rollouts import prompt_id
 
 ROWS, BATCH, GROUP, EPISODES = 22, 4, 2, 2
 

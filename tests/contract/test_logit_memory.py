@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from openrlhf_ebpo.seams import flash_attn
+from openrlhf_ebpo.upstream import flash_attn
 
 TOKENS, WORDS = 4096, 2000
 

@@ -7,7 +7,7 @@ import pytest
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
+from openrlhf_ebpo.upstream.controller.prompts import INFO_KEY as CLUSTER_KEY
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 EMPTY = 7  # a response without action tokens

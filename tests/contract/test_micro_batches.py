@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from openrlhf_ebpo.training.experience_maker import micro_batch_size
+from openrlhf_ebpo.upstream.controller.experience_maker import micro_batch_size
 
 CASES = {  # of micro_batch_ranks.py -> responses, micro-batches of each rank
     "three micro-batches for two ranks": (24, [6, 6]),

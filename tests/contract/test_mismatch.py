@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.generation import log_probs
-from openrlhf_ebpo.generation.arguments import MadeWith, set_arguments
-from openrlhf_ebpo.generation.log_probs import PROCESSED, MeasuredRolloutActor
-from openrlhf_ebpo.rewards.reward_values import ERROR_KEY
-from openrlhf_ebpo.training import mismatch
+from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY
+from openrlhf_ebpo.train.engine_arguments import MadeWith, set_arguments
+from openrlhf_ebpo.upstream.controller import mismatch
+from openrlhf_ebpo.upstream.rollout import log_probs
+from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED, MeasuredRolloutActor
 
 REWARDS = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0]
 KEYS = {"k3_kl", "chi2_token", "ess", "ess_sequence", "largest_ratio", "tokens"}

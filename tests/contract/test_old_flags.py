@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.cli import train_ppo_ray
-from openrlhf_ebpo.cli.old_flags import TABLE, translate
-from openrlhf_ebpo.cli.train_flags import build_parser
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import close_run, read_run
-from openrlhf_ebpo.seams.releases import RECOMMENDED
-from openrlhf_ebpo.seams.stack import module_path
+from openrlhf_ebpo.train.flags import build_parser
+from openrlhf_ebpo.train.old_flags import TABLE, translate
+from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.upstream.releases import RECOMMENDED
+from openrlhf_ebpo.upstream.stack import module_path
 
 FLAGS = Path(__file__).parents[1] / "data" / "openrlhf_flags"
 SCRIPTS = {"0.9.3": "grpo_hybrid_0.9.3.sh", "0.10.1": "reinforce_async_0.10.1.sh"}

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from openrlhf_ebpo.generation.placement import Placement
+from openrlhf_ebpo.train.placement import Placement
 
 
 class Placed(Exception):

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.cli.train_flags import build_parser
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
-from openrlhf_ebpo.training.policy_loss import CovarianceLoss, PolicyLossSettings, with_covariance
+from openrlhf_ebpo.train.flags import build_parser
+from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.upstream.policy.policy_loss import CovarianceLoss, PolicyLossSettings, with_covariance
 
 PPO = "openrlhf.cli.train_ppo_ray"
 WHOLE = {"dp_size": 2, "batch_num_tokens": torch.tensor(61.0), "global_batch_size": torch.tensor(7.0)}

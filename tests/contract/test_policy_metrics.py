@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.training.policy_metrics import PolicyMetrics, kl_responses
+from openrlhf_ebpo.upstream.policy.policy_metrics import PolicyMetrics, kl_responses
 
 TOKENS, ACTIONS, SHIFT = 6, 4, 0.1
 

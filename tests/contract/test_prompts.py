@@ -7,7 +7,7 @@ import datasets
 import pytest
 from replay_runs import G, M, arguments, trainer
 
-from openrlhf_ebpo.training.prompts import INFO_KEY
+from openrlhf_ebpo.upstream.controller.prompts import INFO_KEY
 
 ROWS = 20
 

@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from network import unreachable
 
-from openrlhf_ebpo.seams import releases
-from openrlhf_ebpo.seams.replacements import SEAMS
+from openrlhf_ebpo.upstream import releases
+from openrlhf_ebpo.upstream.replacements import SEAMS
 
 ROOT = Path(__file__).parents[2]
 RELEASES = pytest.mark.parametrize("release", releases.TESTED)
 FINGERPRINTS = """
 import json
-from openrlhf_ebpo.seams import check, releases
-from openrlhf_ebpo.seams.cpu.cpu_replacements import SEAMS as CPU_SEAMS
-from openrlhf_ebpo.seams.replacements import SEAMS
+from openrlhf_ebpo.upstream import check, releases
+from openrlhf_ebpo.upstream.cpu.cpu_replacements import SEAMS as CPU_SEAMS
+from openrlhf_ebpo.upstream.replacements import SEAMS
 rows = [seam for seam in (*SEAMS, *CPU_SEAMS) if seam.sources and seam.package == check.UPSTREAM]
 print(json.dumps([check.installed_release(), {str(seam): check.source_fingerprint(seam.module,
 seam.name) for seam in rows}]))
@@ -81,7 +81,7 @@ def run_with(place: Path, *command: str) -> str:
 
 @RELEASES
 def test_every_row_fits_the_published_release(published, release):
-    printed = run_with(published(release), "-m", "openrlhf_ebpo.seams").splitlines()
+    printed = run_with(published(release), "-m", "openrlhf_ebpo.upstream").splitlines()
     lines = [line for line in printed if not line.startswith(" ")]
     assert lines[0] == f"OpenRLHF {release}; tested: {', '.join(releases.TESTED)}"
     assert len(lines) > len(SEAMS) and {line.split()[0] for line in lines[1:]} == {"ok", "by"}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PROBE = """
 import json, sys
 from openrlhf_ebpo import extension
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.upstream.install import install
 install()
 extension.trust_models({trust})
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, GenerationMixin

@@ -7,9 +7,9 @@ import pytest
 from tiny_tokenizers import save
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation.rendering import prompt_lengths, render
-from openrlhf_ebpo.generation.tokenizers import TokenizerByReference, tokenizer_of
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
+from openrlhf_ebpo.upstream.rendering import prompt_lengths, render
+from openrlhf_ebpo.upstream.tokenizers import TokenizerByReference, tokenizer_of
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 TEXTS = [{"id": "a", "prompt": "1+1=", "label": "2"}]

@@ -9,7 +9,7 @@ import torch
 from two_ranks import outcomes_of
 
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.training.offload_buffers import SUFFIX, without_offload_buffers
+from openrlhf_ebpo.upstream.policy.offload_buffers import SUFFIX, without_offload_buffers
 
 STAGES = (0, 2, 3)
 
@@ -48,7 +48,7 @@ BUFFERS = ["exp_avg_offload_buffer", "exp_avg_sq_offload_buffer"]
 
 
 def test_host_copies_of_a_sleeping_optimizer_are_neither_saved_nor_loaded(resumed):
-    """DeepSpeed alone does both: should that end, training/offload_buffers.py can go."""
+    """DeepSpeed alone does both: should that end, upstream/policy/offload_buffers.py can go."""
     for rank in (0, 1):
         found = resumed[1][3, rank]["buffers"]
         assert found["in use"] == found["theirs"] == BUFFERS

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 from patience import seconds
 
-from openrlhf_ebpo.rewards.guard import LimitedRolloutActor
-from openrlhf_ebpo.rewards.guarded_samples import INFO_KEY, GuardedSamplesGenerator
-from openrlhf_ebpo.rewards.reward_values import ERROR_KEY, RewardError
-from openrlhf_ebpo.rewards.settings import RewardSettings
-from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardSourceError, default_calls
+from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY, RewardError
+from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, RewardSourceError, default_calls
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
+from openrlhf_ebpo.upstream.controller.guarded_samples import INFO_KEY, GuardedSamplesGenerator
+from openrlhf_ebpo.upstream.rollout.guarded_rewards import LimitedRolloutActor
 
 REWARD_FILE = """
 import sys, time
@@ -153,7 +153,7 @@ def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
     """They grade in processes of their own, for which waiting must not count. Nobody else's file is even imported."""
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    from openrlhf_ebpo.checks.preflight import BUILT_IN
+    from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 
     for file in BUILT_IN.values():
         assert callable(SingleTurnAgentExecutor(file).reward_func)
@@ -177,7 +177,7 @@ def test_a_reward_server_that_refuses_is_a_failed_reward_and_where_none_answers_
 def test_what_a_server_answers_is_called_the_servers():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    from openrlhf_ebpo.rewards import servers
+    from openrlhf_ebpo.rewards.processes import servers
 
     for reply, shown in ((b'{"score": 1}', "gave no reward"), (b'{"rewards": [1, 2]}', "gave 2 values")):
         with answering(reply) as address:

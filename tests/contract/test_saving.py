@@ -14,9 +14,9 @@ from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.manifest import damage
 from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
 from openrlhf_ebpo.run.run_log import PRIOR
-from openrlhf_ebpo.training import checkpoint
-from openrlhf_ebpo.training.client_state import CLIENT_STATE, STATE_KEY
-from openrlhf_ebpo.training.rotation import rotate
+from openrlhf_ebpo.upstream.client_state import CLIENT_STATE, STATE_KEY
+from openrlhf_ebpo.upstream.policy import checkpoint
+from openrlhf_ebpo.upstream.policy.rotation import rotate
 
 
 def folders(directory) -> set[str]:
@@ -73,7 +73,7 @@ def test_a_crash_while_a_step_is_saved_again_leaves_what_was_saved_before(strate
 
 
 def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_path, monkeypatch):
-    from openrlhf_ebpo.training import checkpoint
+    from openrlhf_ebpo.upstream.policy import checkpoint
 
     def write_text(path, text):
         assert (tmp_path / text / PRIOR).is_file()

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.generation import cluster
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams import __main__ as printer
-from openrlhf_ebpo.seams import check, flash_attn, releases
-from openrlhf_ebpo.seams.check import check_release, check_unchanged, source_fingerprint
-from openrlhf_ebpo.seams.cpu import cpu_replacements as cpu_rows
-from openrlhf_ebpo.seams.cpu import weight_sync
-from openrlhf_ebpo.seams.install import REPLACEMENTS, all_seams, apply, install
-from openrlhf_ebpo.seams.replacements import KINDS, PROCESSES, SEAMS, Seam
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream import __main__ as printer
+from openrlhf_ebpo.upstream import check, flash_attn, releases
+from openrlhf_ebpo.upstream.check import check_release, check_unchanged, source_fingerprint
+from openrlhf_ebpo.upstream.cpu import cpu_replacements as cpu_rows
+from openrlhf_ebpo.upstream.cpu import weight_sync
+from openrlhf_ebpo.upstream.install import REPLACEMENTS, all_seams, apply, install
+from openrlhf_ebpo.upstream.replacements import KINDS, PROCESSES, SEAMS, Seam
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("seam", all_seams(), ids=str)
@@ -143,13 +143,13 @@ def test_what_a_process_that_installs_imports_and_replaces():
     modules = {seam.replacement.partition(":")[0] for seam in all_seams() if seam.name == "RolloutRayActor"}
     assert modules
     python(
-        "import importlib, sys\nfrom openrlhf_ebpo.seams.install import install\ninstall()\n"
+        "import importlib, sys\nfrom openrlhf_ebpo.upstream.install import install\ninstall()\n"
         f"for name in {sorted(modules)}: importlib.import_module(name)\n"
         "assert 'openrlhf.trainer.ray.vllm_engine' not in sys.modules\n"
         "import openrlhf.trainer.ray.vllm_engine\n"
         "from openrlhf.utils import agent\n"
         "assert agent.SingleTurnAgentExecutor._ebpo_seams == "
-        "('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
+        "('openrlhf_ebpo.upstream.rollout.guarded_rewards:GuardedSingleTurnExecutor',)\n"
         f"assert ('torch._inductor.lowering' in sys.modules) == {not is_cpu_stack()}\n"
     )
 
@@ -189,7 +189,7 @@ def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacement
 ROW = SEAMS[0]
 FINGERPRINT = source_fingerprint(ROW.module, ROW.name)
 UNKNOWN = "0" * 12
-MADE_UP = Seam("made_up", "answer", "openrlhf_ebpo.seams.cpu.device:nothing_to_do", "every", "cpu", "a test", "now")
+MADE_UP = Seam("made_up", "answer", "openrlhf_ebpo.upstream.cpu.device:nothing_to_do", "every", "cpu", "a test", "now")
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,10 @@ def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
 
 def test_without_install_nothing_is_replaced():
     python(
-        "import openrlhf_ebpo.seams.install, openrlhf_ebpo.seams.cpu.device, openrlhf_ebpo.rewards.guard\n"
-        "import openrlhf_ebpo.training.experience_maker, openrlhf_ebpo.training.checkpoint, "
-        "openrlhf_ebpo.training.policy_metrics\n"
+        "import openrlhf_ebpo.upstream.install, openrlhf_ebpo.upstream.cpu.device\n"
+        "import openrlhf_ebpo.upstream.rollout.guarded_rewards\n"
+        "import openrlhf_ebpo.upstream.controller.experience_maker, openrlhf_ebpo.upstream.policy.checkpoint, "
+        "openrlhf_ebpo.upstream.policy.policy_metrics\n"
         "import sys, torch\n"
         "from openrlhf.utils import agent, loss_utils\n"
         "for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,\n"
@@ -327,7 +328,7 @@ def test_without_install_nothing_is_replaced():
 def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
     from openrlhf.models import ring_attn_utils
 
-    from openrlhf_ebpo.seams import packing
+    from openrlhf_ebpo.upstream import packing
 
     assert ring_attn_utils.unpad_input is packing.unpad_input
     assert ring_attn_utils.pad_input is packing.pad_input

@@ -9,9 +9,9 @@ from estimates import ebpo_step
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.seams.install import install
-from openrlhf_ebpo.training.policy_loss import clip_cov, kl_cov, token_covariance
-from openrlhf_ebpo.training.returns import token_returns
+from openrlhf_ebpo.upstream.controller.returns import token_returns
+from openrlhf_ebpo.upstream.install import install
+from openrlhf_ebpo.upstream.policy.policy_loss import clip_cov, kl_cov, token_covariance
 
 pytestmark = pytest.mark.gpu
 CONFIG = EstimatorConfig(n_samples_per_prompt=4)
@@ -76,13 +76,13 @@ def test_packing_gives_the_same_on_cuda_tensors_with_and_without_flash_attn():
 
 EVERY_ROW = """
 import importlib, sys, torch
-from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.replacements import SEAMS
+from openrlhf_ebpo.upstream.install import all_seams, install
+from openrlhf_ebpo.upstream.replacements import SEAMS
 assert all_seams() == SEAMS
 install()
 for seam in SEAMS:
     importlib.import_module(seam.module)
-assert not [name for name in sys.modules if name.startswith("openrlhf_ebpo.seams.cpu")]
+assert not [name for name in sys.modules if name.startswith("openrlhf_ebpo.upstream.cpu")]
 names = ("current_device", "set_device", "synchronize", "current_stream")
 assert not any(hasattr(getattr(torch.cuda, name), "_ebpo_seams") for name in names)
 print("inactive")

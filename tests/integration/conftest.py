@@ -18,7 +18,7 @@ from forked_engines import FORKED
 from forked_workers import forked_workers
 from patience import seconds
 
-from openrlhf_ebpo.supervisor.restarts import PAUSE
+from openrlhf_ebpo.train.supervisor.restarts import PAUSE
 
 TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
 KNOWN = {"RAY_ADDRESS", "PYTHONPATH", PAUSE, FORKED}  # other variables may be read by imports
@@ -51,7 +51,7 @@ def cluster(tmp_path_factory):
     """Two Ray nodes on this machine, each with a working folder of its own, and a dashboard for job submission."""
     from ray.cluster_utils import Cluster
 
-    from openrlhf_ebpo.seams.stack import is_cpu_stack
+    from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
     if not is_cpu_stack():
         pytest.skip("this cluster's GPUs are logical only; on a GPU machine run `pytest -m gpu`")

@@ -96,7 +96,7 @@ def spawned(arguments: list[str]) -> None:
     import setproctitle
 
     setproctitle.setproctitle = show_title
-    sys.modules.pop("vllm.env_override", None)  # a stand-in in Ray's workers (seams/cpu); an engine reads the real one
+    sys.modules.pop("vllm.env_override", None)  # a stand-in in Ray's workers (upstream/cpu); engines read the real one
     sys.argv = arguments[-3::2]
     exec(arguments[-2], {"__name__": "__main__"})
 

@@ -8,14 +8,14 @@ import importlib
 import sys
 import warnings
 
-from openrlhf_ebpo.seams.install import install
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.install import install
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
 sys.modules["ray"] = None
 install()
 if is_cpu_stack():
-    from openrlhf_ebpo.seams import cpu
+    from openrlhf_ebpo.upstream import cpu
 
     cpu.prepare_driver()
 

@@ -11,7 +11,7 @@ from forked_engines import FORKED
 from openrlhf_ebpo.run.heartbeat import REWARDS, read_beat
 from openrlhf_ebpo.run.resume import newest_complete
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
-from openrlhf_ebpo.supervisor.restarts import PAUSE
+from openrlhf_ebpo.train.supervisor.restarts import PAUSE
 
 REWARD = """
 import time

@@ -15,7 +15,7 @@ from patience import seconds
 from openrlhf_ebpo.estimator.prior import Moments
 from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.seams.replacements import SEAMS
+from openrlhf_ebpo.upstream.replacements import SEAMS
 
 pytestmark = [
     # daily: integration/test_train_and_resume.py, integration/test_restarts.py, unit/test_checkpoint.py

@@ -15,7 +15,7 @@ import torch
 
 from openrlhf_ebpo.run.results import find_results
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.training.rollouts import prompt_id
+from openrlhf_ebpo.upstream.controller.rollouts import prompt_id
 
 BATCH = 8  # prompts per step
 AXES = {"ebpo, difficulty": ("--order", "difficulty")}

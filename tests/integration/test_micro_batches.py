@@ -11,12 +11,12 @@ DRIVER = """
 import sys, time
 import ray, torch
 from openrlhf_ebpo.run.heartbeat import GENERATING, Heart
-from openrlhf_ebpo.training import phases
+from openrlhf_ebpo.upstream import phases
 
 @ray.remote(num_cpus=0)
 class Policy:
     def train(self, micro_batches, seconds):
-        from openrlhf_ebpo.training import phases
+        from openrlhf_ebpo.upstream import phases
 
         phases.POLL_SECONDS = 0.05
         model = torch.nn.Linear(2, 2)

@@ -14,7 +14,7 @@ import torch
 from network import unreachable
 from test_weight_sync import log_probs, runner
 
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 pytestmark = [  # nightly; daily: integration/test_weight_sync.py, unit/test_research.py
     pytest.mark.nightly,
@@ -77,7 +77,7 @@ def prompt(tokenizer) -> str:
 def test_after_a_large_step_the_engine_knows_the_saved_checkpoint(smollm2, tmp_path, dtype, head, layers):
     from transformers import AutoTokenizer
 
-    from openrlhf_ebpo.seams.cpu.weight_sync import load_weights
+    from openrlhf_ebpo.upstream.cpu.weight_sync import load_weights
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     tokens = tokenizer(prompt(tokenizer) + "42", add_special_tokens=False)["input_ids"]
@@ -117,7 +117,7 @@ def engine(model: Path, dtype: str):
         dtype=dtype,
         max_model_len=128,
         kv_cache_memory_bytes=64 << 20,
-        worker_extension_cls="openrlhf_ebpo.seams.cpu.weight_sync.ReloadingWorker",
+        worker_extension_cls="openrlhf_ebpo.upstream.cpu.weight_sync.ReloadingWorker",
     )
 
 

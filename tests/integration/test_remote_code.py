@@ -12,7 +12,7 @@ IN_A_WORKER = """
 import os, sys
 import ray
 from openrlhf_ebpo import extension
-from openrlhf_ebpo.generation.cluster import ray_with
+from openrlhf_ebpo.engines.cluster import ray_with
 def load(model):
     from openrlhf.models import Actor
     try:

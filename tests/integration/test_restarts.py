@@ -15,7 +15,7 @@ from openrlhf_ebpo.command import PAUSED
 from openrlhf_ebpo.run import manifest, resume
 from openrlhf_ebpo.run.heartbeat import END_FILE, read_beat
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.supervisor.restarts import PAUSE
+from openrlhf_ebpo.train.supervisor.restarts import PAUSE
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "estimator")
 NAME = "running_mean:RunningMean"

@@ -18,9 +18,9 @@ from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.catalogue import COLUMNS, find
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.seams.check import installed_release
-from openrlhf_ebpo.seams.install import all_seams
-from openrlhf_ebpo.training.rollouts import prompt_id
+from openrlhf_ebpo.upstream.check import installed_release
+from openrlhf_ebpo.upstream.controller.rollouts import prompt_id
+from openrlhf_ebpo.upstream.install import all_seams
 
 CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_ebpo.checks import machine
-from openrlhf_ebpo.generation import cluster
+from openrlhf_ebpo.engines import cluster
+from openrlhf_ebpo.train import machine
 
 PRIVATE = (
     "import ray, sys; ray.init(num_cpus=3, num_gpus={gpus}, include_dashboard=False); print('up', flush=True); "
@@ -19,7 +19,7 @@ PRIVATE = (
 )
 COMMAND = """
 import ray
-from openrlhf_ebpo.generation.cluster import ray_with
+from openrlhf_ebpo.engines.cluster import ray_with
 with ray_with(1, ""):
     print("joined", ray.get_runtime_context().gcs_address, flush=True)
 """

@@ -27,7 +27,7 @@ def sections():
 @pytest.fixture(scope="session")
 def grader():
     """The shared pool that grades answers, with a short limit."""
-    from openrlhf_ebpo.rewards import pool as pool_module
+    from openrlhf_ebpo.rewards.processes import pool as pool_module
 
     original, pool = pool_module._shared, pool_module.Pool(workers=2, seconds=1)
     pool_module._shared = lambda: pool

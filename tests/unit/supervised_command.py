@@ -13,8 +13,8 @@ from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heart, end_requested_by
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.supervisor.driver import under_supervision
-from openrlhf_ebpo.supervisor.restarts import SupervisionSettings
+from openrlhf_ebpo.train.supervisor.driver import under_supervision
+from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
 
 (mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])
 stall_minutes, stall_limit = [float(word) for word in sys.argv[3:]] or [10.0, 0.0]

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 ATTENTION = """
 import torch, vllm._custom_ops as ops
@@ -34,5 +34,5 @@ def run_attention(before: str) -> int:
 def test_processes_of_the_cpu_stack_may_use_amx_tiles():
     if run_attention("") != -signal.SIGILL:
         pytest.skip("vLLM or this kernel grants the tiles by itself")
-    assert run_attention("from openrlhf_ebpo.seams.install import install; install()") == 0  # drivers and Ray's workers
-    assert run_attention("import openrlhf_ebpo.seams.cpu.weight_sync") == 0  # vLLM's worker extension
+    assert run_attention("from openrlhf_ebpo.upstream.install import install; install()") == 0  # drivers, workers
+    assert run_attention("import openrlhf_ebpo.upstream.cpu.weight_sync") == 0  # vLLM's worker extension

@@ -7,12 +7,12 @@ import pytest
 from commands import write_rows
 from tiny_tokenizers import save
 
-from openrlhf_ebpo.checks.answer_pairs import PairSettings
+from openrlhf_ebpo import chat_template
 from openrlhf_ebpo.cli import train_sft
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models import chat_template
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.train.answer_pairs import PairSettings
+from openrlhf_ebpo.upstream.install import install
 
 install()
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<turn_end>{% endfor %}"

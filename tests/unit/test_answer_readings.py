@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.rewards.extraction import extract_answer, opened_thoughts
-from openrlhf_ebpo.rewards.golds import gold_text
-from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.math import reward_func
+from openrlhf_ebpo.rewards.math.extraction import extract_answer, opened_thoughts
+from openrlhf_ebpo.rewards.math.golds import gold_text
+from openrlhf_ebpo.rewards.math.grading import GoldError
+from openrlhf_ebpo.rewards.math.math import reward_func
 
 LINES = (Path(__file__).parents[1] / "data" / "math_readings.jsonl").read_text().splitlines()
 ROWS = [json.loads(line) for line in LINES]

@@ -9,7 +9,7 @@ import replay_runs
 from hub_runs import export_model, make_run
 
 from openrlhf_ebpo.files import read_json_lines, write_json
-from openrlhf_ebpo.models.model_folder import problems
+from openrlhf_ebpo.model_folder import problems
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.checkpoints import LIST, add_rows, check_none_lost, final_model, find_unlisted, rows, saved
 from openrlhf_ebpo.run.resume import CheckpointError

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.seams.releases import GPU_INSTALL
+from openrlhf_ebpo.upstream.releases import GPU_INSTALL
 
 ROOT = Path(__file__).parents[2]
 H100 = "0, GPU-a1, NVIDIA H100 80GB HBM3, 81559, {free}, {driver}, 9.0"
 # training_notices in a separate process, as the start of a training calls it
 CHECK = """
 import sys
-from openrlhf_ebpo.checks import machine
+from openrlhf_ebpo.train import machine
 from openrlhf_ebpo.errors import UsageError
 try:
     print(*machine.training_notices(), sep="\\n")

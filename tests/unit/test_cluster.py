@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_ebpo.cli.train_end import describe_cause
+from openrlhf_ebpo.engines import cluster
+from openrlhf_ebpo.engines.cluster import ClusterError, check_resources, waits_for_others
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation import cluster
-from openrlhf_ebpo.generation.cluster import ClusterError, check_resources, waits_for_others
+from openrlhf_ebpo.train.end import describe_cause
 
 
 @pytest.mark.parametrize("found", [{"GPU": 2.0, "CPU": 64.0}, {"GPU": 8.0, "CPU": 3.0}, {"CPU": 64.0}, {}], ids=str)

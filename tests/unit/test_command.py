@@ -27,7 +27,7 @@ COMMANDS = {  # words of openrlhf-ebpo -> the modules that are the same command
     **{(name,): [f"openrlhf_ebpo.cli.{name}"] for name in ("doctor", "replay", "verify")},
     ("space",): [],  # and space/app.py, in test_one_identity.py
 }
-ONLY_MODULES = ["openrlhf_ebpo.quickstart", "openrlhf_ebpo.seams"]
+ONLY_MODULES = ["openrlhf_ebpo.quickstart", "openrlhf_ebpo.upstream"]
 CONSOLE = [sys.executable, "-c", "from openrlhf_ebpo.cli import main; main()"]
 STARTS = [[*CONSOLE, "train"], *([sys.executable, "-m", name] for name in ONLY_MODULES)]
 BY_MODULE = [[sys.executable, "-m", name] for name in itertools.chain.from_iterable(COMMANDS.values())]

@@ -14,20 +14,20 @@ def test_the_guard_keeps_the_cpu_backend_out_of_a_process(tmp_path):
         "PYTHONPATH": str(ROOT / "tests" / "gpu" / "guard"),
         "OPENRLHF_EBPO_GUARD": str(tmp_path / "seen"),
     }
-    words = [sys.executable, "-c", "import openrlhf_ebpo.seams.replacements; import openrlhf_ebpo.seams.cpu"]
+    words = [sys.executable, "-c", "import openrlhf_ebpo.upstream.replacements; import openrlhf_ebpo.upstream.cpu"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert "ImportError: openrlhf_ebpo.seams.cpu was asked for" in done.stderr
+    assert "ImportError: openrlhf_ebpo.upstream.cpu was asked for" in done.stderr
     assert len((tmp_path / "seen").read_text().split()) == 1
 
 
 INACTIVE = """
 import sys
-from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.replacements import SEAMS
-from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.install import all_seams, install
+from openrlhf_ebpo.upstream.replacements import SEAMS
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
 assert sys.argv[1:] == [] or not is_cpu_stack()
 install()
-print(all_seams() == SEAMS, [name for name in sys.modules if name.startswith("openrlhf_ebpo.seams.cpu")])
+print(all_seams() == SEAMS, [name for name in sys.modules if name.startswith("openrlhf_ebpo.upstream.cpu")])
 """
 
 

@@ -14,14 +14,14 @@ from commands import write_rows
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
-from openrlhf_ebpo.checks.preflight import REWARDS
 from openrlhf_ebpo.data import difficulty, difficulty_report
 from openrlhf_ebpo.data.difficulty import DifficultySettings
+from openrlhf_ebpo.data.preflight import REWARDS
+from openrlhf_ebpo.engines import engines
+from openrlhf_ebpo.engines.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
 from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
-from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.generation.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
-from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.progress import model_identity, progress_file
+from openrlhf_ebpo.upstream.rendering import Prompt
 
 ROWS = [
     {"id": f"p{i}", "prompt": f"{i} + {i}", "label": str(2 * i), "question": "q", "datasource": "d"} for i in range(4)

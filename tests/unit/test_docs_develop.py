@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.seams.stack import module_path
+from openrlhf_ebpo.upstream.stack import module_path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/develop.md").read_text()

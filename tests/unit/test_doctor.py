@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from openrlhf_ebpo.checks import machine
 from openrlhf_ebpo.cli import doctor
-from openrlhf_ebpo.seams import check, releases
+from openrlhf_ebpo.train import machine
+from openrlhf_ebpo.upstream import check, releases
 
 
 def test_the_machine_that_passes_these_tests_has_nothing_to_fix(capsys):

@@ -14,10 +14,10 @@ import pytest
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import LOCK
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.supervisor import driver
-from openrlhf_ebpo.supervisor.driver import end_leftovers
-from openrlhf_ebpo.supervisor.driver_exit import count_killed_for_memory, describe_death, is_alive, list_session
-from openrlhf_ebpo.supervisor.restarts import how_to_continue
+from openrlhf_ebpo.train.supervisor import driver
+from openrlhf_ebpo.train.supervisor.driver import end_leftovers
+from openrlhf_ebpo.train.supervisor.driver_exit import count_killed_for_memory, describe_death, is_alive, list_session
+from openrlhf_ebpo.train.supervisor.restarts import how_to_continue
 
 NAMES_ITSELF = (
     "import ctypes, time; ctypes.CDLL(None).prctl(15, b') S 1 1 1 (x', 0, 0, 0); print(flush=True); time.sleep(600)"

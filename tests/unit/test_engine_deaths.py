@@ -12,8 +12,11 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import RayActorError
 
-from openrlhf_ebpo.generation import deaths, engine_limits, engines, watch
-from openrlhf_ebpo.seams.stack import module_path
+from openrlhf_ebpo.engines import engines
+from openrlhf_ebpo.upstream import engine_errors
+from openrlhf_ebpo.upstream.controller import engine_watch
+from openrlhf_ebpo.upstream.rollout import deaths
+from openrlhf_ebpo.upstream.stack import module_path
 
 
 def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
@@ -35,7 +38,7 @@ def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
 
 def test_what_an_engine_prints_is_found_where_it_goes_to_a_file(tmp_path):
     code = (
-        "import sys; from openrlhf_ebpo.generation.deaths import read_own_log; print('ValueError: x', "
+        "import sys; from openrlhf_ebpo.upstream.rollout.deaths import read_own_log; print('ValueError: x', "
         "file=sys.stderr); print(read_own_log())"
     )
     with open(tmp_path / "log", "w") as log:
@@ -137,7 +140,7 @@ def test_the_limits_end_a_start_before_the_barrier_of_the_other_ranks_does():
     tree = ast.parse(module_path("openrlhf.utils.deepspeed.deepspeed").read_text())
     setup = next(node for node in ast.walk(tree) if getattr(node, "name", None) == "setup_distributed")
     barrier = eval(ast.unparse(setup.args.defaults[0]), {"timedelta": timedelta})
-    assert barrier.total_seconds() > engine_limits.LOAD_SECONDS + engine_limits.JOIN_SECONDS
+    assert barrier.total_seconds() > engine_errors.LOAD_SECONDS + engine_errors.JOIN_SECONDS
 
 
 def test_engines_join_a_group_where_upstream_makes_one():
@@ -153,7 +156,7 @@ def test_engines_join_a_group_where_upstream_makes_one():
         train = SimpleNamespace(colocate_all=colocate_all, async_enable=async_enable)
         args = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
         trainer = SimpleNamespace(args=args)
-        assert watch.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
+        assert engine_watch.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 import tiny_tokenizers
 
+from openrlhf_ebpo.engines.engines import EngineSettings, Sample
 from openrlhf_ebpo.eval import generate, protocols
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question
-from openrlhf_ebpo.generation.engines import EngineSettings, Sample
-from openrlhf_ebpo.generation.rendering import Prompt
-from openrlhf_ebpo.generation.tokenizers import tokenizer_of
+from openrlhf_ebpo.upstream.rendering import Prompt
+from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 FORM = PromptForm("{question}", source="--template raw")
 

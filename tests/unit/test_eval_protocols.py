@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from openrlhf_ebpo.chat_template import parse_kwargs
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.data.training_prompts import instruction_of, recorded_instruction
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import protocols
 from openrlhf_ebpo.eval.prompts import prompt_form, run_of, training_form, with_kwargs
 from openrlhf_ebpo.eval.protocols import PROTOCOLS, override
-from openrlhf_ebpo.models.chat_template import parse_kwargs
 
 DEFAULT, GREEDY = (PROTOCOLS[name] for name in ("default", "greedy"))
 

@@ -15,17 +15,17 @@ from commands import refused, write_rows
 from evaluated import record, write_model
 from safetensors.numpy import save_file
 
+from openrlhf_ebpo.engines.cluster import ClusterError
+from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import generate, jobs, models, prompts, run, score
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.settings import EvalSettings
-from openrlhf_ebpo.generation.cluster import ClusterError
-from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError
-from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import RunDirectoryError
+from openrlhf_ebpo.upstream.rendering import Prompt
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
 RESPONSES = {

@@ -15,7 +15,7 @@ from openrlhf_ebpo.eval.answer_match import without_unit
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader, SameAnswer
 from openrlhf_ebpo.eval.score import Pair, read_pair
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules
-from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.math.grading import GoldError
 from openrlhf_ebpo.run.votes import classes
 
 ROOT = Path(__file__).parents[2]

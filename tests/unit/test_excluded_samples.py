@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from openrlhf_ebpo.training.experience_maker import _raise_if_all_failed, complete_info, complete_scores
+from openrlhf_ebpo.upstream.controller.experience_maker import _raise_if_all_failed, complete_info, complete_scores
 
 
 def test_a_failed_sample_gets_the_mean_of_what_the_others_logged():

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams import flash_attn, machine
-from openrlhf_ebpo.seams import install as installing
-from openrlhf_ebpo.seams.packing import all_gather, index_first_axis, pad_input, unpad_input
+from openrlhf_ebpo.train import machine_arguments as machine
+from openrlhf_ebpo.upstream import flash_attn
+from openrlhf_ebpo.upstream import install as installing
+from openrlhf_ebpo.upstream.packing import all_gather, index_first_axis, pad_input, unpad_input
 
 MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]])
 

@@ -7,11 +7,11 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 
-from openrlhf_ebpo.checks.labels import label_notices
 from openrlhf_ebpo.data import prepare
+from openrlhf_ebpo.data.labels import label_notices
 from openrlhf_ebpo.eval.tasks import files
-from openrlhf_ebpo.rewards.golds import GoldError, MissingGold, gold_text, read_label
-from openrlhf_ebpo.rewards.math import reward_func
+from openrlhf_ebpo.rewards.math.golds import GoldError, MissingGold, gold_text, read_label
+from openrlhf_ebpo.rewards.math.math import reward_func
 
 READ = [
     ("$\\frac{1}{2}$", "\\frac{1}{2}"),

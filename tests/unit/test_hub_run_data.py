@@ -19,7 +19,7 @@ from openrlhf_ebpo.hub import evaluations, run_data
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.run.run_writer import roll_back
-from openrlhf_ebpo.training.rollouts import SCHEMA
+from openrlhf_ebpo.upstream.controller.rollouts import SCHEMA
 
 REPO = "owner/tiny-run"
 

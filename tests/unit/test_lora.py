@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.model_folder import problems
-from openrlhf_ebpo.training.lora import LoraSettings, adapter_as_safetensors, synced_weights
+from openrlhf_ebpo.model_folder import problems
+from openrlhf_ebpo.upstream.policy.lora import LoraSettings, adapter_as_safetensors, synced_weights
 
 QWEN = {
     "vocab_size": 64,

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
-from openrlhf_ebpo.rewards import pool as pool_module
-from openrlhf_ebpo.rewards.bounds import digits
-from openrlhf_ebpo.rewards.extraction import extract_answer
-from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.math import response_of, reward_func
-from openrlhf_ebpo.rewards.reading import clean
-from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward
-from openrlhf_ebpo.rewards.units import name_of
+from openrlhf_ebpo.rewards.math.bounds import digits
+from openrlhf_ebpo.rewards.math.extraction import extract_answer
+from openrlhf_ebpo.rewards.math.grading import GoldError
+from openrlhf_ebpo.rewards.math.math import response_of, reward_func
+from openrlhf_ebpo.rewards.math.reading import clean
+from openrlhf_ebpo.rewards.math.units import name_of
+from openrlhf_ebpo.rewards.processes import pool as pool_module
+from openrlhf_ebpo.rewards.processes.reward_values import RewardError, check_reward
 
 PAIRS = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data" / "math_pairs.jsonl").read_text().splitlines()

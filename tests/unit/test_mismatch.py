@@ -6,7 +6,7 @@ import torch
 
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.run.catalogue import KL_PER_STEP, find
-from openrlhf_ebpo.training.mismatch import (
+from openrlhf_ebpo.upstream.controller.mismatch import (
     K3,
     RECENT,
     TOO_FAR,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.command import nested
+from openrlhf_ebpo.engines.model_check import ModelUse
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.hub_models import local_folder
-from openrlhf_ebpo.models.model_check import ModelUse
+from openrlhf_ebpo.hub_models import local_folder
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
 ROOT = Path(__file__).parents[2]

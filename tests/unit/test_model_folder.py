@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from openrlhf_ebpo import extension
+from openrlhf_ebpo import extension, model_folder
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.models import model_folder
-from openrlhf_ebpo.models.model_folder import problems
+from openrlhf_ebpo.model_folder import problems
 
 SHARDS = {1: "model-00001-of-00002.safetensors", 2: "model-00002-of-00002.safetensors"}
 INDEX = "model.safetensors.index.json"
@@ -276,7 +275,7 @@ class Marker:
 
 LOADS = """
 import sys, torch
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.upstream.install import install
 install()
 from transformers import AutoModelForCausalLM, AutoTokenizer
 AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)

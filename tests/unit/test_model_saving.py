@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_ebpo.cli import train_ppo_ray, train_sft
+from openrlhf_ebpo.engines.model_check import ModelSaving
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.model_check import ModelSaving
 from openrlhf_ebpo.quickstart import tiny_model
 
 GENERATION, TOKENIZER, CONFIG = "generation_config.json", "tokenizer_config.json", "config.json"

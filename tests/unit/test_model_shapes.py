@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from openrlhf_ebpo.models.model_folder import expected_shapes, missing_weights, problems
+from openrlhf_ebpo.model_folder import expected_shapes, missing_weights, problems
 
 
 def without(part: str):

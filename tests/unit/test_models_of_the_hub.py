@@ -7,12 +7,11 @@ import pytest
 from patience import seconds
 from safetensors.numpy import save
 
-from openrlhf_ebpo import extension
-from openrlhf_ebpo.checks.preflight import InputFiles
+from openrlhf_ebpo import extension, hub_models
 from openrlhf_ebpo.command import nested
+from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import models
-from openrlhf_ebpo.models import hub_models
 
 SHARDS = {f"model-0000{n}-of-00002.safetensors": save({f"layer.{n}": np.ones(3)}) for n in (1, 2)}
 INDEX = {"weight_map": {f"layer.{n}": name for n, name in enumerate(SHARDS, start=1)}}

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams import cpu, native
+from openrlhf_ebpo.upstream import cpu
+from openrlhf_ebpo.upstream.cpu import native
 
 NUMA = "libnuma.so.1: cannot open shared object file: No such file or directory"
 
@@ -38,7 +39,7 @@ def test_kernels_that_do_not_load_stop_the_process_that_imports_vllm(level):
     code = f"""
 import os, sys, torch
 os.environ["VLLM_LOGGING_LEVEL"] = "{level}"
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.upstream.install import install
 install()
 for name in ("_C", "_C_AVX2", "_C_AVX512"):
     sys.modules["vllm." + name] = None  # any import of it fails

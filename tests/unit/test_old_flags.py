@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.cli import old_flags, train_ppo_ray
-from openrlhf_ebpo.cli.old_flags import TABLE, translate
-from openrlhf_ebpo.cli.train_flags import build_parser
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.train import old_flags
+from openrlhf_ebpo.train.flags import build_parser
+from openrlhf_ebpo.train.old_flags import TABLE, translate
+from openrlhf_ebpo.train.upstream_main import UpstreamMain
 
 LISTS = Path(__file__).parents[1] / "data" / "openrlhf_flags"
 TYPES = {"int": int, "float": float, "str": str, None: None}

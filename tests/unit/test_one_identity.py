@@ -58,7 +58,7 @@ def test_no_library_edits_the_search_path():
         for path in ROOT.joinpath(folder).rglob("*.py")
         if re.search(r"sys\.path(\[.*\])?( =|\.(insert|append|extend))", path.read_text())
     ]
-    scripts = {"openrlhf_ebpo/supervisor/__main__.py", "openrlhf_ebpo/rewards/sources.py"}
+    scripts = {"openrlhf_ebpo/train/supervisor/__main__.py", "openrlhf_ebpo/rewards/processes/sources.py"}
     assert set(found) - scripts == {"openrlhf_ebpo/extension.py"}
 
 

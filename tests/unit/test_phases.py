@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, STARTING, read_beat
-from openrlhf_ebpo.seams.stack import module_path
-from openrlhf_ebpo.training import phases
-from openrlhf_ebpo.training.phases import Phases, outstanding, steady
+from openrlhf_ebpo.upstream import phases
+from openrlhf_ebpo.upstream.phases import Phases, outstanding, steady
+from openrlhf_ebpo.upstream.stack import module_path
 
 
 class Upstream:

@@ -5,7 +5,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from openrlhf_ebpo.seams import releases
+from openrlhf_ebpo.upstream import releases
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 

@@ -9,7 +9,7 @@ import torch
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.training.policy_loss import (
+from openrlhf_ebpo.upstream.policy.policy_loss import (
     CovarianceLoss,
     PolicyLossSettings,
     Tokens,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from openrlhf_ebpo.training.policy_metrics import (
+from openrlhf_ebpo.upstream.policy.policy_metrics import (
     ENTROPY_ROWS,
     EmptyMicroBatches,
     clamp_loss_normalisers,

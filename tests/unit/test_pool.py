@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers
+from openrlhf_ebpo.rewards.processes.pool import GraderError, Pool, Verdict, default_workers
 
 ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
 LARGE = "(a+b)^{60}(c+d)^{60}(e+f)^{60}"  # expanded: 226,981 terms

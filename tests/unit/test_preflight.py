@@ -8,9 +8,9 @@ import pytest
 from commands import write_rows
 from safetensors.numpy import save_file
 
-from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.checks.preflight import InputFiles
 from openrlhf_ebpo.command import nested
+from openrlhf_ebpo.data import preflight
+from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.data.training_tables import column_names
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.batches import BatchSettings

@@ -7,16 +7,16 @@ import pytest
 from commands import write_rows
 from tiny_tokenizers import CHAT, save
 
-from openrlhf_ebpo.checks import prompt_sets
-from openrlhf_ebpo.checks.prompt_sets import PromptSettings
-from openrlhf_ebpo.cli import train_sample
-from openrlhf_ebpo.cli.train_flags import Command
-from openrlhf_ebpo.cli.train_sample import SampleSettings
+from openrlhf_ebpo.engines import engines
+from openrlhf_ebpo.engines.engines import GenerationError, Sample
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.generation import engines
-from openrlhf_ebpo.generation.engines import GenerationError, Sample
-from openrlhf_ebpo.generation.rendering import Prompt
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.train import prompt_sets
+from openrlhf_ebpo.train import sample as train_sample
+from openrlhf_ebpo.train.flags import Command
+from openrlhf_ebpo.train.prompt_sets import PromptSettings
+from openrlhf_ebpo.train.sample import SampleSettings
+from openrlhf_ebpo.upstream.install import install
+from openrlhf_ebpo.upstream.rendering import Prompt
 
 install()  # before anything imports OpenRLHF's data sets: as the command does, and for the tests that come after these
 ROWS = [{"q": f"{i} + {i} =", "a": str(2 * i)} for i in range(100)]
@@ -278,7 +278,7 @@ def test_without_a_limit_of_new_tokens_answers_are_cut_at_the_length_of_all(args
 
 
 def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_path):
-    from openrlhf_ebpo.generation.tokenizers import tokenizer_of
+    from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
     tokenizer = tokenizer_of(save(tmp_path / "model"))
     tokens = tokenizer("a\n" * 300 + "b<turn_end>", add_special_tokens=False)["input_ids"]

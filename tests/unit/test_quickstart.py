@@ -29,7 +29,7 @@ from openrlhf_ebpo.quickstart.evaluate import (
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
 from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, run_stages, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
-from openrlhf_ebpo.rewards.golds import label_answer
+from openrlhf_ebpo.rewards.math.golds import label_answer
 from openrlhf_ebpo.run.plot import COLOURS, PANELS, plot_runs, smooth
 from openrlhf_ebpo.run.results import SCHEMA, find_results
 from openrlhf_ebpo.run.run_log import rollouts_path

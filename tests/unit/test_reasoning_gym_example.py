@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from openrlhf_ebpo.quickstart.tasks import EXAMPLE
-from openrlhf_ebpo.rewards.sources import load
+from openrlhf_ebpo.rewards.processes.sources import load
 
 SETTINGS = '{"min_terms": 2, "max_terms": 2, "max_digits": 2}'
 

@@ -8,19 +8,18 @@ import custom_code
 import pytest
 from commands import refused
 
-from openrlhf_ebpo import extension
-from openrlhf_ebpo.checks.preflight import InputFiles
+from openrlhf_ebpo import auto_map, extension, hub_models
+from openrlhf_ebpo.auto_map import ModelFileError
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.data.embedding_topics import load_encoder
+from openrlhf_ebpo.data.preflight import InputFiles
+from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
-from openrlhf_ebpo.generation import cluster
-from openrlhf_ebpo.models import auto_map, hub_models
-from openrlhf_ebpo.models.auto_map import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.seams.install import subclass
+from openrlhf_ebpo.upstream import remote_code
+from openrlhf_ebpo.upstream.install import subclass
 
 PHI = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 BOTH = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}
@@ -247,9 +246,9 @@ def test_every_command_decides_anew_and_no_variable_does(folder, monkeypatch):
 
 
 def test_workers_are_told_by_the_name_of_their_hook():
-    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.seams.install.install"
+    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.upstream.install.install"
     extension.trust_models(True)
-    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.seams.remote_code.install_and_trust"
+    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.upstream.remote_code.install_and_trust"
 
 
 @pytest.mark.parametrize("trust", [False, True])

@@ -4,7 +4,6 @@ import zipfile
 
 import pytest
 
-from openrlhf_ebpo.checks.checkpoints import check_checkpoints
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.manifest import complete, damage
 from openrlhf_ebpo.run.resume import (
@@ -16,6 +15,7 @@ from openrlhf_ebpo.run.resume import (
     set_later_aside,
 )
 from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.train.checkpoints import check_checkpoints
 
 MODEL = "mp_rank_00_model_states.pt"
 

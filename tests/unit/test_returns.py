@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from openrlhf_ebpo.training.returns import last_action, token_returns
+from openrlhf_ebpo.upstream.controller.returns import last_action, token_returns
 
 MASKS = torch.tensor(
     [

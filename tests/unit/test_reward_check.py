@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from openrlhf_ebpo.checks import labels
-from openrlhf_ebpo.checks.reward_check import MATH, report
+from openrlhf_ebpo.data import labels
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards import exam
-from openrlhf_ebpo.rewards.exam import SERVER_CALLS, Row, answer_of, examine, forms
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
+from openrlhf_ebpo.train import reward_exam as exam
+from openrlhf_ebpo.train.reward_check import MATH, report
+from openrlhf_ebpo.train.reward_exam import SERVER_CALLS, Row, answer_of, examine, forms
 
 BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
 ALL_PAID = "reward: 20 of 20 labels earn 1 as their own answer, 0 of 20 wrong ones do, an empty response earns 0"

@@ -15,7 +15,7 @@ from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.reward_file import Asked, grade_all, publishable, reward_identity
 from openrlhf_ebpo.eval.tasks import Benchmark, Question, Task
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.votes import majority_at_k
 
 ROOT = Path(__file__).parents[2]

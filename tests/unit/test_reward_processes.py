@@ -13,14 +13,14 @@ import pytest
 import uvloop
 from patience import seconds, wait_until_gone
 
-from openrlhf_ebpo.rewards import sources
-from openrlhf_ebpo.rewards.reward_values import RewardError
-from openrlhf_ebpo.rewards.settings import RewardSettings
-from openrlhf_ebpo.rewards.sources import RewardFile, default_calls
-from openrlhf_ebpo.rewards.worker import MAX_PRINTED_CHARS
+from openrlhf_ebpo.rewards.processes import sources
+from openrlhf_ebpo.rewards.processes.reward_values import RewardError
+from openrlhf_ebpo.rewards.processes.sources import RewardFile, default_calls
+from openrlhf_ebpo.rewards.processes.worker import MAX_PRINTED_CHARS
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 
 LIMIT = seconds(1.0)
-HOOK = "openrlhf_ebpo.seams.install.install"
+HOOK = "openrlhf_ebpo.upstream.install.install"
 REWARD = r"""
 import ctypes, os, re, signal, subprocess, sys, threading, time
 CALLS = []
@@ -211,11 +211,11 @@ def test_what_a_function_leaves_behind_ends_with_its_process(ask, tmp_path, kind
 PARENT = """
 import asyncio, json, psutil, sys
 from pathlib import Path
-from openrlhf_ebpo.rewards.sources import RewardFile, default_calls
-from openrlhf_ebpo.rewards.worker import MAX_PRINTED_CHARS
-from openrlhf_ebpo.rewards.settings import RewardSettings
+from openrlhf_ebpo.rewards.processes.sources import RewardFile, default_calls
+from openrlhf_ebpo.rewards.processes.worker import MAX_PRINTED_CHARS
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 async def main():
-    calls = RewardFile(RewardSettings((sys.argv[1],), None, 60, 512, 2), "openrlhf_ebpo.seams.install.install")
+    calls = RewardFile(RewardSettings((sys.argv[1],), None, 60, 512, 2), "openrlhf_ebpo.upstream.install.install")
     asyncio.ensure_future(calls.ask(["q"], ["q"], ["leaves"]))
     while not (Path(sys.argv[1]).parent / "spawned").exists():
         await asyncio.sleep(0.1)

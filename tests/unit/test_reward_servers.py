@@ -11,10 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from openrlhf_ebpo.rewards import servers
-from openrlhf_ebpo.rewards.reward_values import RewardError
-from openrlhf_ebpo.rewards.servers import RewardServers, Server, bare_address, excerpt
-from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError
+from openrlhf_ebpo.rewards.processes import servers
+from openrlhf_ebpo.rewards.processes.reward_values import RewardError
+from openrlhf_ebpo.rewards.processes.servers import RewardServers, Server, bare_address, excerpt
+from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
 
 SEEN: Counter = Counter()
 FLAG = "--reward.timeout"

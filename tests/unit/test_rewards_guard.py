@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ebpo.rewards.reward_values import RewardError, check_reward, describe
+from openrlhf_ebpo.rewards.processes.reward_values import RewardError, check_reward, describe
 
 
 @pytest.mark.parametrize(

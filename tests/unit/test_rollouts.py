@@ -11,7 +11,7 @@ from estimates import ebpo_step
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.run.run_writer import size_notice
-from openrlhf_ebpo.training.rollouts import DECODE_BATCH_SIZE, SCHEMA, Rollouts, prompt_id
+from openrlhf_ebpo.upstream.controller.rollouts import DECODE_BATCH_SIZE, SCHEMA, Rollouts, prompt_id
 
 # index, prompt, tokens, first action token, response's text, raw reward, truncated, length
 SAMPLES = {

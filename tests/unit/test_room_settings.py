@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards.settings import SERVER_TIMEOUT, TIMEOUT, RewardSettings
+from openrlhf_ebpo.rewards.reward_settings import SERVER_TIMEOUT, TIMEOUT, RewardSettings
 from openrlhf_ebpo.run.settings import RunSettings
 
 

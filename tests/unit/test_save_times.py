@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request
-from openrlhf_ebpo.training.save_times import SaveSettings, SaveTimes, exports, saving
+from openrlhf_ebpo.upstream.save_times import SaveSettings, SaveTimes, exports, saving
 
 
 class Clock:

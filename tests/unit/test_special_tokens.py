@@ -6,12 +6,12 @@ import os
 import pytest
 from tiny_tokenizers import save
 
-from openrlhf_ebpo.generation.rendering import announce_special_tokens
-from openrlhf_ebpo.generation.tokenizers import tokenizer_of
 from openrlhf_ebpo.quickstart.tasks import example
-from openrlhf_ebpo.rewards import math
-from openrlhf_ebpo.rewards.reward_values import check_reward
+from openrlhf_ebpo.rewards.math import math
+from openrlhf_ebpo.rewards.processes.reward_values import check_reward
 from openrlhf_ebpo.rewards.special_tokens import KEPT, MAX_LIST_CHARS, MAX_TOKEN_CHARS, VARIABLE, bounded, without_end
+from openrlhf_ebpo.upstream.rendering import announce_special_tokens
+from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +76,8 @@ def test_a_tokenizer_that_cannot_be_read_leaves_no_names_of_another(monkeypatch,
 
 
 def test_engines_with_a_reward_announce_them_before_their_processes_start(monkeypatch):
-    from openrlhf_ebpo.generation import engines
-    from openrlhf_ebpo.rewards.settings import RewardSettings
+    from openrlhf_ebpo.engines import engines
+    from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 
     found = []
     monkeypatch.setattr(engines, "announce_special_tokens", found.append)

@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.training.mismatch import MismatchSettings
+from openrlhf_ebpo.upstream.controller.mismatch import MismatchSettings
 
 ASYNC = {"train.async_enable": True}
 DEEP = {**ASYNC, "train.async_queue_size": 4}

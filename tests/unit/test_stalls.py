@@ -6,15 +6,15 @@ import shutil
 
 import pytest
 
-from openrlhf_ebpo.cli.train_flags import Command, continued
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.restarts import PAUSE, Restarts, Start, SupervisionSettings, find_start
-from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
+from openrlhf_ebpo.train.flags import Command, continued
+from openrlhf_ebpo.train.supervisor import restarts
+from openrlhf_ebpo.train.supervisor.restarts import PAUSE, Restarts, Start, SupervisionSettings, find_start
+from openrlhf_ebpo.train.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
 
 def beat(step: int, phase: str = "training", detail: str = "") -> Beat:

@@ -22,9 +22,9 @@ from openrlhf_ebpo.command import PAUSED
 from openrlhf_ebpo.run.heartbeat import END_FILE
 from openrlhf_ebpo.run.run_lock import check_free
 from openrlhf_ebpo.run.run_log import LOCK, read_run
-from openrlhf_ebpo.supervisor.driver_exit import is_alive
-from openrlhf_ebpo.supervisor.restarts import PAUSE
-from openrlhf_ebpo.supervisor.watch import ONE_SIGNAL_SECONDS, TICK_SECONDS
+from openrlhf_ebpo.train.supervisor.driver_exit import is_alive
+from openrlhf_ebpo.train.supervisor.restarts import PAUSE
+from openrlhf_ebpo.train.supervisor.watch import ONE_SIGNAL_SECONDS, TICK_SECONDS
 
 COMMAND = str(Path(__file__).with_name("supervised_command.py"))
 SECONDS = 40

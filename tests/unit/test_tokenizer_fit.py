@@ -7,7 +7,7 @@ import tiny_tokenizers
 from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.tokenizer_fit import DIFFICULTY, EVALUATION, TRAINING, Prompting, fit_warnings
+from openrlhf_ebpo.upstream.tokenizer_fit import DIFFICULTY, EVALUATION, TRAINING, Prompting, fit_warnings
 
 TEXTS = ["1 + 1 =", "a b"]
 

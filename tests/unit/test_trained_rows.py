@@ -7,11 +7,11 @@ import pytest
 from commands import write_rows
 from datasets import Dataset
 
-from openrlhf_ebpo.checks.trained_rows import TrainedRows, hash_rows
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
-from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.train.trained_rows import TrainedRows, hash_rows
+from openrlhf_ebpo.upstream.install import install
 
 install()  # before anything imports OpenRLHF's data sets
 ROWS = [{"q": f"{i} + {i} =", "a": str(2 * i), "topic": "sums"} for i in range(96)]

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.training.best_metric import BestMetricSettings, data_sources
+from openrlhf_ebpo.train.best_metric import BestMetricSettings, data_sources
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.training.unread_answers import METRIC, share, unread, warning
+from openrlhf_ebpo.upstream.controller.unread_answers import METRIC, share, unread, warning
 
 
 def sample(no_answer=None, truncated=False, name="math_no_answer"):

@@ -5,9 +5,9 @@ import ast
 
 import pytest
 
-from openrlhf_ebpo.cli import upstream_main
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.train import upstream_main
 
 
 @pytest.fixture

@@ -8,8 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.training.step_notices import StepNotices
-from openrlhf_ebpo.training.zero_advantage import METRIC, SUMMARY, count_steps, is_zero, lasting_warning, notice
+from openrlhf_ebpo.upstream.controller.step_notices import StepNotices
+from openrlhf_ebpo.upstream.controller.zero_advantage import (
+    METRIC,
+    SUMMARY,
+    count_steps,
+    is_zero,
+    lasting_warning,
+    notice,
+)
 
 
 def result(rewards, advantages=None, valid=None):

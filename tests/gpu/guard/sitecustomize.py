@@ -7,7 +7,7 @@ workers, nor in vLLM's. Each process that stood guard adds its number to the fil
 import os
 import sys
 
-BACKEND = "openrlhf_ebpo.seams.cpu"
+BACKEND = "openrlhf_ebpo.upstream.cpu"
 
 
 class Guard:

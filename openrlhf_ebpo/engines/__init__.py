@@ -1,0 +1,1 @@
+"""Ray and rollout engines started from a command: `train --sample`, `data difficulty` and `eval`."""

@@ -1,0 +1,1 @@
+"""The answer of a response, and its comparison with a gold answer."""

@@ -1,0 +1,174 @@
+"""Check the labels and the reward of a training before anything starts.
+
+The reward is asked for responses whose reward is known (reward_exam.py): a wrong column, prompts or labels that it
+does not read, a reward that fails, and one that pays everything all show in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+
+from openrlhf_ebpo.command import one_line
+from openrlhf_ebpo.data.data_files import is_local
+from openrlhf_ebpo.data.labels import label_notices
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub_models import local_folder
+from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.rewards.processes.reward_values import RewardError
+from openrlhf_ebpo.rewards.processes.servers import Refused
+from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
+from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
+from openrlhf_ebpo.train.prompt_sets import PromptSettings
+from openrlhf_ebpo.train.reward_exam import SECONDS, SERVER_ROWS, Exam, Row, answer_of, examine
+from openrlhf_ebpo.upstream.rendering import announce_special_tokens, text_tokenizer
+from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
+
+FLAG = "--reward.remote_url"
+MATH = BUILT_IN["math"]
+MAX_ROWS = 256
+MAX_CAUSE_CHARS = 300
+READ_ROWS = 10_000  # at a time
+
+
+def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_reward: float) -> list[str]:
+    """Read the labels of a training with `math`, and ask its reward about rows of its data set.
+
+    Raises:
+        UsageError: the reward cannot be used, or not with these labels. GraderError: its processes do not start.
+    """
+    if not rewards.sources or rewards.agent:  # an agent needs the model
+        return []
+    source = rewards.sources[0]
+    is_math, is_server = source == MATH, not source.endswith(".py")
+    notices, sets, rows = [], [], []
+    try:
+        sets = [(name, prompts.open_rows(name, prompts.split)) for name in prompts.names if is_local(name)]
+        rows = choose_rows(sets, prompts, SERVER_ROWS if is_server else MAX_ROWS)
+    except UsageError:
+        raise
+    except Exception as error:  # of other people's files: any exception
+        cause = one_line(f"{type(error).__name__}: {error}", MAX_CAUSE_CHARS)
+        notices = [f"warning: the reward was not tried with the labels: {cause}"]
+    for name, data in sets if is_math else ():
+        labels = label_column(data, prompts.label_key)
+        notices += label_notices(f"--data.prompt_dataset {name}", prompts.label_key, labels)
+    named = f"{FLAG} {'math' if is_math else redacted_text(source)}"
+    try:
+        exam = asyncio.run(examine(rewards, rows, pass_reward, end_token(prompts.model)))
+    except RewardError as error:
+        raise UsageError(f"{FLAG} {error}") from None
+    return notices + (report(exam, named, prompts.label_key, is_math) if exam else [])
+
+
+# --- what the reward pays
+
+
+def report(exam: Exam, named: str, column: str | None, is_math: bool) -> list[str]:
+    """Say what the reward pays, and what is wrong with that. named: the reward, with its flag. column: of the labels.
+
+    Raises:
+        UsageError: no call got a reward, and none will; or `math` pays none of its labels.
+    """
+    if not exam.calls:
+        return [f"warning: {named} gave no reward in {SECONDS:g} s"]
+    if exam.is_dead:
+        failure = f"{named} gave no reward in any of {exam.calls} calls; the first, {first_failure(exam)}"
+        if may_recover(exam):
+            return [f"warning: {failure}. If that stays so, the first step stops"]
+        raise UsageError(failure)
+    lines = [f"reward: {', '.join(payments(exam))}"]
+    if is_math and exam.own and not any(exam.own.values()):
+        raise UsageError("\n".join([*lines, *findings(exam, named, column)]))
+    return [*lines, *(f"warning: {each}" for each in findings(exam, named, column))]
+
+
+def may_recover(exam: Exam) -> bool:
+    """Return True if a server may come up later, or a few calls of a function hung or ended their process."""
+    silent = all(isinstance(error, NoReplyError) and not isinstance(error, Refused) for _, error in exam.failed)
+    return silent and (exam.frugal or len(exam.failed) < MIN_FAILED)
+
+
+def payments(exam: Exam) -> Iterator[str]:
+    if exam.own:
+        failing = [i for i, passed in sorted(exam.own.items()) if not passed]
+        first = f" (first that does not: {exam.rows[failing[0]].place})" if failing else ""
+        paid = len(exam.own) - len(failing)
+        yield f"{paid} of {len(exam.own)} labels earn {exam.passes:g} as their own answer{first}"
+    if exam.wrong:
+        yield f"{sum(exam.wrong.values())} of {len(exam.wrong)} wrong ones do"
+    if exam.empty is not None:
+        yield f"an empty response earns {exam.empty:g}"
+
+
+def findings(exam: Exam, named: str, column: str | None) -> Iterator[str]:
+    if exam.failed:
+        yield f"{named} gave no reward in {len(exam.failed)} of {exam.calls} calls; the first, {first_failure(exam)}"
+    if 2 * sum(exam.own.values()) < len(exam.own):
+        yield (
+            f"{named} pays few or none of its own labels. Does column {column!r} (--data.label_key) hold the "
+            f"final answers, and "
+            'does the reward read the form that the prompts ask for? Tried were a box, "Answer:", a display '
+            "formula, answer "
+            "tags and the answer alone, or those of them that the prompt names. (Labels that are not answers, such as "
+            "tests, cannot be tried)"
+        )
+    if exam.without_end:
+        yield (
+            f"{named} pays {exam.without_end} of these labels only without the end token {exam.end!r}, which "
+            "responses have in training: take it off in reward_func"
+        )
+    if 2 * sum(exam.wrong.values()) > len(exam.wrong):
+        yield f"{named} pays wrong answers: a policy learns nothing from it"
+    if exam.pays_thoughts:
+        yield (
+            f"{named} pays an answer in thoughts that do not end: these prompts open them, so a response without their "
+            "end holds no answer"
+        )
+    if exam.empty is not None and exam.empty >= exam.passes:
+        yield f"{named} pays an empty response"
+
+
+def first_failure(exam: Exam) -> str:
+    i, error = min(exam.failed, key=lambda each: each[0])
+    return f"{exam.rows[i].place}: {one_line(str(error), MAX_CAUSE_CHARS)}"
+
+
+# --- the rows of a training
+
+
+def label_column(data, label_key: str) -> Iterator:
+    for table in data.select_columns([label_key]).with_format("arrow").iter(READ_ROWS):
+        yield from table.column(0).to_pylist()
+
+
+def choose_rows(sets: Sequence[tuple], prompts: PromptSettings, most: int) -> list[Row]:
+    """Choose rows that are spread over the data sets."""
+    sizes = [len(data) for _, data in sets]
+    total, rows = sum(sizes), []
+    chosen = sorted({i * total // most for i in range(most)}) if total else []
+    for (name, data), start, size in zip(sets, itertools.accumulate([0, *sizes]), sizes, strict=False):
+        numbers = [i - start for i in chosen if start <= i < start + size]
+        found = list(data.select(numbers))
+        suffix = f" of {name}" if len(sets) > 1 else ""
+        for i, text, row in zip(numbers, prompt_texts(found, prompts), found, strict=True):
+            label = row[prompts.label_key] if prompts.label_key else ""
+            rows.append(Row(f"row {i + 1:,}{suffix}", text, label, answer_of(label)))
+    return rows
+
+
+def prompt_texts(rows: list[dict], prompts: PromptSettings) -> list[str]:
+    """Return the prompts as training renders them; as they are, if the tokenizer is not on this machine."""
+    folder = local_folder(prompts.model)
+    if folder:
+        return [prompt.text for prompt in prompts.render_rows(rows, str(folder))]
+    return [str(row[prompts.input_key]) for row in rows]
+
+
+def end_token(model: str) -> str:
+    """Return the token that responses end with, "" if the tokenizer is not on this machine."""
+    folder = local_folder(model)
+    if folder:
+        announce_special_tokens(str(folder))
+    return (text_tokenizer(tokenizer_of(str(folder))).eos_token or "") if folder else ""

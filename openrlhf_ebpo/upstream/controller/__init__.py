@@ -1,0 +1,1 @@
+"""Code of the trainer's process and the driver: experience, advantages, prompts, evaluation, staleness."""

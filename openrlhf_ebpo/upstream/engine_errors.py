@@ -1,0 +1,34 @@
+"""How long a training waits for its rollout engines, and how their errors and deaths are read."""
+
+from __future__ import annotations
+
+from openrlhf_ebpo.errors import ReportedError, without_traceback
+
+# Together below the 60 minutes that upstream gives a collective call (`DeepspeedStrategy.setup_distributed`): while
+# rank 0 waits for the engines, the other ranks wait for rank 0 in a barrier, and NCCL's watchdog aborts them without a
+# cause.
+LOAD_SECONDS = 45 * 60.0
+JOIN_SECONDS = 10 * 60.0
+REPORT_SECONDS = 5.0  # from the failure of a call to the answer of who watches the engine
+
+
+class EngineError(ReportedError, RuntimeError):
+    """A rollout engine did not start, or did not join the weight-sync group; the message says which limit passed."""
+
+
+def read_cause(death) -> str:
+    """Return the cause, on one line, from a call of `death` or an actor whose process is gone."""
+    import ray
+
+    try:
+        return ray.get(death, timeout=REPORT_SECONDS)
+    except ray.exceptions.RayError as error:
+        return without_traceback(getattr(error, "cause", None) or error)
+
+
+def is_engine_death(error: BaseException) -> bool:
+    """Tell the end of the actor's process, or of vLLM's EngineCore, from other errors of a call."""
+    import ray
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    return isinstance(error, (ray.exceptions.RayActorError, EngineDeadError))

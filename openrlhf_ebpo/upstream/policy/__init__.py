@@ -1,0 +1,1 @@
+"""Code of policy and critic actors: checkpoints with their prior, losses, health, LoRA."""

@@ -1,0 +1,1 @@
+"""Code of rollout actors and their engines: guarded rewards, log-probabilities, deaths."""
