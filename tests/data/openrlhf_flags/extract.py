@@ -16,7 +16,7 @@ import zipfile
 from datetime import datetime
 from pathlib import Path
 
-from openrlhf_ebpo.cli.upstream_main import _find, _main_block
+from openrlhf_ebpo.train.upstream_main import _find, _main_block
 
 HERE = Path(__file__).parent
 SOURCE = "openrlhf/cli/train_ppo_ray.py"
