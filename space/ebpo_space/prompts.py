@@ -79,7 +79,7 @@ def prompt_table(run: Run, groups: Groups, prompts: Prompts, chosen: np.ndarray,
     texts = prompts_of(run, groups, prompts.latest[here])
     rows = join(_row(prompts, groups, int(i), texts) for i in here)
     name, reverse = sort.removeprefix("-"), sort.startswith("-")
-    heads = join(sort_head(each, name, reverse, "order") for each in COLUMNS)
+    heads = join(sort_head(each, name, reverse, "prompts_by") for each in COLUMNS)
     fit = f" {len(chosen):,} fit." if len(chosen) < len(prompts) else ""
     return html(
         '<section class="prompts" aria-label="Prompts"><header><p><b>{:,}</b> of {:,} prompts were never solved.{}</p>'

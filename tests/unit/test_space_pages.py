@@ -179,7 +179,7 @@ def test_prompts_are_listed_with_those_never_solved_first(workspace):
     wish = json.loads(html.unescape(re.search(r'data-set="([^"]*)"', rows[0])[1]))
     opened = show(workspace, "samples", run="ebpo", **wish)
     assert opened["view"]["at"] == wish["at"] and "groups" in opened and "prompts" not in opened
-    best = show(workspace, "samples", list="prompts", run="ebpo", order="-pass rate")["prompts"]
+    best = show(workspace, "samples", list="prompts", run="ebpo", prompts_by="-pass rate")["prompts"]
     assert "never" not in re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", best)[0]
     few = show(workspace, "samples", list="prompts", run="ebpo", text="TRIANGLE has legs")["prompts"]
     assert 0 < few.count("<tr>") - 1 < len(rows) and re.search(r"solved\. \d+ fit\.", few)
@@ -431,6 +431,7 @@ def test_a_page_is_one_line_of_the_table():
     owners = Counter(name for page in pages.PAGES.values() for name in page.parameters)
     assert set(owners.values()) == {1} and not owners.keys() & OF_ALL
     assert set(PARAMETERS) == {*OF_ALL, *owners}
+    assert not PARAMETERS.keys() & {"order", "add", "address"}, "an event has these of its own"
 
 
 @pytest.mark.parametrize("ending", [".css", ".js"])

@@ -50,7 +50,7 @@ PARAMETERS = {
     "answer": (0, number(0, MAX_TILES, whole=True)),  # from 1; 0: not chosen
     "shown": (1, number(1, 100_000, whole=True)),
     "list": ("groups", one_of(("groups", "prompts"))),
-    "order": ("pass rate", one_of(SORTS)),  # of prompts
+    "prompts_by": ("pass rate", one_of(SORTS)),
     "other_run": ("", text),  # of a second answer, side by side; "": this run
     "other_at": ("", place),
     "other_answer": (0, number(0, MAX_TILES, whole=True)),
@@ -159,14 +159,14 @@ class Look:
         prompts = by_prompt(groups)
         if not len(prompts):
             return {"prompts": empty("No prompt has a name", "The rollouts of this run have no prompt_id.")}
-        order = prompts.order(view["order"])
+        order = prompts.order(view["prompts_by"])
         if self.text or view["cluster"]:
             fit = set(groups.prompt_id[found])
             order = order[[groups.prompt_id[at] in fit for at in prompts.latest[order]]]
         if (view["from"], view["to"]) != (0.0, 1.0):
             rate = prompts.rate[order]
             order = order[(rate >= view["from"] - 1e-9) & (rate <= view["to"] + 1e-9)]
-        return {"prompts": prompt_table(self.opened.run, groups, prompts, order, view["order"], view["shown"])}
+        return {"prompts": prompt_table(self.opened.run, groups, prompts, order, view["prompts_by"], view["shown"])}
 
     def samples(self) -> dict:
         view, groups = self.view, self.groups
