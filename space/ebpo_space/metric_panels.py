@@ -66,10 +66,10 @@ def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[st
 
 
 def _matching(metrics: Sequence[Metric], wanted: str) -> list[Metric]:
-    """Find metrics of exactly this name, else those whose name or title has any of its words."""
+    """Find metrics whose name or title has any of these words; first the one of exactly this name."""
     words = wanted.lower().split()
-    exact = [metric for metric in metrics if metric.name == wanted]
-    return exact or [m for m in metrics if any(word in f"{m.name} {m.title}".lower() for word in words)]
+    found = [m for m in metrics if m.name == wanted or any(word in f"{m.name} {m.title}".lower() for word in words)]
+    return sorted(found, key=lambda metric: metric.name != wanted)
 
 
 def _seed_sentence(runs: Sequence[LoadedRun], view: dict) -> str:

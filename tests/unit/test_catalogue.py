@@ -106,7 +106,8 @@ def test_any_metric_is_found_by_words_of_its_name_or_title(tmp_path):
     run = run_with(tmp_path / "run", "own/b", "kl", "ppo_kl")
     (section,) = board(run, metric="OWN shrink")
     assert panels(section) == ["ebpo/shrinkage", "own/b"] and section["panels"][0]["title"] == "Shrinkage S"
-    assert [panels(each) for each in board(run, metric="kl")] == [["kl"]], "a name that is one is meant alone"
+    assert [panels(each) for each in board(run, metric="ppo_kl kl")] == [["kl", "ppo_kl"]]
+    assert [panels(each) for each in board(run, metric="kl")] == [["kl", "ppo_kl"]], "a name that is one comes first"
     assert board(run, metric="nothing like it") == []
 
 
