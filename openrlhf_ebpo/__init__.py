@@ -7,7 +7,7 @@ upstream/             what is changed in OpenRLHF; code of several processes    
   policy/             checkpoint with its prior, losses, health, LoRA                policy and critic actors
   rollout/            guarded rewards, log-probabilities, deaths                     rollout actors, EngineCore
   cpu/                the stack without a GPU                                        every process without CUDA
-rewards/math/         what an answer is                                              reward processes
+rewards/math/         what an answer is                                              rollout actors, reward processes
 rewards/processes/    what runs a reward, and bounds it                              rollout actors, reward processes
 engines/              Ray and rollout engines started from a command                 the command
 run/                  the run directory: written, read, locked, resumed              controller, command, readers

@@ -9,7 +9,7 @@
 #
 # For machines that come with Python 3.12 and torch 2.11 for CUDA 13, on x86-64. This script needs Linux on x86-64, Python 3.12
 # with pip (PYTHON names another one), and a package index. Then copy DIR/parts to the machine, and type there:
-# bash install.sh VENV (docs/develop.md).
+# bash install.sh VENV, which sees the packages of the machine's Python and changes none.
 set -euo pipefail
 
 fail() {
