@@ -42,7 +42,7 @@ def parse_kwargs(pairs: Sequence[str] | None, flag: str = "--template_kwargs") -
     return tuple(sorted(found.items()))
 
 
-def settle(data) -> None:
+def set_template_kwargs(data) -> None:
     """Check --data.template_kwargs, and write its values in JSON's one spelling, in place. data: the flags --data.….
 
     Raises:

@@ -28,7 +28,7 @@ from openrlhf_ebpo.train import engine_arguments as arguments
 from openrlhf_ebpo.train import machine, old_flags, prompt_sets, reward_check
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.end import explained_end, recorded_end
-from openrlhf_ebpo.train.flags import Command, settle
+from openrlhf_ebpo.train.flags import Command, fill_defaults
 from openrlhf_ebpo.train.machine_arguments import adapt_args
 from openrlhf_ebpo.train.plan import Plan
 from openrlhf_ebpo.train.supervisor import restarts
@@ -55,7 +55,7 @@ def run(argv: list[str]) -> None:
     install()
     upstream = UpstreamMain(MODULE)
     command = Command.parse(upstream, argv)
-    settle(command.args)
+    fill_defaults(command.args)
     settings = TrainSettings.from_args(command.args, command.force)
     access = check(command, settings)
 

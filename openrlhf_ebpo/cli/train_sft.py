@@ -52,7 +52,7 @@ def run(argv: list[str]) -> None:
     hide_secrets(flat)
     args = nested(flat)
     preflight.absolute_paths(args)
-    chat_template.settle(args.data)
+    chat_template.set_template_kwargs(args.data)
     files, pairs = preflight.InputFiles.from_args(args), PairSettings.from_args(args)
     install()
     files.check()

@@ -144,8 +144,8 @@ def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
     """Return the prior of every group of a batch, as Moments of arrays (M, 1)."""
     own = np.pad(table.moments, ((0, 0), (0, 0), (0, 1)))[..., table.rows(groups)[:, None]]  # row -1 is empty
     rewards, means, within = (Moments(*own[:, row]) for row in (REWARDS, MEANS, WITHIN))
-    of_means, of_variances = (share(means.count, pooling(table.column(row))) for row in (MEANS, WITHIN))
-    typical = mixed(inside(table.column(MEANS)), run.group_means.variance, of_means)
+    of_means, of_variances = (pooling_weight(means.count, estimate_kappa(table.column(row))) for row in (MEANS, WITHIN))
+    typical = blend(mean_within_variance(table.column(MEANS)), run.group_means.variance, of_means)
     apart = of_means * (1 - of_means) * (rewards.mean - run.rewards.mean) ** 2
     count = np.full_like(means.count, max(run.rewards.count, 1))
 
@@ -154,19 +154,19 @@ def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
 
     return Prior(
         rewards=known(
-            mixed(rewards.mean, run.rewards.mean, of_means),
-            mixed(rewards.variance, run.rewards.variance, of_means) + apart,
+            blend(rewards.mean, run.rewards.mean, of_means),
+            blend(rewards.variance, run.rewards.variance, of_means) + apart,
         ),
         group_means=known(
-            mixed(means.mean, run.group_means.mean, of_means), mixed(means.variance, typical, of_variances)
+            blend(means.mean, run.group_means.mean, of_means), blend(means.variance, typical, of_variances)
         ),
-        within=known(mixed(within.mean, run.within.mean, of_variances)),
+        within=known(blend(within.mean, run.within.mean, of_variances)),
         inverse_sizes=known(run.inverse_sizes.mean),
         batches=run.batches,
     )
 
 
-def pooling(values: Moments) -> float:
+def estimate_kappa(values: Moments) -> float:
     """κ, the weight of the run's prior in groups: variance inside clusters over variance between them (one-way analysis
     of variance); infinite where clusters do not differ."""
     there = values.count > 0
@@ -174,19 +174,19 @@ def pooling(values: Moments) -> float:
     total = counts.sum()
     if len(counts) < 2 or total <= len(counts):
         return np.inf
-    within = inside(values)
+    within = mean_within_variance(values)
     between = counts @ (means - counts @ means / total) ** 2 - (len(counts) - 1) * within
     return within * (total - counts @ counts / total) / between if between > 0 else np.inf
 
 
-def inside(values: Moments) -> float:
+def mean_within_variance(values: Moments) -> float:
     """Mean variance inside a cluster."""
     return values.m2.sum() / max(values.count.sum() - (values.count > 0).sum(), LEAST_COUNT)
 
 
-def share(count: np.ndarray, kappa: float) -> np.ndarray:
+def pooling_weight(count: np.ndarray, kappa: float) -> np.ndarray:
     return count / np.maximum(count + kappa, LEAST_COUNT)
 
 
-def mixed(own: np.ndarray, run: np.ndarray | float, weight: np.ndarray) -> np.ndarray:
+def blend(own: np.ndarray, run: np.ndarray | float, weight: np.ndarray) -> np.ndarray:
     return weight * own + (1 - weight) * run

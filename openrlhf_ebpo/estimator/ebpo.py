@@ -75,7 +75,7 @@ def own_mean(
     return np.zeros_like(groups.means), mean
 
 
-def muted(shrinkage: PerGroup, groups: Groups, config: EstimatorConfig) -> PerGroup:
+def zero_shrinkage_if_all_pass(shrinkage: PerGroup, groups: Groups, config: EstimatorConfig) -> PerGroup:
     """Give an all-pass group its own mean as baseline, so its raw advantage is 0."""
     below = (groups.rewards < config.pass_reward - DEGENERATE * config.reward_range) & (groups.weights > 0)
     return np.where(below.any(-1, keepdims=True), shrinkage, 0.0)
@@ -92,7 +92,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "prior": {"gaussian": gaussian, "beta_binomial": beta_binomial, "none": own_mean},
     "normalise": {"batch": standardise, "scale": scale, "none": lambda raw, valid, reward_range: raw * valid},
     "clusters": {"run": lambda history: history, "cluster": clustered},
-    "saturated": {"shrink": lambda shrinkage, groups, config: shrinkage, "zero": muted},
+    "saturated": {"shrink": lambda shrinkage, groups, config: shrinkage, "zero": zero_shrinkage_if_all_pass},
     "weights": {"none": lambda batch: None, "score": score_weights},
 }
 

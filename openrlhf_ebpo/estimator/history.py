@@ -73,7 +73,7 @@ class Mixture:
         return cls(priors, log_weights)
 
 
-def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorConfig) -> Mixture:
+def update_mixture(before: Mixture, batch: Prior, groups: Groups, config: EstimatorConfig) -> Mixture:
     """Apply dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior
     predicted the batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
     log_weights = FORGETTING_OF_WEIGHTS * np.array(before.log_weights)
@@ -189,7 +189,7 @@ HISTORIES = {
     "batch": forgetting(lambda groups, config: 0.0, mean=attrgetter("group_means.mean")),
     "half_life": forgetting(lambda groups, config: 0.5 ** (groups.count / config.half_life)),
     "adaptive": History(
-        averaged,
+        update_mixture,
         lambda state, groups, config: float(state.weights @ FACTORS),
         Mixture,
         Mixture.from_dict,

@@ -89,7 +89,7 @@ class AdvantageSettings:
         return [f"warning: {each}" for each in found]
 
 
-def settle(advantage: SimpleNamespace) -> None:
+def split_variant(advantage: SimpleNamespace) -> None:
     """Split, in place, the name of a variant into estimator and preset. advantage: upstream's `args.algo.advantage`."""
     advantage.estimator, advantage.ebpo.preset = registry.split(advantage.estimator)
 

@@ -84,7 +84,7 @@ class Command:
         own = {name: flat.pop(name) for name in ("force", "dry_run", "verbose", "sample", "assume_cuda")}
         command = cls(nested(flat), argv, recorded, bool(translated), **own)
         command.check()
-        return continued(command)
+        return apply_restart(command)
 
     def check(self) -> None:
         """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no
@@ -111,7 +111,7 @@ class Command:
         raise_problems(problems)
 
 
-def continued(command: Command) -> Command:
+def apply_restart(command: Command) -> Command:
     """Return the command; one that the supervisor has started again resumes, and moves nothing aside."""
     saved = restarts.restarted_by()
     if saved is None:
@@ -123,7 +123,7 @@ def continued(command: Command) -> Command:
     return dataclasses.replace(command, force=False)
 
 
-def settle(args: SimpleNamespace) -> None:
+def fill_defaults(args: SimpleNamespace) -> None:
     """Fill in, in place, what depends on other flags.
 
     Raises:
@@ -132,8 +132,8 @@ def settle(args: SimpleNamespace) -> None:
     HubSettings.from_args(args).check(args.ckpt.save_steps, args.ckpt.save_hf)
     args.ckpt.load_enable = args.ckpt.load_enable or args.ckpt.load_step is not None
     args.logger.run_dir = args.logger.run_dir or str(Path(args.ckpt.output_dir) / "run")
-    advantage.settle(args.algo.advantage)
-    chat_template.settle(args.data)
+    advantage.split_variant(args.algo.advantage)
+    chat_template.set_template_kwargs(args.data)
     preflight.absolute_paths(args)
     args.reward.timeout = RewardSettings.from_args(args).timeout
 

@@ -21,7 +21,7 @@ from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.train.flags import Command, build_parser, settle
+from openrlhf_ebpo.train.flags import Command, build_parser, fill_defaults
 from openrlhf_ebpo.train.supervisor.restarts import how_to_continue
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
@@ -118,7 +118,7 @@ def command(tmp_path, monkeypatch, model) -> list[str]:
 def validated(argv: list[str]) -> SimpleNamespace:
     main = UpstreamMain(PPO)
     args = Command.parse(main, argv).args
-    settle(args)
+    fill_defaults(args)
     return main.validate(args)
 
 

@@ -42,7 +42,7 @@ def check(tmp_path):
         args = nested({f"data.{name}": value for name, value in (values | data).items()})
         args.model = SimpleNamespace(model_name_or_path=model, pretrain_mode_enable=False)
         args.eval, args.use_ms = SimpleNamespace(dataset=held_out, split="train"), False
-        chat_template.settle(args.data)
+        chat_template.set_template_kwargs(args.data)
         return PairSettings.from_args(args).check()
 
     return run

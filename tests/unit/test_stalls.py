@@ -11,7 +11,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.run.settings import RunSettings
-from openrlhf_ebpo.train.flags import Command, continued
+from openrlhf_ebpo.train.flags import Command, apply_restart
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.supervisor.restarts import PAUSE, Restarts, Start, SupervisionSettings, find_start
 from openrlhf_ebpo.train.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
@@ -109,9 +109,9 @@ def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_
     counted.is_allowed(Start("global_step20", saved_by))
     flags = {"ckpt.load_enable": False, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}
     command = Command(nested(flags), [], [], False, force=True, dry_run=False, sample=None, assume_cuda=None)
-    assert continued(command) == command and command.args == nested(flags)
+    assert apply_restart(command) == command and command.args == nested(flags)
     monkeypatch.setenv(restarts.RESTART, counted.environment(3)[restarts.RESTART])
-    restarted = continued(command)
+    restarted = apply_restart(command)
     reset, step = (False, None) if saved_by else (True, 8)
     assert restarted.args == nested(
         {"ckpt.load_enable": True, "algo.advantage.ebpo.reset_prior": reset, "ckpt.load_step": step}
