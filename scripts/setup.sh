@@ -1,7 +1,13 @@
-# Sourced by quickstart.sh and test.sh: makes, or reuses, the project's virtual environment and activates it.
+# Makes, or reuses, the project's virtual environment .venv: `bash scripts/setup.sh && . .venv/bin/activate`. quickstart.sh
+# and others source it.
 #
 # With a GPU stack installed (a CUDA torch, a tested openrlhf, vllm), the environment builds on it; otherwise the CPU stack
 # of requirements/cpu.txt is installed.
+
+if [ "${BASH_SOURCE[0]}" = "$0" ] && [ $# -gt 0 ]; then
+    sed -n '1,/^$/s/^# \{0,1\}//p' "$0"
+    case $1 in -h | --help) exit ;; *) echo "error: setup.sh takes no arguments" >&2 && exit 2 ;; esac
+fi
 
 PYTORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 NEEDED_DISK_GIB=8
@@ -48,7 +54,7 @@ check_machine() {
 
 install_torch() {
     python -m pip install -q --no-compile --no-deps 'torch==2.13.0+cpu' && return
-    echo "pip finds no CPU build of torch 2.13.0; taking it from $PYTORCH_CPU_INDEX"
+    echo "pip did not install torch 2.13.0+cpu, for the reason above; trying $PYTORCH_CPU_INDEX"
     python -m pip install -q --no-compile --no-deps --index-url "$PYTORCH_CPU_INDEX" 'torch==2.13.0+cpu'
 }
 

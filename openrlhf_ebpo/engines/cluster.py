@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Collection, Iterator
 
 import psutil
@@ -215,10 +214,9 @@ def waits_for_others(needed: int, free: float) -> str | None:
 
 
 def end_processes(children: list[psutil.Process]) -> None:
-    """Kill child processes orphaned by Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
+    """Kill child processes orphaned by Ray's shutdown: vLLM's engine process has been seen to stay for minutes. It says
+    nothing: a good run ends so, too."""
     _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
-    for process in alive:
-        print(f"ending orphaned process {process.pid}", file=sys.stderr)
     kill(alive)
 
 

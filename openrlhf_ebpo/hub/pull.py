@@ -34,7 +34,7 @@ from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
 from openrlhf_ebpo.model_folder import problems
-from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
@@ -96,7 +96,9 @@ def next_step(folder: Path) -> list[str]:
         run = read_run(folder) or {}
     except RunDirectoryError:
         run = {}
-    return [f"next: openrlhf-ebpo eval --model {folder} --tasks math500 --output_dir results{asking.flags(run)}"]
+    own = dig(run, "args", "reward", "remote_url") not in (None, "math")
+    questions = "file:QUESTIONS.jsonl --reward REWARD.py" if own else "math500"
+    return [f"next: openrlhf-ebpo eval --model {folder} --tasks {questions} --output_dir results{asking.flags(run)}"]
 
 
 def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=print) -> Pulled:

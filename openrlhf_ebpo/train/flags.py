@@ -143,7 +143,8 @@ def build_parser(upstream: UpstreamMain) -> argparse.ArgumentParser:
     parser.description = (
         "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
         f"towards what the policy has achieved so far. All flags of OpenRLHF {installed_release()} work unchanged, "
-        "and so do the flat ones of releases up to 0.10.1; those of this project are in the last groups."
+        "and so do the flat ones of releases up to 0.10.1; those of this project are in the last groups. "
+        "docs/own_task.md leads from a file of questions to a model on the Hub."
     )
     parser.epilog = EXAMPLE
     estimator = parser._option_string_actions[ESTIMATOR]

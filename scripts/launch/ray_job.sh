@@ -35,4 +35,5 @@ submit=(ray job submit -- "${entrypoint[@]}")
 if [ "$show" ]; then
     echo "${submit[*]}" && exit
 fi
+ray job list >/dev/null 2>&1 || fail "no Ray cluster takes jobs at ${RAY_ADDRESS:-http://127.0.0.1:8265}. On its first node: ray start --head --dashboard-host 0.0.0.0; then set RAY_ADDRESS here"
 exec "${submit[@]}"

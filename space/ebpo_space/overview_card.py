@@ -79,7 +79,7 @@ def _head(of: RunView) -> HTML:
     none = f"no step{total} yet" if of.run.about else ""  # without run.json: a folder of evaluations
     parts = [
         f"step {state.step:,}{total}" if state.step is not None else none,
-        f"about {lasting(state.left)} left" if state.left is not None else "",
+        f"{lasting(state.left)} left" if state.left is not None else "",
         html('<span title="{}">{}</span>', clock(state.at), ago(state.at, of.now)) if state.at else "",
     ]
     estimator, model = title(of.run.estimator), model_of(of.run.about) or "unknown model"

@@ -1,8 +1,11 @@
 """scripts/docs_tables.py: the tables in the pages are what the code says."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from openrlhf_ebpo.estimator.registry import ESTIMATORS, VARIANTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"estimator.md": "| `ebpo` |", "runs.md": "| `reward` | Reward:"}
@@ -33,3 +36,12 @@ def test_a_page_without_the_two_lines_is_left_alone(tmp_path):
     done = call("--write", "--docs", tmp_path)
     assert done.returncode and "needs these two lines" in done.stderr
     assert {(tmp_path / page).read_text() for page in PAGES} == {"No table.\n"}
+
+
+def test_the_readme_counts_the_estimators_of_the_registry():
+    page = (ROOT / "README.md").read_text()
+    shown = set(
+        re.findall(r"^\| `([\w.]+)` \|", page.partition("**Which estimator**")[2].partition("**Where")[0], re.M)
+    )
+    assert len(shown) == 3 and shown <= {*ESTIMATORS, *VARIANTS}
+    assert f"\n{len({*ESTIMATORS, *VARIANTS} - shown)} others by name" in page

@@ -416,3 +416,11 @@ def test_shellcheck_finds_nothing():
     scripts = sorted(map(str, LAUNCH.rglob("*.sh")))
     result = subprocess.run(["shellcheck", "-x", *scripts], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
+
+
+def test_a_ray_job_without_a_cluster_says_so_in_one_line(stand_ins, tmp_path):
+    call, _ = stand_ins
+    (tmp_path / "bin" / "ray").write_text("#!/bin/bash\necho Traceback >&2\nexit 1\n")
+    result = call("ray_job.sh", "qwen3_8b", "grpo", 8, RAY_ADDRESS="http://head:8265")
+    assert result.returncode == 2 and result.stderr.startswith("error: no Ray cluster takes jobs at http://head:8265.")
+    assert "Traceback" not in result.stderr

@@ -108,3 +108,12 @@ def test_a_system_with_another_python_is_told_which_are_needed(machine):
     program(machine.bin / "apt-get", "#!/bin/bash\n")
     text = machine(user=0)
     assert "3.10 to 3.13" in text and "3.9.2" in text
+
+
+def test_its_help_and_a_mistyped_word_start_nothing():
+    for word, status in (("--help", 0), ("--force", 2)):
+        done = subprocess.run(
+            ["bash", SCRIPTS / "setup.sh", word], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}
+        )
+        assert done.returncode == status and "bash scripts/setup.sh && . .venv/bin/activate" in done.stdout
+        assert "environment" not in done.stderr.lower()
