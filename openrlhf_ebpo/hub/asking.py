@@ -77,8 +77,8 @@ def bare_question(prompt: str, template: str) -> str | None:
 
 
 def flags(run: dict) -> str:
-    """The flags of `eval` that ask as the training did; empty if run.json does not say."""
-    data = dig(run, "args", "data")
-    if not isinstance(data, dict) or "apply_chat_template" not in data:
+    """What of the form `eval` must be told: nothing where run.json records the instruction, which it reads itself."""
+    if dig(run, "instruction", "template"):
         return ""
-    return " --chat_template" if data["apply_chat_template"] else " --no-chat_template"
+    chat = dig(run, "args", "data", "apply_chat_template")
+    return " --template TEMPLATE" + ("" if chat is None else " --chat_template" if chat else " --no-chat_template")

@@ -310,4 +310,8 @@ def test_an_adapter_names_its_base_and_a_model_how_to_ask_it(client, use_hub, tm
     publish(client, "owner/chat", {**SMALL, "model.safetensors": WEIGHTS, "run.json": json.dumps(run).encode()})
     hub_cli.main(["pull", "owner/chat", str(tmp_path / "chat")])
     assert f"eval --model {tmp_path / 'chat'} --tasks math500" in (out := capsys.readouterr().out)
-    assert "--chat_template" in out
+    assert "--template TEMPLATE --chat_template" in out
+    told = {**run, "instruction": {"template": "{question}"}}
+    publish(client, "owner/told", {**SMALL, "model.safetensors": WEIGHTS, "run.json": json.dumps(told).encode()})
+    hub_cli.main(["pull", "owner/told", str(tmp_path / "told")])
+    assert capsys.readouterr().out.endswith("--output_dir results\n")
