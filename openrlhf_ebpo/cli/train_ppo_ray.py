@@ -139,7 +139,7 @@ def train(
 ) -> None:
     """Train under supervision, and say how it ended. found: the checkpoint to resume, whose contents are compared;
     resumed: what run.json says of it."""
-    from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ray_with
+    from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, hardware, ray_with
 
     supervisor = under_supervision(["-m", __spec__.name, *command.argv])
     prepare_rewards(settings)
@@ -151,7 +151,8 @@ def train(
         recorded_end(supervisor),
     ):
         # not before the cluster is known to be big enough
-        supervisor.claim(settings.run, settings.supervision, **record(command, args, settings, resumed))
+        started = record(command, args, settings, resumed) | {"hardware": hardware(settings.sizes.placement.gpus)}
+        supervisor.claim(settings.run, settings.supervision, **started)
         heartbeat.Heart(settings.run.run_dir).beat(heartbeat.STARTING)
         pushes.start()
         arguments.set_arguments(args.rollout.temperature)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import signal
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -70,6 +72,19 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
             children = psutil.Process().children(recursive=True)
             ray.shutdown()
             end_processes(children)
+
+
+def hardware(gpus: int) -> str:
+    """Describe what this command works on, in a few words for its record: "8 GPUs (H100)", by Ray's names of all nodes,
+    or the processor. Ray is up."""
+    import ray
+
+    if is_cpu_stack():
+        names = re.findall(r"(?m)^model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        return f"CPU ({names[0] if names else platform.machine()}, {os.cpu_count()} cores)"
+    prefix = "accelerator_type:"
+    names = sorted(name.removeprefix(prefix) for name in ray.cluster_resources() if name.startswith(prefix))
+    return f"{gpus} GPU{'s' * (gpus != 1)}" + (f" ({', '.join(names)})" if names else "")
 
 
 def _connect(gpus: int, environment: dict) -> None:

@@ -14,6 +14,7 @@ from openrlhf_ebpo.hub.public import hub_id
 from openrlhf_ebpo.redact import redacted_text, without_own_homes
 from openrlhf_ebpo.run.run_log import dig, step_files
 
+BARE = "{question}"  # the instruction of prompts that are questions alone
 QUESTION = "What is 12 * 13?"  # where no prompt of the training is known
 MAX_PROMPT_CHARS = 2000
 USE = """\
@@ -21,6 +22,7 @@ from transformers import pipeline
 
 generate = pipeline("text-generation", {repo}, revision={tag}, device_map="auto")
 question = {question}
+message = {message}
 prompt = {prompt}
 found = generate(prompt, max_new_tokens={tokens}, return_full_text=False, add_special_tokens=False)
 print(found[0]["generated_text"])"""
@@ -31,12 +33,18 @@ def use(run_dir: Path, run: dict, repo: str, step: int) -> dict:
     adapter = bool(dig(run, "args", "ds", "lora", "rank"))
     first, data = first_prompt(run_dir), dig(run, "args", "data") or {}
     chat, template = bool(data.get("apply_chat_template")), str(data.get("input_template") or "{}")
-    question = bare_question(first, template) if first and not chat else None
+    instruction = str(dig(run, "instruction", "template") or BARE)
+    question = bare_question(first, template.replace("{}", instruction)) if first and not chat else None
     text = USE.format(
         repo=json.dumps(repo),
         tag=json.dumps(step_tag(step)),
         question=json.dumps(question or QUESTION),
-        prompt=chat_prompt(data) if chat else f"{json.dumps(template)}.format(question)",
+        message="question"
+        if instruction == BARE
+        else f"{json.dumps(instruction)}.replace({json.dumps(BARE)}, question)",
+        prompt=chat_prompt(data, dig(run, "instruction", "system"))
+        if chat
+        else f"{json.dumps(template)}.format(message)",
         tokens=json.dumps(dig(run, "args", "rollout", "max_new_tokens") or 1024),
     )
     usable = not adapter or hub_id(run.get("model"), run_dir)
@@ -48,12 +56,13 @@ def use(run_dir: Path, run: dict, repo: str, step: int) -> dict:
     }
 
 
-def chat_prompt(data: dict) -> str:
-    """The code that puts a question into the tokenizer's chat template."""
+def chat_prompt(data: dict, system: str | None) -> str:
+    """The code that puts the message, after any system message, into the tokenizer's chat template."""
     pairs = [str(each).partition("=") for each in data.get("template_kwargs") or ()]
     more = "".join(f", {name}={json.loads(value)!r}" for name, _, value in pairs if name.isidentifier())
-    message = '[{"role": "user", "content": question}]'
-    return f"generate.tokenizer.apply_chat_template({message}, tokenize=False, add_generation_prompt=True{more})"
+    before = f'{{"role": "system", "content": {json.dumps(system)}}}, ' if isinstance(system, str) else ""
+    messages = f'[{before}{{"role": "user", "content": message}}]'
+    return f"generate.tokenizer.apply_chat_template({messages}, tokenize=False, add_generation_prompt=True{more})"
 
 
 def first_prompt(run_dir: Path) -> str | None:
@@ -69,8 +78,8 @@ def first_prompt(run_dir: Path) -> str | None:
 
 
 def bare_question(prompt: str, template: str) -> str | None:
-    """What stands in the place of {} in `template`; None if the prompt is not of that form."""
-    before, _, after = template.partition("{}")
+    """What stands in the place of {question} in `template`; None if the prompt is not of that form."""
+    before, _, after = template.partition(BARE)
     if not (prompt.startswith(before) and prompt.endswith(after)):
         return None
     return prompt.removeprefix(before).removesuffix(after)

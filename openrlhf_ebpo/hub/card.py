@@ -25,6 +25,7 @@ from openrlhf_ebpo.run.run_log import dig, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)
 
+PACKAGE = Path(__file__).parents[1]
 PICTURE = "images/training.png"
 CURVES = tuple(catalogue.metrics_for(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag
@@ -78,6 +79,7 @@ def model_card(run_dir: Path, step: int, repo: str, model: Path | None = None) -
         name=identifier(repo.rpartition("/")[2]),
         step=step,
         base=_base(run, base),
+        on_hub=bool(base),
         result=evaluations.result(own, before) or _reward(run_dir, step),
         tag=next((Markdown(tag) for tag in run_tag(run)), None),
         protocols=evaluations.tables(own, before),
@@ -143,8 +145,8 @@ def _settings(run: dict, run_dir: Path, step: int, model: Path | None) -> list[t
     facts = [
         ("base model", shown.get("model")),
         ("parameters", model and f"{parameters(model):,}"),
-        ("training data", file_name(run.get("dataset"), run_dir)),
-        ("reward function", file_name(setting(run, "reward.remote_url"), run_dir)),
+        ("training data", source(run.get("dataset"), run_dir)),
+        ("reward function", source(setting(run, "reward.remote_url"), run_dir)),
         ("run", shown.get("name")),
         ("step", step),
         ("prompts trained on", step * prompts if isinstance(prompts, int) else None),
@@ -152,22 +154,34 @@ def _settings(run: dict, run_dir: Path, step: int, model: Path | None) -> list[t
         ("estimator's flags", " ".join(_flags(shown["argv"], "algo.advantage."))),
         ("started", shown.get("started")),
         ("hours", duration(run, run_dir, step)),
+        ("hardware", shown.get("hardware")),
     ]
-    return [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])]
+    return [
+        (Markdown(label), value if isinstance(value, Markdown) else code(value))
+        for label, value in facts
+        if value not in (None, "", [])
+    ]
 
 
-def file_name(value, run_dir: Path) -> str | None:
-    """Name a data set or reward function: a local file by its name and content, which tells whether two are the same;
-    anything else as it may be published."""
-    names = value if isinstance(value, list) else [value]
-    return ", ".join(_file_name(each, run_dir) for each in names if isinstance(each, str)) or None
+def source(value, run_dir: Path) -> Markdown | None:
+    """Name data sets or reward functions, and how to get them: a link, a file of this package, or of a local file the
+    name and the content's hash, which tells whether two are the same."""
+    names = value if isinstance(value, list) else str(value or "").split(",")
+    return Markdown(
+        ", ".join(_source(name.strip(), run_dir) for name in names if isinstance(name, str) and name.strip())
+    )
 
 
-def _file_name(name: str, run_dir: Path) -> str:
+def _source(name: str, run_dir: Path) -> Markdown:
     path = run_dir / name  # an absolute one as it is
-    if not path.is_file():
-        return public_text(name)
-    return f"{last_part(name)} (a local file, sha256 {sha256(local_file(path))[:16]})"
+    if path.is_relative_to(PACKAGE):
+        return Markdown(f"{code(path.relative_to(PACKAGE.parent))}, part of openrlhf_ebpo")
+    if path.is_file():
+        known = f"a local file that is not published, sha256 {sha256(local_file(path))[:16]}"
+        return Markdown(f"{code(last_part(name))}, {known}")
+    shown = code(public_text(name))
+    is_data = hub_id(name, run_dir) and not name.endswith(".py")
+    return Markdown(f"[{shown}](https://huggingface.co/datasets/{name})") if is_data else shown
 
 
 def parameters(model: Path) -> int:

@@ -16,7 +16,7 @@ from openrlhf_ebpo.redact import without_secrets
 from openrlhf_ebpo.run import catalogue
 from openrlhf_ebpo.run.run_log import dig, read_metrics, read_run
 
-FACTS = ("name", "status", "model", "dataset", "seed", "started", "ended")
+FACTS = ("name", "status", "model", "dataset", "seed", "hardware", "started", "ended")
 # name for load_dataset -> files. Of Parquet alone: it reads a repo with one reader
 TABLES = {"rollouts": "rollouts/*.parquet", "eval": "**/samples.parquet"}
 

@@ -54,6 +54,7 @@ def open_run(
     argv: list[str],
     args: dict,
     instruction: Mapping | None = None,
+    hardware: str | None = None,
     seams: Sequence[str] | None = None,
     resumed: Mapping = MappingProxyType({}),
 ) -> dict:
@@ -62,6 +63,7 @@ def open_run(
     Args:
         args: the resolved arguments, nested, already redacted.
         instruction: template and system message that the prompts have in common, already redacted; None: not known.
+        hardware: the GPUs or the processor, in a few words.
         seams: what is replaced in OpenRLHF while it runs.
         resumed: the checkpoint that it resumes from, and the settings that have changed, already redacted.
 
@@ -78,6 +80,7 @@ def open_run(
         "argv": argv,
         "args": args,
         "versions": versions(),
+        "hardware": hardware,
         "seams": list(seams or ()),
         "model": args["actor"]["model_name_or_path"],
         "dataset": args["data"]["prompt_dataset"],

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,3 +195,13 @@ def test_the_reason_that_an_actor_did_not_start_is_its_own_error():
     died = ActorDiedError(creation)
     assert "\x1b[36m" in str(died)
     assert describe_cause(died) == "a process of the training did not start, or died: ValueError: no licence"
+
+
+def test_the_hardware_is_told_in_a_few_words_by_rays_names_of_all_nodes(monkeypatch):
+    assert re.fullmatch(r"CPU \(.+, \d+ cores\)", cluster.hardware(2))
+    monkeypatch.setattr(cluster, "is_cpu_stack", lambda: False)
+    resources = {"CPU": 64.0, "GPU": 16.0, "accelerator_type:H100": 1.0, "accelerator_type:A100": 1.0}
+    monkeypatch.setattr("ray.cluster_resources", lambda: resources)
+    assert cluster.hardware(16) == "16 GPUs (A100, H100)"
+    resources.clear()
+    assert cluster.hardware(1) == "1 GPU"

@@ -1,5 +1,6 @@
 """The model card of a run: what it says, what it must not say, and that its code runs."""
 
+import hashlib
 import html
 import json
 import re
@@ -23,6 +24,7 @@ from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render, table, words
 from openrlhf_ebpo.hub.public import hub_id, without_paths
+from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 from openrlhf_ebpo.run.run_log import read_run
 
 REPO = "owner/tiny"
@@ -118,7 +120,24 @@ def test_names_of_the_hub_become_metadata(tmp_path):
     assert found["library_name"] == "peft" and found["license_link"].endswith("/Qwen/Qwen3-8B")
     assert found["datasets"] == ["BytedTsinghua-SIA/DAPO-Math-17k"]
     assert "pip install torch transformers accelerate peft" in text
-    assert "[`Qwen/Qwen3-8B`](https://huggingface.co/Qwen/Qwen3-8B)" in text
+    assert "[`Qwen/Qwen3-8B`](https://huggingface.co/Qwen/Qwen3-8B)" in text and "licence is not known" not in text
+    link = "[`BytedTsinghua-SIA/DAPO-Math-17k`](https://huggingface.co/datasets/BytedTsinghua-SIA/DAPO-Math-17k)"
+    assert f"| training data | {link}, `own.jsonl` |" in text
+
+
+def test_the_card_says_how_to_get_data_and_reward_and_on_what_the_run_trained(tmp_path):
+    args = arguments(tmp_path)
+    (tmp_path / "train.jsonl").write_text("a row\n")
+    args["reward"] = {"remote_url": [BUILT_IN["math"]]}
+    run_dir = write_run(tmp_path, args=args)
+    write_json(run_dir / "run.json", {**read_run(run_dir), "hardware": "8 GPUs (H100)"})
+    text = text_of(run_dir)
+    digest = hashlib.sha256(b"a row\n").hexdigest()[:16]
+    assert f"| training data | `train.jsonl`, a local file that is not published, sha256 {digest} |" in text
+    assert "| reward function | `rewards/math/math.py`, part of openrlhf_ebpo |" in text.replace("openrlhf_ebpo/r", "r")
+    assert "| hardware | `8 GPUs (H100)` |" in text and re.search(r"\| hours \| `\d", text)
+    assert "`base`, which was not loaded from the Hub by OWNER/NAME: the licence is not known here" in text
+    assert "license" not in metadata(text)
 
 
 def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_path):
@@ -266,11 +285,11 @@ def snippet_of(text: str) -> str:
 
 def test_the_model_is_asked_in_the_form_of_its_training(tmp_path):
     text = text_of(write_run(tmp_path, prompts=("Q: 2 + 2?\n", "Q: 1?\n"), args=asked(tmp_path, "Q: {}\n")))
-    assert 'question = "2 + 2?"\nprompt = "Q: {}\\n".format(question)' in snippet_of(text)
+    assert 'question = "2 + 2?"\nmessage = question\nprompt = "Q: {}\\n".format(message)' in snippet_of(text)
     assert "as the model read it:\n\n```text\nQ: 2 + 2?\n```" in text
     args = asked(tmp_path, None, apply_chat_template=True, template_kwargs=["enable_thinking=false"])
     snippet = snippet_of(text_of(write_run(tmp_path / "chat", args=args)))
-    assert "apply_chat_template(" in snippet and "enable_thinking=False)" in snippet
+    assert "apply_chat_template(" in snippet and "enable_thinking=False)" in snippet and "system" not in snippet
     args["ds"]["lora"]["rank"] = 16
     text = text_of(write_run(tmp_path / "adapter", args=args))
     assert "is a local folder that is not on the Hub" in text and "from transformers" not in text
@@ -284,15 +303,21 @@ def asked(tmp_path, template, **data):
 
 
 @pytest.mark.nightly  # daily: the test before, which compares the text
+@pytest.mark.parametrize("instructed", [False, True])
 @pytest.mark.parametrize("chat", [False, True])
 def test_the_snippet_runs_with_the_pulled_model_and_asks_what_the_training_asked(
-    tmp_path, hub, use_hub, capsys, monkeypatch, chat
+    tmp_path, hub, use_hub, capsys, chat, instructed
 ):
     from openrlhf_ebpo.quickstart import tiny_model
 
-    prompt = "<user>2 + 2?<turn_end><assistant>" if chat else "2 + 2?\n"
+    asks = "now 2 + 2?" if instructed else "2 + 2?"
+    system = "<system>a calculator<turn_end>" if instructed else ""
+    prompt = f"{system}<user>{asks}<turn_end><assistant>" if chat else f"{asks}\n"
     args = asked(tmp_path, None if chat else "{}\n", apply_chat_template=chat)
     run_dir = write_run(tmp_path, prompts=(prompt, prompt), args=args)
+    if instructed:
+        instruction = {"template": "now {question}", "system": "a calculator"}
+        write_json(run_dir / "run.json", {**read_run(run_dir), "instruction": instruction})
     model = tmp_path / "ckpt" / "global_step3_hf"
     tiny_model.build(model, ["abcdefghijklmnopqrstuvwxyz +W? 0123456789*<_>\n"])
     (model / "chat_template.jinja").write_text(CHAT)
