@@ -14,7 +14,7 @@ from .errors import RunError
 
 MAX_RUN_BYTES = 2 * 2**30
 MAX_FILE_BYTES = 512 * 2**20
-TOKEN = "EBPO_SPACE_HF_TOKEN"  # a read-only token; without it the Hub is asked anonymously
+TOKEN = "EBPO_SPACE_HF_TOKEN"  # a read-only token
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _HUB_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}/{_PART}", re.ASCII)
 _NAME = r"[\w@+=,.:-]{1,200}"
@@ -57,8 +57,11 @@ def select_files(
     return names, [*unknown, *large, *left_out]
 
 
-def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
+def fetch(repo: str, cache: Path | None = None, login: bool = False) -> tuple[Path, list[str]]:
     """Download a run; a later call downloads what is new.
+
+    Args:
+        login: without TOKEN ask as the user of this machine (HF_TOKEN, `hf auth login`), otherwise anonymously.
 
     Returns:
         its directory, and what was left out.
@@ -69,7 +72,7 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    token = os.environ.get(TOKEN) or False
+    token = os.environ.get(TOKEN) or (None if login else False)
     try:
         info = HfApi(token=token).repo_info(repo, repo_type="dataset", files_metadata=True, timeout=20)
         names, left_out = select_files([(file.rfilename, file.size) for file in info.siblings or []])
@@ -85,7 +88,8 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
         raise
     except RepositoryNotFoundError:
         raise RunError(
-            f"{repo} is neither a directory here nor a public data set repo of the Hub (a private one: {TOKEN})."
+            f"{repo} is neither a directory here nor a data set repo of the Hub that may be read (a private one: "
+            f"{'HF_TOKEN or ' if login else ''}{TOKEN})."
         ) from None
     except Exception as error:  # the client's errors are untyped where the network or the Hub fails
         why = f"and as a data set repo of the Hub it cannot be fetched ({type(error).__name__}): try again later"

@@ -10,7 +10,8 @@ examples:
 
 environment, for a Space on the Hub:
   EBPO_SPACE_RUNS       as --runs, separated by commas
-  EBPO_SPACE_HF_TOKEN   a read-only token for private repositories; without it the Hub is asked anonymously
+  EBPO_SPACE_HF_TOKEN   a read-only token for private repositories; without it the Hub is asked anonymously, but for
+                        --runs with your login (HF_TOKEN, hf auth login)
 
 Links keep the view: what is on the page is in the address.
 """
@@ -18,6 +19,7 @@ Links keep the view: what is on the page is in the address.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import os
 import socket
@@ -44,7 +46,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--runs",
         nargs="+",
-        default=split_names("EBPO_SPACE_RUNS"),
         metavar="RUN",
         help="run directories, folders that hold some or will, or owner/name of data set repositories on the Hub",
     )
@@ -57,6 +58,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--port", type=int, default=None, help="default: GRADIO_SERVER_PORT, or the first free one from 7860"
     )
     options = parse_flags(parser, argv)
+    options.login = options.runs is not None  # a Space reads what its variable names without its owner's other tokens
+    options.runs = options.runs or split_names("EBPO_SPACE_RUNS")
     for given in options.runs:
         if Path(given).exists() and not Path(given).is_dir():  # a folder may be written later
             parser.error(f"--runs {given} is a file; name the run's directory")
@@ -84,12 +87,13 @@ def serve(options: argparse.Namespace) -> None:
 
     from . import server
     from .app import build
+    from .hub import fetch
     from .runs import Runs
     from .workspace import Workspace
 
     gc.freeze()
     gc.enable()
-    workspace = Workspace(Runs(options.runs))
+    workspace = Workspace(Runs(options.runs, fetch=functools.partial(fetch, login=options.login)))
     demo = build(workspace)
     _, url, _ = demo.launch(
         prevent_thread_lock=True,

@@ -138,7 +138,9 @@ def test_runs_come_from_the_environment_too(monkeypatch):
     from openrlhf_ebpo.space.main import parse
 
     monkeypatch.setenv("EBPO_SPACE_RUNS", "a/b, c/d")
-    assert parse([]).runs == ["a/b", "c/d"]
+    found = parse([])
+    assert found.runs == ["a/b", "c/d"] and not found.login
+    assert parse(["--runs", "e/f"]).login
 
 
 def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
@@ -159,8 +161,20 @@ def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
     assert describe(runs.get("owner/run"))["name"] == "ebpo", "not asked again at once"
     runs._fetched.copies["owner/run"].at -= 1000
     assert describe(runs.get("owner/run"))["name"] == "later" and Index(run).read()[0].step.max() == 11
-    with pytest.raises(RunError, match="neither a directory here nor a public data set"):
+    with pytest.raises(RunError, match="neither a directory here nor a data set repo"):
         runs.get("owner/nothing")
+
+
+def test_a_private_run_is_read_with_the_login_of_who_names_it_on_the_command_line(use_hub, api, learnt, tmp_path):
+    """The variable of a Space names runs too: its other secrets, as HF_TOKEN, are not used for them."""
+    api.create_repo("owner/run", repo_type="dataset", private=True)
+    api.upload_file(
+        repo_id="owner/run", repo_type="dataset", path_or_fileobj=learnt.path / "run.json", path_in_repo="run.json"
+    )
+    with pytest.raises(RunError, match=r"\(a private one: EBPO_SPACE_HF_TOKEN\)"):
+        hub.fetch("owner/run", tmp_path / "cache")
+    folder, _ = hub.fetch("owner/run", tmp_path / "cache", login=True)
+    assert (folder / "run.json").is_file()
 
 
 def test_a_hub_that_fails_leaves_both_readings_of_a_name(monkeypatch):
