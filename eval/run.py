@@ -1,12 +1,13 @@
 """Measure a model, or all checkpoints of a training run, on tasks with answers that can be checked.
 
-Every question gets --n responses from vLLM, all tasks in one pass, over as many GPUs of a Ray cluster as --num_engines
-and --tensor_parallel_size say (a CPU does for tiny models). Responses are saved question by question as they come.
+Every question gets --n responses from vLLM, all tasks in one pass, over as many GPUs of a Ray cluster as
+--vllm.num_engines and --vllm.tensor_parallel_size say (a CPU does for tiny models). Responses are saved question by
+question as they come.
 
 examples:
   openrlhf-ebpo eval --model Qwen/Qwen3-8B --template dapo --chat_template \\
-      --tasks aime24,aime25,amc23,math500,olympiadbench --n 32 --output_dir results/base --num_engines 8
-  openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime25,amc23 --num_engines 8     a validation curve
+      --tasks aime24,aime25,amc23,math500,olympiadbench --n 32 --output_dir results/base --vllm.num_engines 8
+  openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime25,amc23 --vllm.num_engines 8     a validation curve
   openrlhf-ebpo eval --model my/model --protocol greedy --template boxed --no-chat_template \\
       --tasks file:questions.jsonl --output_dir results/mine --limit 20                   a quick look
 

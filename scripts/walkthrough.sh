@@ -73,7 +73,8 @@ stage "word problems: a file of your own" "$run/data/maths/report.json" 6 \
 
 stage "difficulty: how often the untrained model solves each sum" "$run/data/difficulty.parquet" 20 \
     openrlhf-ebpo data difficulty --input "$run/data/sums.jsonl" --output "$run/data/difficulty.parquet" \
-    --model "$run/model" --reward "$root/examples/reasoning_gym/reward.py" --n 4 --max_new_tokens $tokens
+    --actor.model_name_or_path "$run/model" --reward.remote_url "$root/examples/reasoning_gym/reward.py" \
+    --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens $tokens
 
 stage "order: without the sums that it always solves" "$run/data/ordered.parquet" 20 \
     openrlhf-ebpo data order --input "$run/data/difficulty.parquet" --by shuffle --max_pass_rate 0.9 --output "$run/data/ordered.parquet"

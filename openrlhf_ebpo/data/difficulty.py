@@ -1,21 +1,22 @@
 """Measure how hard every prompt is for a model: the share of its responses that pass, by the reward of training.
 
-Every prompt gets --n responses at --temperature from vLLM, over as many GPUs of a Ray cluster as --num_engines and
---tensor_parallel_size say; training's own rollout and reward code generates and scores them. Give the model, template,
-lengths and reward of the training to come, and the pass rates are those of its first step.
+Every prompt gets --rollout.n_samples_per_prompt responses from vLLM, over as many GPUs of a Ray cluster as the flags
+of engines say; training's own rollout and reward code generates and scores them. Flags with a dot are those of `train`:
+give the ones of the training to come, and the pass rates are those of its first step.
 
 example:
-  openrlhf-ebpo data difficulty --input train.parquet --output difficulty.parquet --model Qwen/Qwen3-8B \\
-      --reward math --apply_chat_template --max_new_tokens 8192 --num_engines 8
+  openrlhf-ebpo data difficulty --input train.parquet --output difficulty.parquet \\
+      --actor.model_name_or_path Qwen/Qwen3-8B --reward.remote_url math --data.apply_chat_template \\
+      --rollout.max_new_tokens 8192 --vllm.num_engines 8
 
 input:  prompts and labels; rows without a column id are known by their prompts
 output: the same rows and columns (`openrlhf-ebpo data order` drops rows by pass rate), and
   pass_rate         share of the responses with a reward of --pass_reward or more; empty where no reward could be had
   pass_count        how many those are
-  n_rollouts        responses that got a reward; --n, unless the reward failed for some
+  n_rollouts        responses that got a reward; all, unless the reward failed for some
   mean_reward       their mean reward
   mean_length       mean length in tokens, over all responses
-  truncated_share   share of all responses that were cut off at --max_new_tokens
+  truncated_share   share of all responses that were cut off at --rollout.max_new_tokens
 --output X.parquet keeps its progress in X.progress.jsonl.
 
 Killed or interrupted? Repeat the command: finished prompts are kept, whatever the hardware is now. Prompts whose
@@ -32,11 +33,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from openrlhf_ebpo.chat_template import ARGUMENTS, Kwargs, check_used, parse_kwargs, values
-from openrlhf_ebpo.command import command
+from openrlhf_ebpo.command import command, nested
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data import preflight
-from openrlhf_ebpo.data.data_files import absolute
 from openrlhf_ebpo.data.labels import label_notices
+from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.data.training_tables import (
     add_key_flags,
     check_suffix,
@@ -51,7 +52,6 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
-from openrlhf_ebpo.hub_models import check_fetched, model_problems
 from openrlhf_ebpo.progress import (
     file_identity,
     fingerprint,
@@ -60,14 +60,14 @@ from openrlhf_ebpo.progress import (
     progress_file,
     progress_path,
 )
-from openrlhf_ebpo.rewards import reward_settings as reward_settings
+from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.upstream.install import install
 from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render
-from openrlhf_ebpo.upstream.tokenizer_fit import DIFFICULTY, Prompting, fit_warnings
+from openrlhf_ebpo.upstream.tokenizer_fit import TRAINING, Prompting, fit_warnings
 from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
-REWARD_LIMITS = "reward_"  # before the names of their flags, which in training have a dot
+MODEL = "actor.model_name_or_path"
 FORM = ("apply_chat_template", "template_kwargs", "input_template")  # of prompts
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 
@@ -76,33 +76,37 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", required=True, metavar="FILE", help="prompts, in any form of --data.prompt_dataset")
     parser.add_argument("--output", required=True, metavar="FILE", help="the same rows with pass rates")
     add_key_flags(parser)
-    parser.add_argument("--model", required=True, metavar="MODEL", help="folder or Hugging Face name")
-    add = parser.add_argument_group("reward: --reward or --agent").add_argument
-    add(
-        "--reward",
-        metavar="REWARD",
-        help="as training's --reward.remote_url: .py file, http address(es), `math`",
-    )
-    add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
+    parser.add_argument(f"--{MODEL}", required=True, metavar="MODEL", help="folder or Hugging Face name")
+    add = parser.add_argument_group("reward: a function or server, or an agent").add_argument
+    add("--reward.remote_url", metavar="REWARD", help=".py file with reward_func, http address(es), or `math`")
+    add("--train.agent_func_path", metavar="FILE", help=".py file with AgentExecutor")
     add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
-    reward_settings.add_flags(parser, REWARD_LIMITS)
-    add = parser.add_argument_group("prompts and sampling: as in training").add_argument
-    add("--n", type=int, default=16, help="responses per prompt (%(default)s)")
-    add("--temperature", type=float, default=1.0, help="%(default)s")
-    add("--top_p", type=float, default=1.0, help="%(default)s")
-    add("--max_new_tokens", type=int, default=8192, help="longest response, in tokens (%(default)s)")
+    reward_settings.add_flags(parser)
+    add = parser.add_argument_group("prompts and sampling").add_argument
+    add("--rollout.n_samples_per_prompt", type=int, default=16, metavar="N", help="responses per prompt (%(default)s)")
+    add("--rollout.temperature", type=float, default=1.0, metavar="T", help="%(default)s")
+    add("--rollout.top_p", type=float, default=1.0, metavar="P", help="%(default)s")
     add(
-        "--max_len",
+        "--rollout.max_new_tokens",
+        type=int,
+        default=8192,
+        metavar="TOKENS",
+        help="longest response (%(default)s)",
+    )
+    add(
+        "--data.max_len",
         type=int,
         metavar="TOKENS",
-        help="prompt and response together, as --data.max_len: longer prompts lose their beginning. Default: room for "
-        "the longest prompt and --max_new_tokens",
+        help="prompt and response together: longer prompts lose their beginning. Default: room for the longest prompt "
+        "and --rollout.max_new_tokens",
     )
-    add("--apply_chat_template", action="store_true", help="put prompts into the tokenizer's chat template")
-    add("--template_kwargs", **ARGUMENTS)
-    add("--input_template", metavar="TEXT", help="or into this text, in place of its {}")
+    add("--data.apply_chat_template", action="store_true", help="put prompts into the tokenizer's chat template")
+    add("--data.template_kwargs", **ARGUMENTS)
+    add("--data.input_template", metavar="TEXT", help="or into this text, in place of its {}")
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
-    add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
+    add(
+        "--train.seed", type=int, default=42, metavar="N", help="of the first engine; the others count on (%(default)s)"
+    )
     engines.add_flags(parser)
     add_trust_flag(parser)
     parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
@@ -113,12 +117,14 @@ class DifficultySettings:
     """What is measured, and how.
 
     keys: the columns of prompts and labels.
+    files: the model, the reward and the agent, as training checks them.
     engine: its max_len is None where the longest prompt decides. A response passes from `pass_reward`.
     apply_chat_template, template_kwargs, input_template: the form of the prompts, as in training.
     """
 
     input: str
     output: str
+    files: InputFiles
     keys: tuple[str, str]
     limit: int | None
     force: bool
@@ -131,25 +137,26 @@ class DifficultySettings:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> DifficultySettings:
-        reward, agent = args.reward and preflight.absolute_reward(args.reward), args.agent and absolute(args.agent)
-        limits = (args.reward_timeout, args.reward_memory, args.reward_workers)
-        rewards = RewardSettings.from_flags(reward, agent, *limits, REWARD_LIMITS)
-        own = {name: getattr(args, name) for name in ("input", "output", "limit", "force", "pass_reward")}
-        form = {name: getattr(args, name) for name in FORM}
-        form["template_kwargs"] = kwargs = parse_kwargs(args.template_kwargs)
+        flags = nested(vars(args))
+        preflight.absolute_paths(flags)
+        data, rollout = flags.data, flags.rollout
+        kwargs = parse_kwargs(data.template_kwargs, "--data.template_kwargs")
         return cls(
-            **own,
+            **{name: getattr(args, name) for name in ("input", "output", "limit", "force", "pass_reward")},
+            files=InputFiles.from_args(flags),
             keys=keys_of(args),
             engine=EngineSettings.from_args(
                 args,
-                preflight.absolute_names(args.model),
-                max_len=args.max_len,
-                seed=args.seed,
-                rewards=rewards,
+                flags.actor.model_name_or_path,
+                max_len=data.max_len,
+                seed=flags.train.seed,
+                rewards=RewardSettings.from_args(flags),
                 template_kwargs=kwargs,
             ),
-            sampling=Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens),
-            **form,
+            sampling=Sampling(rollout.n_samples_per_prompt, rollout.temperature, rollout.top_p, rollout.max_new_tokens),
+            apply_chat_template=data.apply_chat_template,
+            template_kwargs=kwargs,
+            input_template=data.input_template,
         )
 
     @property
@@ -158,16 +165,23 @@ class DifficultySettings:
 
     def identity(self) -> dict:
         """Return the settings that rewards depend on, without those of the hardware."""
-        rewards, sampling = self.rewards, vars(self.sampling)
+        rewards = self.rewards
         is_file = rewards.sources and rewards.sources[0].endswith(".py")
         return {
-            "model": model_identity(self.engine.model),
-            "reward": file_identity(rewards.sources[0]) if is_file else ",".join(rewards.sources) or None,
-            "agent": file_identity(rewards.agent) if rewards.agent else None,
-            **{name: sampling[name] for name in ("n", "temperature", "top_p", "max_new_tokens")},
-            "max_len": self.engine.max_len,
-            **{name: getattr(self, name) for name in FORM},
-            "template_kwargs": values(self.template_kwargs),
+            MODEL: model_identity(self.engine.model),
+            "reward.remote_url": file_identity(rewards.sources[0]) if is_file else ",".join(rewards.sources) or None,
+            "train.agent_func_path": file_identity(rewards.agent) if rewards.agent else None,
+            **self._sampling_flags(),
+            "data.max_len": self.engine.max_len,
+            **{f"data.{name}": getattr(self, name) for name in FORM},
+            "data.template_kwargs": values(self.template_kwargs),
+        }
+
+    def _sampling_flags(self) -> dict:
+        names = {"n": "n_samples_per_prompt"}
+        return {
+            f"rollout.{names.get(name, name)}": getattr(self.sampling, name)
+            for name in ("n", "temperature", "top_p", "max_new_tokens")
         }
 
     def check(self) -> None:
@@ -176,38 +190,40 @@ class DifficultySettings:
         Raises:
             UsageError: all problems, one per line.
         """
-        rewards = self.rewards
-        rewards.check()
-        check_used(self.template_kwargs, self.apply_chat_template, "--template_kwargs", "--apply_chat_template")
+        self.rewards.check()
+        check_used(
+            self.template_kwargs, self.apply_chat_template, "--data.template_kwargs", "--data.apply_chat_template"
+        )
         install()  # what follows may import transformers, and rows for it come first
-        problems = model_problems("--model", self.engine.model)
-        if bool(rewards.sources) == bool(rewards.agent):
-            problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
-        for source in rewards.sources[:1]:
-            problems += preflight.reward_problems("--reward", source)
-        problems += [*preflight.agent_problems("--agent", rewards.agent), *self._number_problems()]
         check_suffix(self.output, "--output")
-        raise_problems([*problems, *self.engine.problems(), *output_problems(self.output, self.input, self.force)])
+        problems = [*self._number_problems(), *self.engine.problems()]
+        raise_problems([*problems, *output_problems(self.output, self.input, self.force)])
+        self.files.check()
 
     def _number_problems(self) -> list[str]:
-        sampling, max_len = self.sampling, self.engine.max_len
-        wrong = {
-            "n": sampling.n < 1,
-            "max_new_tokens": sampling.max_new_tokens < 1,
-            "temperature": not sampling.temperature >= 0,
-            "top_p": not 0 < sampling.top_p <= 1,
-        }
-        problems = [f"--{name} {getattr(sampling, name)} makes no sense" for name in wrong if wrong[name]]
+        sampling, max_len, rewards = self.sampling, self.engine.max_len, self.rewards
+        fits = sampling.n >= 1, sampling.temperature >= 0, 0 < sampling.top_p <= 1, sampling.max_new_tokens >= 1
+        flags = self._sampling_flags()
+        problems = [
+            f"--{flag} {value} makes no sense"
+            for (flag, value), fine in zip(flags.items(), fits, strict=True)
+            if not fine
+        ]
         if self.limit is not None and self.limit < 1:
             problems.append(f"--limit {self.limit} makes no sense")
+        if rewards.sources and rewards.agent:
+            problems.append("give --reward.remote_url or --train.agent_func_path, not both")
         if max_len is not None and max_len <= sampling.max_new_tokens:
             problems.append(
-                f"--max_len {max_len} leaves no room for a prompt: --max_new_tokens is {sampling.max_new_tokens}"
+                f"--data.max_len {max_len} leaves no room for a prompt: --rollout.max_new_tokens is "
+                f"{sampling.max_new_tokens}"
             )
-        if max_len is None and self.rewards.agent:
-            problems.append("--agent needs --max_len, the tokens of all turns together (training's --data.max_len)")
+        if max_len is None and rewards.agent:
+            problems.append("--train.agent_func_path needs --data.max_len, the tokens of all turns together")
         if self.input_template is not None and (self.apply_chat_template or "{}" not in self.input_template):
-            problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template with it")
+            problems.append(
+                "--data.input_template needs a {} where the prompt goes, and no --data.apply_chat_template with it"
+            )
         return problems
 
 
@@ -215,7 +231,7 @@ def run(args: argparse.Namespace) -> None:
     trust_models(args.trust_remote_code)
     settings = DifficultySettings.from_args(args)
     settings.check()
-    check_fetched("--model", settings.engine.model)
+    settings.files.check_models_fetched()
     input_key, label_key = settings.keys
     table = read_table(settings.input, {input_key: "--data.input_key", label_key: "--data.label_key"})
     table = table.slice(0, settings.limit)
@@ -253,7 +269,7 @@ def distinct_rows(rows: list[dict], settings: DifficultySettings) -> dict:
         if prompt_fingerprint(distinct.setdefault(row["id"], row)) != prompt_fingerprint(row):
             raise UsageError(f"{flag}: id {row['id']!r} stands for two different prompts")
     if not settings.apply_chat_template and not is_text(rows[0]["prompt"], settings.input_template):
-        raise UsageError(f"{flag}: the prompts are chats; add --apply_chat_template")
+        raise UsageError(f"{flag}: the prompts are chats; add --data.apply_chat_template")
     return distinct
 
 
@@ -281,7 +297,7 @@ def measure(settings: DifficultySettings, rows: list[dict], records: dict, appen
     engine = replace(engine, max_len=engine.max_len or max(lengths) + sampling.max_new_tokens)
     room = engine.max_len - sampling.max_new_tokens
     prompting = Prompting([each.text for each in prompts], lengths, chat, room)
-    for warning in fit_warnings(model, tokenizer_of(model), prompting, DIFFICULTY):
+    for warning in fit_warnings(model, tokenizer_of(model), prompting, TRAINING):
         print(warning)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}
     total, earlier = len(records.keys() | fingerprints.keys()), len(records.keys() - fingerprints.keys())

@@ -42,7 +42,7 @@ NEEDED = {
 INIT_PRIOR = "algo.advantage.ebpo.init_prior"
 PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", INIT_PRIOR)
 BUILT_IN_NEEDS = {BUILT_IN["math"]: ("math_verify", "'openrlhf_ebpo[math]'")}
-REWARD = "reward.remote_url"
+REWARD, AGENT = "reward.remote_url", "train.agent_func_path"
 NO_FLAG = "the command has no such flag"
 
 
@@ -51,7 +51,7 @@ def absolute_paths(args) -> None:
     directory. args: upstream's, nested."""
     changes = {flag: lambda path: str(Path(path).expanduser().absolute()) for flag in PATH_FLAGS}
     changes |= dict.fromkeys((*MODEL_FLAGS, *DATA_FLAGS), absolute_names)
-    changes[REWARD] = absolute_reward
+    changes |= {REWARD: absolute_reward, AGENT: absolute}
     for flag, change in changes.items():
         section, _, name = flag.rpartition(".")
         if text := value_of(args, flag):
@@ -130,7 +130,7 @@ class InputFiles:
             ),
             models={flag: split_names(value_of(args, flag)) for flag in MODEL_FLAGS},
             rewards=None if value_of(args, REWARD, NO_FLAG) is NO_FLAG else split_names(args.reward.remote_url),
-            agent=value_of(args, "train.agent_func_path"),
+            agent=value_of(args, AGENT),
             label_key=value_of(args, "data.label_key"),
             init_prior=value_of(args, INIT_PRIOR),
             use_ms=bool(value_of(args, "use_ms")),
@@ -166,7 +166,7 @@ class InputFiles:
     def _reward_problems(self) -> list[str]:
         flag = f"--{REWARD}"
         first, *others = self.rewards or [None]
-        problems = agent_problems("--train.agent_func_path", self.agent)
+        problems = agent_problems(f"--{AGENT}", self.agent)
         if {first, self.agent} & {*BUILT_IN.values()} and not self.label_key:
             problems.append(
                 "--data.label_key is missing: the packaged rewards compare responses with the gold answers in a column"

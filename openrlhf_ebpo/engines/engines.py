@@ -68,7 +68,7 @@ class EngineSettings:
     @classmethod
     def from_args(cls, args: argparse.Namespace, model: str, **fields) -> EngineSettings:
         """Read the flags of `add_flags`. fields: the other ones."""
-        return cls(model, **{name: getattr(args, name) for name in FLAGS}, **fields)
+        return cls(model, **{name: getattr(args, f"vllm.{name}") for name in FLAGS}, **fields)
 
     @property
     def gpus(self) -> int:
@@ -81,9 +81,11 @@ class EngineSettings:
             "tensor_parallel_size": self.tensor_parallel_size >= 1,
             "gpu_memory_utilization": 0 < self.gpu_memory_utilization <= 1,
         }
-        problems = [f"--{name} {getattr(self, name)} makes no sense" for name, fine in ranges.items() if not fine]
+        problems = [f"--vllm.{name} {getattr(self, name)} makes no sense" for name, fine in ranges.items() if not fine]
         if self.tensor_parallel_size > 1 and is_cpu_stack():
-            problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
+            problems.append(
+                "--vllm.tensor_parallel_size: use more engines, --vllm.num_engines (this machine has no CUDA)"
+            )
         return problems
 
 
@@ -91,12 +93,18 @@ FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enfor
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add training's flags of rollout engines that mean something without training."""
     add = parser.add_argument_group("engines").add_argument
-    add("--num_engines", type=int, help="copies of the model that share the prompts (%(default)s)")
-    add("--tensor_parallel_size", type=int, help="GPUs a copy (%(default)s)")
-    add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (%(default)s)")
-    add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
-    parser.set_defaults(**{name: getattr(EngineSettings, name) for name in FLAGS})
+    add("--vllm.num_engines", type=int, metavar="N", help="copies of the model that share the prompts (%(default)s)")
+    add("--vllm.tensor_parallel_size", type=int, metavar="N", help="GPUs a copy (%(default)s)")
+    add(
+        "--vllm.gpu_memory_utilization",
+        type=float,
+        metavar="SHARE",
+        help="share of a GPU's memory for vLLM (%(default)s)",
+    )
+    add("--vllm.enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
+    parser.set_defaults(**{f"vllm.{name}": getattr(EngineSettings, name) for name in FLAGS})
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ def started(settings: EngineSettings) -> Iterator[list]:
         GenerationError: an engine did not start; with the reason.
     """
     _check_window(settings)
-    fewer = "ask for fewer with --num_engines or --tensor_parallel_size"
+    fewer = "ask for fewer with --vllm.num_engines or --vllm.tensor_parallel_size"
     if settings.rewards.sources:
         announce_special_tokens(settings.model)
     with ray_with(settings.gpus, fewer, environment=QUIET):

@@ -13,7 +13,7 @@ TIMEOUT = 60.0  # seconds for one call
 SERVER_TIMEOUT = 180.0  # OpenRLHF's timeout of one request
 MEMORY_MB = 8192
 BUILT_IN = {"math": str(Path(__file__).parent / "math" / "math.py")}  # short names for the reward files of this package
-PREFIX = "reward."  # of training's flags
+TIMEOUT_FLAG, MEMORY_FLAG = "--reward.timeout", "--reward.memory"
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,7 @@ class RewardSettings:
     overlong: tokens at the end of a response in which upstream punishes its length; None: it does not. max_new_tokens:
         longest response, None without that limit.
     timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0:
-        no limit. workers: maximum number of such processes; None: `sources.default_calls`. prefix: of the flags of the
-        limits, for messages.
+        no limit. workers: maximum number of such processes; None: `sources.default_calls`.
     """
 
     sources: tuple[str, ...] = ()
@@ -34,14 +33,8 @@ class RewardSettings:
     timeout: float = TIMEOUT
     memory_mb: int = MEMORY_MB
     workers: int | None = None
-    prefix: str = PREFIX
     overlong: float | None = None
     max_new_tokens: int | None = None
-
-    @property
-    def flags(self) -> tuple[str, str]:
-        """Return the flags of `timeout` and `memory_mb`."""
-        return f"--{self.prefix}timeout", f"--{self.prefix}memory"
 
     @classmethod
     def from_args(cls, args) -> RewardSettings:
@@ -59,36 +52,34 @@ class RewardSettings:
         timeout: float | None,
         memory_mb: int,
         workers: int | None,
-        prefix: str = PREFIX,
     ) -> RewardSettings:
         """url: one source, or several with commas. timeout: None for the default, which is longer for servers."""
         sources = tuple(url.split(",") if isinstance(url, str) else url or ())
         if timeout is None:
             timeout = SERVER_TIMEOUT if sources and sources[0].startswith(("http://", "https://")) else TIMEOUT
-        return cls(sources, agent, timeout, memory_mb, workers, prefix)
+        return cls(sources, agent, timeout, memory_mb, workers)
 
     def check(self) -> None:
         """Raises UsageError if a limit makes no sense."""
-        timeout, memory = self.flags
         if not 0 < self.timeout < math.inf:
-            raise UsageError(f"{timeout} is {self.timeout}; give a number of seconds above 0")
+            raise UsageError(f"{TIMEOUT_FLAG} is {self.timeout}; give a number of seconds above 0")
         if self.memory_mb < 0:
-            raise UsageError(f"{memory} is {self.memory_mb}; give megabytes, or 0 for no limit")
+            raise UsageError(f"{MEMORY_FLAG} is {self.memory_mb}; give megabytes, or 0 for no limit")
         if self.workers is not None and self.workers < 1:
-            raise UsageError(f"--{self.prefix}workers is {self.workers}; give 1 or more, or leave it out")
+            raise UsageError(f"--reward.workers is {self.workers}; give 1 or more, or leave it out")
         if self.overlong is not None and self.overlong > (self.max_new_tokens or 0):
             found = f"is {self.max_new_tokens}" if self.max_new_tokens else "is not given"
             raise UsageError(
-                f"--{self.prefix}overlong_buffer_len {self.overlong:g} counts back from --rollout.max_new_tokens, "
+                f"--reward.overlong_buffer_len {self.overlong:g} counts back from --rollout.max_new_tokens, "
                 f"which {found}: give that many tokens or more (without it OpenRLHF counts from --data.max_len, prompt "
                 "included, and punishes no cut response)"
             )
 
 
-def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("limits of rewards").add_argument
     add(
-        f"--{prefix}timeout",
+        TIMEOUT_FLAG,
         type=float,
         metavar="SECONDS",
         help="limit for one call of reward_func, of an agent's reset or step, or of a reward server with all its "
@@ -96,7 +87,7 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
         "rewards limit themselves",
     )
     add(
-        f"--{prefix}memory",
+        MEMORY_FLAG,
         type=int,
         default=MEMORY_MB,
         metavar="MB",
@@ -104,7 +95,7 @@ def add_flags(parser: argparse.ArgumentParser, prefix: str = PREFIX) -> None:
         "failed reward; 0: no limit",
     )
     add(
-        f"--{prefix}workers",
+        "--reward.workers",
         type=int,
         metavar="N",
         help="most processes in which each engine calls reward_func, one call at a time in each. Each imports the file "

@@ -29,7 +29,6 @@ class Flags(NamedTuple):
 
 TRAINING = Flags("--data.max_len", "--data.input_template")
 EVALUATION = Flags("--max_model_len", "--template")
-DIFFICULTY = Flags("--max_len", "--input_template")
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ how_to_make() { # a data file of ours
             echo "$step order --by topic --input $DATA_DIR/topics.parquet --output $1"
             ;;
         *)
-            echo "$step difficulty --input $from --output $DATA_DIR/${name/_order/}.parquet --model $weights --reward ${reward[1]} ${template[*]@Q} --num_engines $GPUS_PER_NODE"
+            echo "$step difficulty --input $from --output $DATA_DIR/${name/_order/}.parquet --actor.model_name_or_path $weights ${reward[*]} ${template[*]@Q} --vllm.num_engines $GPUS_PER_NODE"
             echo "$step order --by difficulty --input $DATA_DIR/${name/_order/}.parquet --output $1"
             ;;
     esac
@@ -202,15 +202,15 @@ batches=(
 )
 template=()
 if [ "${CHAT_TEMPLATE:-$chat_template}" != 0 ]; then
-    template=(--apply_chat_template)
+    template=(--data.apply_chat_template)
 elif [ "${bos-}" ]; then # OpenRLHF adds no special tokens to a prompt
-    template=(--input_template "$bos{}")
+    template=(--data.input_template "$bos{}")
 fi
 files=(
     --actor.model_name_or_path "$weights"
     --data.prompt_dataset "$DATA_DIR/$data.parquet" --data.input_key prompt --data.label_key label
     --eval.dataset "$DATA_DIR/validation.parquet" "${reward[@]}"
-    "${template[@]/--/--data.}"
+    "${template[@]}"
 )
 machine=(
     --train.colocate_all --vllm.enable_sleep --ds.enable_sleep

@@ -13,12 +13,15 @@ import pytest
 
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.command import parse
+from openrlhf_ebpo.data import difficulty, training_tables
 from openrlhf_ebpo.data.preflight import InputFiles
+from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.config import PRESETS, EstimatorConfig
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret
+from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.train.flags import Command, build_parser, fill_defaults
@@ -78,6 +81,16 @@ def test_our_flags_change_none_of_upstreams(upstreams_parser):
     ours, theirs = flags(build_parser(UpstreamMain(PPO))), flags(upstreams_parser(PPO))
     own = "--algo.advantage.estimator"  # takes more values: below
     assert {flag: ours[flag] for flag in theirs if flag != own} == {f: theirs[f] for f in theirs if f != own}
+
+
+@pytest.mark.parametrize("command", [difficulty, engines, training_tables, reward_settings])
+def test_a_dotted_flag_of_another_command_is_trainings(command):
+    """Name, kind and type; defaults may differ, since a training has others."""
+    parser = argparse.ArgumentParser()
+    getattr(command, "add_flags", training_tables.add_key_flags)(parser)
+    theirs = flags(build_parser(UpstreamMain(PPO)))
+    dotted = {name: kind for name, kind in flags(parser).items() if "." in name}
+    assert dotted and all(theirs[name][:4] == kind[:4] for name, kind in dotted.items())
 
 
 @pytest.mark.parametrize("spelling", ["--advantage_estimator", "--algo.advantage.estimator"])

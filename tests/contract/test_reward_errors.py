@@ -277,8 +277,7 @@ def test_the_length_of_a_response_counts_generated_tokens_alone(estimator, rollo
 
 
 @pytest.mark.parametrize("kind", ["file", "server", "agent"])
-def test_a_timeout_names_the_flag_of_the_command(tmp_path, kind):
-    """`data difficulty` has other names for them than the training."""
+def test_a_timeout_names_its_flag(tmp_path, kind):
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
     (tmp_path / "reward.py").write_text(REWARD_FILE)
@@ -286,8 +285,8 @@ def test_a_timeout_names_the_flag_of_the_command(tmp_path, kind):
         executor = agent("await asyncio.sleep(1000)")
     else:
         executor = SingleTurnAgentExecutor("http://127.0.0.1:1/" if kind == "server" else str(tmp_path / "reward.py"))
-    (response,) = run_all(executor, ["hangs"], seconds=seconds(0.2), prefix="reward_")
-    assert "(--reward_timeout)" in response[ERROR_KEY]
+    (response,) = run_all(executor, ["hangs"], seconds=seconds(0.2))
+    assert "(--reward.timeout)" in response[ERROR_KEY]
 
 
 def test_an_agent_that_does_not_let_itself_be_cancelled_is_not_waited_for():

@@ -32,8 +32,17 @@ def start(start_command, workshop, tmp_path):
     rows = [{"id": f"{row['label']}{i}", "question": row["prompt"], **row} for i, row in enumerate(rows * 5)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "reward.py").write_text(REWARD)
-    argv = ["difficulty", "--input", "in.jsonl", "--output", "out.parquet", "--model", workshop / "tied"]
-    argv += ["--reward", "reward.py", "--n", N, "--max_new_tokens", 8, "--num_engines", 1]
+    argv = [
+        "difficulty",
+        "--input",
+        "in.jsonl",
+        "--output",
+        "out.parquet",
+        "--actor.model_name_or_path",
+        workshop / "tied",
+    ]
+    argv += ["--reward.remote_url", "reward.py", "--rollout.n_samples_per_prompt", N, "--rollout.max_new_tokens", 8]
+    argv += ["--vllm.num_engines", 1]
     return lambda log: start_command("openrlhf_ebpo.cli.data", argv, tmp_path / log)
 
 

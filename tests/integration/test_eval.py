@@ -45,7 +45,7 @@ def start(start_command, run_dir, tmp_path):
 
     def run(log: str, engines: int):
         argv = ["--checkpoints", run_dir, "--no_base", "--tasks", "file:q.jsonl,aime24=aime24.jsonl", "--n", N]
-        argv += ["--max_new_tokens", 24, "--num_engines", engines]
+        argv += ["--max_new_tokens", 24, "--vllm.num_engines", engines]
         return start_command("openrlhf_ebpo.cli.eval", argv, tmp_path / log)
 
     return run

@@ -44,7 +44,16 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("data", "prepare"): (["--input", "nowhere.jsonl", "--output", "o"], "nowhere.jsonl"),
     ("data", "topics"): (["--input", "nowhere.jsonl", "--output", "o.parquet"], "nowhere.jsonl"),
     ("data", "difficulty"): (
-        ["--input", "nowhere.jsonl", "--output", "o.parquet", "--model", "m", "--reward", "r.py"],
+        [
+            "--input",
+            "nowhere.jsonl",
+            "--output",
+            "o.parquet",
+            "--actor.model_name_or_path",
+            "m",
+            "--reward.remote_url",
+            "r.py",
+        ],
         "r.py: no such file",
     ),
     ("data", "order"): (["--input", "nowhere.jsonl", "--output", "o.parquet", "--by", "difficulty"], "nowhere.jsonl"),

@@ -16,11 +16,11 @@ from safetensors.numpy import save_file
 from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
 from openrlhf_ebpo.data.difficulty import DifficultySettings
-from openrlhf_ebpo.data.preflight import REWARDS
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
 from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
 from openrlhf_ebpo.progress import model_identity, progress_file
+from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 from openrlhf_ebpo.upstream.rendering import Prompt
 
 ROWS = [
@@ -38,13 +38,24 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+FLAGS = {
+    "model": "actor.model_name_or_path",
+    "reward": "reward.remote_url",
+    "agent": "train.agent_func_path",
+    "n": "rollout.n_samples_per_prompt",
+    **{name: f"rollout.{name}" for name in ("top_p", "max_new_tokens")},
+    **{name: f"data.{name}" for name in ("max_len", "input_template")},
+}
+
+
 def arguments(folder: Path, **changes) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     difficulty.add_flags(parser)
-    argv = ["--input", folder / "in.jsonl", "--output", folder / "out.parquet", "--model", folder / "model"]
-    args = parser.parse_args([*map(str, argv), "--reward", str(folder / "reward.py"), "--n", "4"])
+    given = {"input": "in.jsonl", "output": "out.parquet", FLAGS["model"]: "model", FLAGS["reward"]: "reward.py"}
+    argv = [part for name, file in given.items() for part in (f"--{name}", str(folder / file))]
+    args = parser.parse_args([*argv, "--rollout.n_samples_per_prompt", "4"])
     for name, value in changes.items():
-        setattr(args, name, value)
+        setattr(args, FLAGS.get(name, name), value)
     return args
 
 
@@ -123,8 +134,8 @@ def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_
         difficulty.measure(settings, [*ROWS, {"id": "long", "prompt": "1 + 1 + 1", "label": "3"}], {}, generate)
     out = capsys.readouterr().out
     assert asked == {"room": 13}
-    assert ("5 of 5 prompts lack it" in out and "or of --input_template" in out) == (not template)
-    assert f"{5 if template else 1} of 5 prompts are longer than the 5 tokens that --max_len leaves" in out
+    assert ("5 of 5 prompts lack it" in out and "or of --data.input_template" in out) == (not template)
+    assert f"{5 if template else 1} of 5 prompts are longer than the 5 tokens that --data.max_len leaves" in out
 
 
 def test_the_progress_bar_begins_with_what_is_not_measured_again(folder, monkeypatch):
@@ -142,9 +153,9 @@ def test_the_progress_bar_begins_with_what_is_not_measured_again(folder, monkeyp
 # rewards
 
 
-def test_limits_of_rewards_have_this_commands_flags(folder):
-    settings = DifficultySettings.from_args(arguments(folder, reward_timeout=2.5))
-    assert settings.rewards.timeout == 2.5 and settings.rewards.flags == ("--reward_timeout", "--reward_memory")
+def test_engines_get_the_limits_of_rewards(folder):
+    settings = DifficultySettings.from_args(arguments(folder, **{"reward.timeout": 2.5}))
+    assert settings.rewards.timeout == 2.5
     assert settings.engine.rewards == settings.rewards
 
 
@@ -233,15 +244,15 @@ def test_a_model_is_known_by_its_weights_not_by_where_it_lies(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "/no/such/model"}, "--model /no/such/model: no such folder"),
-        ({"reward": None}, "give --reward"),
-        ({"agent": "agent.py"}, "or --agent"),
-        ({"reward": "missing.py"}, "--reward missing.py: no such file"),
-        ({"reward": None, "agent": "missing.py", "max_len": 9000}, "--agent missing.py: no such file"),
-        ({"reward": "host:5000"}, "--reward host:5000: neither"),
-        ({"n": 0}, "--n 0"),
-        ({"top_p": 0.0}, "--top_p 0.0"),
-        ({"max_len": 8192}, "--max_len 8192 leaves no room"),
+        ({"model": "/no/such/model"}, "--actor.model_name_or_path /no/such/model: no such folder"),
+        ({"reward": None}, "give --reward.remote_url"),
+        ({"agent": "agent.py"}, "or --train.agent_func_path, not both"),
+        ({"reward": "missing.py"}, "--reward.remote_url missing.py: no such file"),
+        ({"reward": None, "agent": "missing.py", "max_len": 9000}, "--train.agent_func_path missing.py: no such file"),
+        ({"reward": "host:5000"}, "--reward.remote_url host:5000: neither"),
+        ({"n": 0}, "--rollout.n_samples_per_prompt 0"),
+        ({"top_p": 0.0}, "--rollout.top_p 0.0"),
+        ({"max_len": 8192}, "--data.max_len 8192 leaves no room"),
         ({"input_template": "no place"}, "needs a {}"),
         ({"output": "out.csv"}, "--output out.csv"),
         ({"input": "missing.parquet"}, "missing.parquet: no such file"),
@@ -259,7 +270,7 @@ def test_short_names_and_relative_paths_are_made_absolute_for_rays_workers(folde
     monkeypatch.chdir(folder)
     settings = DifficultySettings.from_args(arguments(folder, model="model", reward="math"))
     assert settings.engine.model == str(folder / "model")
-    assert settings.rewards.sources == (str(REWARDS / "math.py"),)
+    assert settings.rewards.sources == (BUILT_IN["math"],)
     settings = DifficultySettings.from_args(arguments(folder, reward=None, agent="reward.py"))
     assert settings.rewards.agent == str(folder / "reward.py")
 
@@ -289,7 +300,7 @@ def test_an_output_from_elsewhere_is_not_replaced(folder, asked_for):
     [
         ([{"id": "a", "prompt": "a"}], "no column 'label'"),
         ([ROWS[0], {**ROWS[0], "prompt": "another"}], "'p0' stands for two different prompts"),
-        ([{**ROWS[0], "prompt": [{"role": "user", "content": "hi"}]}], "--apply_chat_template"),
+        ([{**ROWS[0], "prompt": [{"role": "user", "content": "hi"}]}], "--data.apply_chat_template"),
     ],
     ids=["column", "id", "chat"],
 )

@@ -106,7 +106,7 @@ def answered(monkeypatch):
         ({"output_dir": None}, ["--output_dir is missing"]),
         ({"n": 0}, ["--n 0"]),
         ({"limit": 0}, ["--limit 0"]),
-        ({"num_engines": 0, "gpu_memory_utilization": 1.5}, ["--num_engines 0", "--gpu_memory_utilization 1.5"]),
+        ({"vllm.num_engines": 0, "vllm.gpu_memory_utilization": 1.5}, ["--vllm.num_engines 0", "utilization 1.5"]),
         ({"protocol": "gredy"}, ["Did you mean greedy?", "default, greedy"]),
         ({"protocol": "greedy"}, ["--temperature 0 --n 4"]),
         ({"template": "no place for it"}, ["--template", "{question}"]),

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.data import difficulty, prepare, topics
-from openrlhf_ebpo.eval import protocols, score
 
 
 def identity_of_difficulty(args: argparse.Namespace) -> dict:
@@ -16,16 +15,13 @@ def identity_of_difficulty(args: argparse.Namespace) -> dict:
 IDENTITIES = {
     difficulty: identity_of_difficulty,
     prepare: prepare.settings_of,
-    score: lambda args: score.identity(args, protocols.PROTOCOLS["default"]),
     topics: topics.settings_of,
 }
 COMPARED = {
-    difficulty: "model reward agent n temperature top_p max_new_tokens max_len apply_chat_template template_kwargs "
-    "input_template",
-    prepare: (
-        "input subset split revision prompt_column answer_column source_column template system validation seed format"
-    ),
-    score: "input task seconds",
+    difficulty: "actor.model_name_or_path reward.remote_url train.agent_func_path rollout.n_samples_per_prompt "
+    "rollout.temperature rollout.top_p rollout.max_new_tokens data.max_len data.apply_chat_template "
+    "data.template_kwargs data.input_template",
+    prepare: "input subset split prompt_column answer_column source_column template system validation seed",
     topics: "input model k seed text sort",
 }
 
@@ -41,14 +37,14 @@ def flags(module, folder: Path) -> argparse.Namespace:
 
 
 def other_value(name: str, value, folder: Path):
-    """Of the same kind, and a file or a benchmark where one has to exist."""
+    """Of the same kind, and a file where one has to exist."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
         return value + 1
-    if name == "template_kwargs":
+    if name == "data.template_kwargs":
         return ["effort=3"]
-    return "aime24" if name == "task" else str(folder / "b.jsonl")
+    return str(folder / "b.jsonl")
 
 
 @pytest.mark.parametrize("module", IDENTITIES, ids=lambda module: module.__name__.rpartition(".")[2])
@@ -56,18 +52,18 @@ def test_every_flag_that_changes_the_result_is_compared_and_no_other(module, tmp
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_text(name)
     args, identity, found = flags(module, tmp_path), IDENTITIES[module], set()
-    args.model = "model"
+    setattr(args, difficulty.MODEL if module is difficulty else "model", "model")
     for name, value in vars(args).items():
-        base = vars(args) | ({"apply_chat_template": True} if name == "template_kwargs" else {})
+        base = vars(args) | ({"data.apply_chat_template": True} if name == "data.template_kwargs" else {})
         changed = {**base, name: other_value(name, value, tmp_path)}
         found |= {name} if len({str(identity(argparse.Namespace(**each))) for each in (base, changed)}) > 1 else set()
     assert found == set(COMPARED[module].split())
 
 
-@pytest.mark.parametrize("flag", ["reward", "agent"])
+@pytest.mark.parametrize("flag", ["reward.remote_url", "train.agent_func_path"])
 def test_a_file_that_was_edited_is_another_one(tmp_path, flag):
     args = flags(difficulty, tmp_path)
-    args.model = "model"
+    setattr(args, difficulty.MODEL, "model")
     setattr(args, flag, str(tmp_path / "a.py"))
     (tmp_path / "a.py").write_text("before")
     before = identity_of_difficulty(args)

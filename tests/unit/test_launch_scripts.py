@@ -201,7 +201,11 @@ def test_a_methods_flags_alone():
         (
             ("llama3_1_8b", "grpo", 4, "--order=difficulty"),
             {},
-            ["nowhere/difficulty_order_llama3_1_8b.parquet", "data difficulty", "--model meta-llama/Llama-3.1-8B"],
+            [
+                "nowhere/difficulty_order_llama3_1_8b.parquet",
+                "data difficulty",
+                "--actor.model_name_or_path meta-llama/Llama-3.1-8B",
+            ],
         ),
     ],
 )

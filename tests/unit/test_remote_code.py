@@ -129,13 +129,13 @@ def commands(folder: Path, model: str | None = None) -> dict:
     q = str(folder / "q.jsonl")
     sft = ["--model.model_name_or_path", model, "--data.dataset", q, "--data.input_key", "question"]
     asked = ["--model", model, "--tasks", f"file:{q}", "--output_dir", str(folder / "results"), "--protocol", "greedy"]
-    measured = ["difficulty", "--input", q, "--output", str(folder / "d.parquet"), "--model", model]
+    measured = ["difficulty", "--input", q, "--output", str(folder / "d.parquet"), "--actor.model_name_or_path", model]
     return {
         "train": (train_ppo_ray.main, train(folder, model=model)),
         "train --dry_run": (train_ppo_ray.main, train(folder, "--dry_run", model=model)),
         "sft": (train_sft.main, [*sft, "--data.output_key", "answer", "--ckpt.output_dir", str(folder / "sft")]),
         "eval": (evaluation.main, [*asked, "--template", "raw", "--no-chat_template"]),
-        "data difficulty": (data.main, [*measured, "--reward", str(folder / "reward.py")]),
+        "data difficulty": (data.main, [*measured, "--reward.remote_url", str(folder / "reward.py")]),
     }
 
 

@@ -17,7 +17,6 @@ from openrlhf_ebpo.rewards.processes.servers import RewardServers, Server, bare_
 from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
 
 SEEN: Counter = Counter()
-FLAG = "--reward.timeout"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -106,7 +105,7 @@ def ask(address):
         async def one():
             addresses = [path if "://" in path else address + path for path in paths]
             try:
-                return await RewardServers(addresses, seconds, FLAG).ask(["query"], ["prompt"], ["label"])
+                return await RewardServers(addresses, seconds).ask(["query"], ["prompt"], ["label"])
             except RewardError as error:
                 return str(error)
 
@@ -171,7 +170,7 @@ def together(reward_servers: RewardServers, times: int) -> list:
 
 
 def test_one_that_hangs_leaves_enough_time_for_the_next(address):
-    pair = RewardServers([f"{address}/hangs", f"{address}/good"], 4.0, FLAG)
+    pair = RewardServers([f"{address}/hangs", f"{address}/good"], 4.0)
     found = together(pair, 4 * MIN_FAILED)
     assert pair.failure is None
     assert [each["rewards"] for each in found] == [[1.0]] * len(found)
@@ -185,7 +184,7 @@ def test_one_that_is_down_is_asked_after_the_others_and_later_in_turn_again(addr
         return post(address, body)
 
     monkeypatch.setattr(servers, "post", counted)
-    pair = RewardServers([down, f"{address}/good"], 1.0, FLAG)
+    pair = RewardServers([down, f"{address}/good"], 1.0)
     while asked.count(down) < 3 * MIN_FAILED:
         together(pair, 2 * MIN_FAILED)
     before = asked.count(down)
@@ -209,21 +208,21 @@ def test_one_that_answers_in_between_is_not_down(address):
 
 
 def test_all_that_hang_end_the_run(address):
-    hanging = RewardServers([f"{address}/hangs?1", f"{address}/hangs?2"], 1.0, FLAG)
+    hanging = RewardServers([f"{address}/hangs?1", f"{address}/hangs?2"], 1.0)
     found = [each for _ in range(3) for each in together(hanging, MIN_FAILED)]
     assert found[-1] == hanging.failure and "no answer in" in hanging.failure
 
 
 def test_where_nobody_answers_it_says_so_and_asks_no_more(address, monkeypatch):
     monkeypatch.setattr(servers, "MAX_CONCURRENT_REQUESTS", MIN_FAILED)
-    silent = RewardServers([f"{address}/error"], 4.0, FLAG)
+    silent = RewardServers([f"{address}/error"], 4.0)
     found = together(silent, 20 * MIN_FAILED)
     assert found[-1] == silent.failure and "no reward server has given a reward for" in silent.failure
     assert "(--reward.timeout)" in silent.failure
 
 
 def test_one_that_fails_often_is_asked_on_while_it_sometimes_answers(address):
-    half = RewardServers([f"{address}/refused", f"{address}/good"], 0.01, FLAG)
+    half = RewardServers([f"{address}/refused", f"{address}/good"], 0.01)
     half._seconds = 30.0
     together(half, 8 * MIN_FAILED)
     assert half.failure is None
@@ -231,7 +230,7 @@ def test_one_that_fails_often_is_asked_on_while_it_sometimes_answers(address):
 
 def test_refusals_of_a_moment_are_no_end(address):
     """Bad requests, which fail at once, are counted as failed rewards; only time without an answer ends a run."""
-    quick = RewardServers([f"{address}/refused"], 60.0, FLAG)
+    quick = RewardServers([f"{address}/refused"], 60.0)
     together(quick, 2 * MIN_FAILED)
     assert quick.failure is None
 

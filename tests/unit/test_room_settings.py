@@ -31,10 +31,10 @@ def test_sources_are_split_and_servers_have_more_time(url, timeout, sources, sec
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"timeout": 0.0}, "--reward_timeout is 0.0; give a number of seconds above 0"),
-        ({"timeout": float("nan")}, "--reward_timeout is nan"),
-        ({"memory_mb": -1}, "--reward_memory is -1; give megabytes, or 0 for no limit"),
-        ({"workers": 0}, "--reward_workers is 0; give 1 or more, or leave it out"),
+        ({"timeout": 0.0}, "--reward.timeout is 0.0; give a number of seconds above 0"),
+        ({"timeout": float("nan")}, "--reward.timeout is nan"),
+        ({"memory_mb": -1}, "--reward.memory is -1; give megabytes, or 0 for no limit"),
+        ({"workers": 0}, "--reward.workers is 0; give 1 or more, or leave it out"),
         ({"overlong": 8.0}, "overlong_buffer_len 8 counts back from --rollout.max_new_tokens, which is not given: "),
         ({"overlong": 8.0, "max_new_tokens": 4}, "--rollout.max_new_tokens, which is 4: give that many tokens or more"),
     ],
@@ -42,7 +42,7 @@ def test_sources_are_split_and_servers_have_more_time(url, timeout, sources, sec
 )
 def test_a_limit_that_makes_no_sense_is_named_by_its_flag(wrong, message):
     with pytest.raises(UsageError, match=message):
-        RewardSettings(**wrong, prefix="reward_").check()
+        RewardSettings(**wrong).check()
     RewardSettings().check()
 
 

@@ -7,7 +7,7 @@ import tiny_tokenizers
 from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.upstream.tokenizer_fit import DIFFICULTY, EVALUATION, TRAINING, Prompting, fit_warnings
+from openrlhf_ebpo.upstream.tokenizer_fit import EVALUATION, TRAINING, Prompting, fit_warnings
 
 TEXTS = ["1 + 1 =", "a b"]
 
@@ -60,7 +60,6 @@ def test_a_begin_token_that_the_prompts_lack(make, tmp_path):
     remedy = f"Write {token} at the beginning of every prompt, or of "
     for flags, template in ((TRAINING, "--data.input_template"), (EVALUATION, "--template")):
         assert remedy + template in asked(str(tmp_path), flags=flags)[0]
-    assert remedy + "--input_template" in asked(str(tmp_path), flags=DIFFICULTY)[0]
 
 
 def test_a_chat_template_that_does_not_write_the_begin_token(tmp_path):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, Failures, NoReplyError, RewardSource
+from openrlhf_ebpo.rewards.reward_settings import TIMEOUT_FLAG
 
 CONNECT_SECONDS = 10.0  # a machine that is off: the next server is asked
 MAX_CONCURRENT_REQUESTS = 256  # each is a connection
@@ -57,10 +58,8 @@ class Server:
 class RewardServers(RewardSource):
     """The reward servers of one rollout actor, asked in turn. One that is down is asked after the others."""
 
-    def __init__(self, addresses: Sequence[str], seconds: float, flag: str):
-        """flag: sets the seconds, for messages."""
+    def __init__(self, addresses: Sequence[str], seconds: float):
         super().__init__(MAX_CONCURRENT_REQUESTS, MIN_FAILED, seconds)
-        self._flag = flag
         self._servers = [Server(address) for address in addresses]
         self._first = itertools.cycle(range(len(self._servers)))
 
@@ -92,7 +91,7 @@ class RewardServers(RewardSource):
                 pause = random.uniform(0, min(MAX_PAUSE_SECONDS, 2.0 ** len(failed) / 2))
                 await asyncio.sleep(min(pause, max(until - time.monotonic(), 0)))
         raise NoReplyError(
-            f"the reward server took longer than {self._seconds:g} s ({self._flag}), in {len(failed)} tries; the "
+            f"the reward server took longer than {self._seconds:g} s ({TIMEOUT_FLAG}), in {len(failed)} tries; the "
             f"last: {failed[-1]}"
         )
 

@@ -22,7 +22,7 @@ import wrapt
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.processes.killable import CallLimits, Lost, Processes, StartError
 from openrlhf_ebpo.rewards.processes.reward_values import RewardError, check_reward
-from openrlhf_ebpo.rewards.reward_settings import RewardSettings
+from openrlhf_ebpo.rewards.reward_settings import MEMORY_FLAG, TIMEOUT_FLAG, RewardSettings
 
 MIN_FAILED = 16  # in a row, before a source is given up
 GROW_SECONDS = 1.0  # calls that wait so long get another process
@@ -118,7 +118,7 @@ class RewardFile(RewardSource):
         self._processes = Processes(
             f"{__name__}:load",
             (self._path, hook, sys.path),
-            CallLimits(memory_mb=settings.memory_mb, flags=settings.flags),
+            CallLimits(memory_mb=settings.memory_mb, flags=(TIMEOUT_FLAG, MEMORY_FLAG)),
             most=most,
             grow_seconds=GROW_SECONDS,
         )

@@ -22,7 +22,7 @@ import torch
 from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY, check_reward, describe
 from openrlhf_ebpo.rewards.processes.servers import GIVER, RewardServers
 from openrlhf_ebpo.rewards.processes.sources import RewardFile, RewardSource, RewardSourceError
-from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
+from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, TIMEOUT_FLAG, RewardSettings
 from openrlhf_ebpo.upstream import remote_code
 
 # One value per response, as each has its own asyncio task: upstream drops an error between reward and `execute`.
@@ -91,7 +91,7 @@ class GuardedSingleTurnExecutor:
             return RewardFile(settings, remote_code.hook())
         if self.reward_endpoints and not self.reward_func:
             settings = self.reward_settings
-            return RewardServers(self.reward_endpoints, settings.timeout, settings.flags[0])
+            return RewardServers(self.reward_endpoints, settings.timeout)
         return None
 
     async def _fetch_rewards_via_func(self, *args):
@@ -155,7 +155,7 @@ async def _turn(executor, name: str, otherwise: dict, turn: Callable[..., Awaita
         finally:
             task.cancel()
     if not done:
-        error = f"the agent's {name} took longer than {settings.timeout:g} s ({settings.flags[0]})"
+        error = f"the agent's {name} took longer than {settings.timeout:g} s ({TIMEOUT_FLAG})"
     else:
         returned, error = (None, f"the agent's {name} was cancelled") if task.cancelled() else task.result()
     if error is None:
