@@ -56,12 +56,12 @@ def _estimator(name: str, entry: Entry) -> str:
 
 
 def metrics() -> str:
-    head = "| metric | description | look closer |\n| --- | --- | --- |"
+    head = "| metric | description |\n| --- | --- |"
     return "\n".join([head, *(_metric(metric) for group in GROUPS for metric in group.metrics)])
 
 
 def _metric(metric: Metric) -> str:
-    return f"| `{metric.name}` | {metric.with_unit(metric.title)}: {metric.description} | {metric.warning} |"
+    return f"| `{metric.name}` | {metric.with_unit(metric.title)}: {metric.description} |"
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
