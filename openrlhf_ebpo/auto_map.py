@@ -79,7 +79,7 @@ def _entries(file: str, auto_map: object) -> Iterator[CustomCode]:
 def needed_code(folder: Path) -> list[CustomCode]:
     """List the code without which the model or its tokenizer does not load as what its files say; all code that they
     name if transformers is not installed. Imports transformers: a process that goes on to load a model calls
-    seams.install.install() before, so that the rows for transformers come first.
+    upstream.install.install() before, so that the rows for transformers come first.
 
     Raises:
         ModelFileError: a file is damaged.

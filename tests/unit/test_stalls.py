@@ -108,7 +108,9 @@ def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_
     counted = Restarts(3, Start("global_step20"))
     counted.is_allowed(Start("global_step20", saved_by))
     flags = {"ckpt.load_enable": False, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}
-    command = Command(nested(flags), [], [], False, force=True, dry_run=False, sample=None, assume_cuda=None)
+    command = Command(
+        nested(flags), [], [], False, force=True, dry_run=False, sample=None, verbose=False, assume_cuda=None
+    )
     assert apply_restart(command) == command and command.args == nested(flags)
     monkeypatch.setenv(restarts.RESTART, counted.environment(3)[restarts.RESTART])
     restarted = apply_restart(command)
