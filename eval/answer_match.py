@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from openrlhf_ebpo.rewards.math import grading, pieces, units
-from openrlhf_ebpo.rewards.math.bounds import MAX_DIGITS, digits, is_hopeless
+from openrlhf_ebpo.rewards.math.bounds import MAX_DIGITS, digits, exceeds_parse_limits
 from openrlhf_ebpo.rewards.math.grading import parse_gold
 from openrlhf_ebpo.rewards.math.reading import clean, formula, normal, number
 
@@ -45,7 +45,7 @@ def grade(gold: str, answer: str, rules: Mapping) -> bool:
     Raises:
         GoldError: the gold cannot be read.
     """
-    if not rules or is_hopeless(clean(answer), len(gold)):
+    if not rules or exceeds_parse_limits(clean(answer), len(gold)):
         return grading.grade(gold, answer)
     gold, answer = (SPACES.sub(" ", SIZES.sub("", clean(text))) for text in (gold, answer))
     same = functools.partial(_same_value, rules=rules)

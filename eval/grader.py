@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from openrlhf_ebpo.rewards.math.bounds import MAX_CHARACTERS, is_hopeless
+from openrlhf_ebpo.rewards.math.bounds import MAX_CHARACTERS, exceeds_parse_limits
 from openrlhf_ebpo.rewards.math.extraction import extract_answer, opened_thoughts
 from openrlhf_ebpo.rewards.math.grading import GoldError
 from openrlhf_ebpo.rewards.math.reading import INTEGER, clean
-from openrlhf_ebpo.rewards.processes.pool import Died, Pool
+from openrlhf_ebpo.rewards.processes.pool import AnswerCrashed, Pool
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match
@@ -87,7 +87,7 @@ class Grader:
         compared = {name: value for name, value in rules.given().items() if name in answer_match.RULES}
         try:
             return self._pool.ask(gold, answer, compared), None
-        except Died as death:
+        except AnswerCrashed as death:
             return False, death.outcome
         except GoldError as error:
             return False, NO_GOLD + str(error)[:MAX_REASON]
@@ -124,4 +124,4 @@ class SameAnswer:
 def _is_hostile(answer: str) -> bool:
     """Return True for an answer that is too long or too nested, or leaves work to sympy: it is compared with its gold
     alone."""
-    return is_hopeless(answer, 0) or UNFINISHED.search(answer) is not None
+    return exceeds_parse_limits(answer, 0) or UNFINISHED.search(answer) is not None

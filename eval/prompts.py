@@ -16,7 +16,7 @@ from openrlhf_ebpo.chat_template import Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION, check_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import saved
-from openrlhf_ebpo.run.run_log import dig, read_known_run, read_run
+from openrlhf_ebpo.run.run_log import get_nested, read_known_run, read_run
 
 from .tasks import Question
 
@@ -131,7 +131,7 @@ def training_form(run_dir: str | Path) -> PromptForm:
 
 def _data_of(run_dir: str | Path) -> dict:
     """Return the flags --data.… of a run; raises RunDirectoryError: no run is there."""
-    return dig(read_known_run(run_dir, "--run_dir "), "args", "data") or {}
+    return get_nested(read_known_run(run_dir, "--run_dir "), "args", "data") or {}
 
 
 def run_of(model: str) -> Path | None:
@@ -149,5 +149,5 @@ def _exported(run_dir: Path) -> set[Path]:
     if run is None:
         return set()
     models = [each.recorded for each in saved(run_dir)]
-    models.append(dig(run, "args", "ckpt", "output_dir"))
+    models.append(get_nested(run, "args", "ckpt", "output_dir"))
     return {Path(model).resolve() for model in models if model}

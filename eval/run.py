@@ -138,7 +138,7 @@ def load_tasks(settings: EvalSettings) -> list[Task]:
     names = [task.name for task in loaded]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {settings.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
-    requested = [first(task, settings.limit) for task in loaded]
+    requested = [limit_questions(task, settings.limit) for task in loaded]
     if any(task.reward == MATH for task in requested):
         protocols.check_scorer(settings.protocol)
     with Grader() as grader:
@@ -149,7 +149,7 @@ def load_tasks(settings: EvalSettings) -> list[Task]:
     return requested
 
 
-def first(task: Task, limit: int | None) -> Task:
+def limit_questions(task: Task, limit: int | None) -> Task:
     """Return the task cut to its first `limit` questions, renamed: it must not be taken for the task."""
     if limit is None:
         return task

@@ -120,7 +120,7 @@ def limit_waiting(seconds: float) -> None:
         requested = request.extensions.get("timeout") or {}
         parts = ("connect", "read", "write", "pool")
         request.extensions["timeout"] = {part: min(requested.get(part) or seconds, seconds) for part in parts}
-        keep_token_home(request)
+        drop_token_for_other_hosts(request)
 
     limit.seconds = seconds
     events = {"request": [*hooks, limit], "response": [refuse_long_pause]}
@@ -131,7 +131,7 @@ def limit_waiting(seconds: float) -> None:
 limit_waiting.seconds = None
 
 
-def keep_token_home(request) -> None:
+def drop_token_for_other_hosts(request) -> None:
     """Take the token out of a request to another server than the Hub: the address may be the Hub's answer."""
     from huggingface_hub import constants, get_token
 
@@ -281,7 +281,7 @@ def retrying(
 # A complete attempt
 
 
-def in_time(action: Callable[[], T], doing: str, size: float = 0) -> T:
+def run_with_timeout(action: Callable[[], T], doing: str, size: float = 0) -> T:
     """The result of `action`, which runs in a process of its own that is killed after CALLS_PER_ATTEMPT timeouts and
     what `size` bytes take. The process ends with this one.
 

@@ -15,7 +15,7 @@ from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.run.rollout_columns import read_columns, read_prior_start
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run, step_files
+from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run, step_files
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
 OF_THE_NAME = ("preset", "half_life", "clusters")  # the run's, unless another variant is asked for
@@ -47,20 +47,23 @@ class LoggedRun:
             inside = f"; there is one in {folder / 'run'}" if (folder / "run" / "run.json").is_file() else ""
             raise RunDirectoryError(f"{folder} holds no run.json{inside}: give the --logger.run_dir of a training")
         args, where = found.get("args"), f"{folder}/run.json: its"
-        name, size = dig(args, "algo", "advantage", "estimator"), dig(args, "rollout", "n_samples_per_prompt")
+        name, size = (
+            get_nested(args, "algo", "advantage", "estimator"),
+            get_nested(args, "rollout", "n_samples_per_prompt"),
+        )
         if not isinstance(name, str) or not (name in registry.ESTIMATORS or is_import_path(name)):
             raise RunDirectoryError(f"{where} algo.advantage.estimator is {ascii(name)[:80]}, no estimator")
         if type(size) is not int or not 0 < size <= MAX_RESPONSES:
             raise RunDirectoryError(
                 f"{where} rollout.n_samples_per_prompt is {ascii(size)[:80]}, and not 1 to {MAX_RESPONSES}"
             )
-        settings, names = dig(args, "algo", "advantage", "ebpo"), {each.name for each in fields(EstimatorConfig)}
+        settings, names = get_nested(args, "algo", "advantage", "ebpo"), {each.name for each in fields(EstimatorConfig)}
         settings = settings if isinstance(settings, dict) else {}
         return cls(folder, found, name, size, {k: v for k, v in settings.items() if k in names - NOT_REPLAYED})
 
     def arg(self, *path: str) -> Any:
         """A resolved argument of the training; None if run.json does not have it."""
-        return dig(self.json, "args", *path)
+        return get_nested(self.json, "args", *path)
 
     @property
     def running(self) -> bool:

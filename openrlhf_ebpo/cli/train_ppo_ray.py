@@ -153,7 +153,7 @@ def train(
         # not before the cluster is known to be big enough
         started = record(command, args, settings, resumed) | {"hardware": hardware(settings.sizes.placement.gpus)}
         supervisor.claim(settings.run, settings.supervision, **started)
-        heartbeat.Heart(settings.run.run_dir).beat(heartbeat.STARTING)
+        heartbeat.Heartbeat(settings.run.run_dir).report(heartbeat.STARTING)
         pushes.start()
         arguments.set_arguments(args.rollout.temperature)
         args.ckpt.verified = found.tag if found else None

@@ -37,7 +37,7 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.replay import Difference, replay
 from openrlhf_ebpo.run import checkpoints, manifest, resume
-from openrlhf_ebpo.run.run_log import PRIOR, dig
+from openrlhf_ebpo.run.run_log import PRIOR, get_nested
 
 WIDTH = 13
 MAX_NAMED = 5  # things of one kind
@@ -187,7 +187,10 @@ def logging_interval(ran: LoggedRun) -> int:
     """The interval at which steps were logged, whichever --logger.rollouts_every the run had at the time."""
     resumed = ran.json.get("resumed")
     rows = resumed if isinstance(resumed, list) else []
-    known = [ran.arg("logger", "rollouts_every"), *(dig(r, "changed", "logger.rollouts_every", "was") for r in rows)]
+    known = [
+        ran.arg("logger", "rollouts_every"),
+        *(get_nested(r, "changed", "logger.rollouts_every", "was") for r in rows),
+    ]
     return math.lcm(*(each for each in known if type(each) is int and 0 < each < MAX_STEP))
 
 

@@ -77,12 +77,12 @@ def run(args: argparse.Namespace) -> None:
 
 def shuffled(ids: Sequence[str], seed: int) -> list[int]:
     """Return the places of the rows in random order."""
-    return sorted(range(len(ids)), key=lambda i: (draw(seed, ids[i]), ids[i]))
+    return sorted(range(len(ids)), key=lambda i: (random_key(seed, ids[i]), ids[i]))
 
 
 def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int) -> list[int]:
     """Return the places of the rows, cluster after cluster."""
-    return sorted(shuffled(ids, seed), key=lambda i: (draw(seed, "cluster", clusters[i]), clusters[i]))
+    return sorted(shuffled(ids, seed), key=lambda i: (random_key(seed, "cluster", clusters[i]), clusters[i]))
 
 
 def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int) -> list[int]:
@@ -91,7 +91,7 @@ def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int) -> list[int]
     return places[np.argsort(-rates[places], kind="stable")].tolist()
 
 
-def draw(seed: int, *names) -> bytes:
+def random_key(seed: int, *names) -> bytes:
     """Draw random bytes that depend on seed and names only, not on a library's generator."""
     return hashlib.sha256("\0".join(map(str, ("order", seed, *names))).encode()).digest()[:16]
 

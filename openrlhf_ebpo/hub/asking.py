@@ -12,7 +12,7 @@ from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.markdown import fenced
 from openrlhf_ebpo.hub.public import hub_id
 from openrlhf_ebpo.redact import redacted_text, without_own_homes
-from openrlhf_ebpo.run.run_log import dig, step_files
+from openrlhf_ebpo.run.run_log import get_nested, step_files
 
 BARE = "{question}"  # the instruction of prompts that are questions alone
 QUESTION = "What is 12 * 13?"  # where no prompt of the training is known
@@ -30,10 +30,10 @@ print(found[0]["generated_text"])"""
 
 def use(run_dir: Path, run: dict, repo: str, step: int) -> dict:
     """The part "Use it" of a card: code that asks as the training did, or why it cannot be given."""
-    adapter = bool(dig(run, "args", "ds", "lora", "rank"))
-    first, data = first_prompt(run_dir), dig(run, "args", "data") or {}
+    adapter = bool(get_nested(run, "args", "ds", "lora", "rank"))
+    first, data = first_prompt(run_dir), get_nested(run, "args", "data") or {}
     chat, template = bool(data.get("apply_chat_template")), str(data.get("input_template") or "{}")
-    instruction = str(dig(run, "instruction", "template") or BARE)
+    instruction = str(get_nested(run, "instruction", "template") or BARE)
     question = bare_question(first, template.replace("{}", instruction)) if first and not chat else None
     text = USE.format(
         repo=json.dumps(repo),
@@ -42,10 +42,10 @@ def use(run_dir: Path, run: dict, repo: str, step: int) -> dict:
         message="question"
         if instruction == BARE
         else f"{json.dumps(instruction)}.replace({json.dumps(BARE)}, question)",
-        prompt=chat_prompt(data, dig(run, "instruction", "system"))
+        prompt=chat_prompt(data, get_nested(run, "instruction", "system"))
         if chat
         else f"{json.dumps(template)}.format(message)",
-        tokens=json.dumps(dig(run, "args", "rollout", "max_new_tokens") or 1024),
+        tokens=json.dumps(get_nested(run, "args", "rollout", "max_new_tokens") or 1024),
     )
     usable = not adapter or hub_id(run.get("model"), run_dir)
     return {
@@ -87,7 +87,7 @@ def bare_question(prompt: str, template: str) -> str | None:
 
 def flags(run: dict) -> str:
     """What of the form `eval` must be told: nothing where run.json records the instruction, which it reads itself."""
-    if dig(run, "instruction", "template"):
+    if get_nested(run, "instruction", "template"):
         return ""
-    chat = dig(run, "args", "data", "apply_chat_template")
+    chat = get_nested(run, "args", "data", "apply_chat_template")
     return " --template TEMPLATE" + ("" if chat is None else " --chat_template" if chat else " --no-chat_template")

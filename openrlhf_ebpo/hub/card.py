@@ -21,7 +21,7 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, rende
 from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, public_text, run_tag, slug
 from openrlhf_ebpo.redact import is_secret, without_secrets
 from openrlhf_ebpo.run import catalogue
-from openrlhf_ebpo.run.run_log import dig, read_known_run, read_metrics
+from openrlhf_ebpo.run.run_log import get_nested, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -272,4 +272,4 @@ def licence(base: str | None) -> dict[str, str]:
 
 def setting(run: dict, flag: str):
     """The value of a flag in run.json, None if it has none."""
-    return dig(run, "args", *flag.split("."))
+    return get_nested(run, "args", *flag.split("."))

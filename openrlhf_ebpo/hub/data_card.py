@@ -14,7 +14,7 @@ from openrlhf_ebpo.hub.public import public_run, run_tag, slug
 from openrlhf_ebpo.hub.publish import megabytes
 from openrlhf_ebpo.redact import without_secrets
 from openrlhf_ebpo.run import catalogue
-from openrlhf_ebpo.run.run_log import dig, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import get_nested, read_metrics, read_run
 
 FACTS = ("name", "status", "model", "dataset", "seed", "hardware", "started", "ended")
 # name for load_dataset -> files. Of Parquet alone: it reads a repo with one reader
@@ -24,7 +24,7 @@ TABLES = {"rollouts": "rollouts/*.parquet", "eval": "**/samples.parquet"}
 def data_card(run_dir: Path, repo: str, files: Mapping[str, Content]) -> str:
     """README.md of the repo. files: the others, by path in it."""
     run = public_run(read_run(run_dir) or {})
-    estimator = str(dig(run, "args", "algo", "advantage", "estimator") or "")
+    estimator = str(get_nested(run, "args", "algo", "advantage", "estimator") or "")
     tables = configs(files)
     text = render(
         "run_card.md",
@@ -56,7 +56,7 @@ def headline(run_dir: Path) -> Markdown | None:
 
 def model_link(run: dict) -> Markdown | None:
     """The repo that the run's models were pushed to (--hub.repo)."""
-    repo = dig(run, "args", "hub", "repo")
+    repo = get_nested(run, "args", "hub", "repo")
     return Markdown(f"[{identifier(repo)}](https://huggingface.co/{repo})") if evaluations.hub_id(repo) else None
 
 

@@ -15,7 +15,7 @@ from openrlhf_ebpo.hub.content import local_file, matches
 from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import CARD, Repo, check_owner, compare, same_run
-from openrlhf_ebpo.hub_client import hub_errors, in_time
+from openrlhf_ebpo.hub_client import hub_errors, run_with_timeout
 from openrlhf_ebpo.run.checkpoints import final_model, saved
 from openrlhf_ebpo.run.resume import BEST
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
@@ -38,7 +38,7 @@ def step_tag(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def exports(run_dir: Path) -> list[Export]:
+def list_exports(run_dir: Path) -> list[Export]:
     """List every exported model of a run, in the order of the steps: those in checkpoints.jsonl, whatever the flags of
     the start that saved them, and the final one. The best checkpoint's is left out: it makes room for a better one.
 
@@ -78,7 +78,7 @@ def tags(repo: Repo, run_dir: Path) -> dict[str, str]:
             refs = repo.api.list_repo_refs(repo.name).tags if commit else []
             return {ref.name: ref.target_commit for ref in refs}
 
-    return in_time(list_tags, f"listing the tags of {repo.name}")
+    return run_with_timeout(list_tags, f"listing the tags of {repo.name}")
 
 
 def is_pushed(repo: Repo, export: Export, known: Mapping[str, str], force: bool = False) -> bool:
@@ -104,4 +104,4 @@ def is_pushed(repo: Repo, export: Export, known: Mapping[str, str], force: bool 
         # --not_secret FILE was sent as it is, and not as the filter makes it
         return any(path not in there or not matches(local_file(export.model / path), there[path]) for path in changed)
 
-    return not in_time(differ, f"listing {repo.name}")
+    return not run_with_timeout(differ, f"listing {repo.name}")

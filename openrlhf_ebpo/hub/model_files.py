@@ -20,7 +20,7 @@ from openrlhf_ebpo.hub.content import (
     size,
 )
 from openrlhf_ebpo.hub.public import json_bytes, last_part, public_run
-from openrlhf_ebpo.hub_client import in_time
+from openrlhf_ebpo.hub_client import run_with_timeout
 from openrlhf_ebpo.redact import HOME
 from openrlhf_ebpo.run.run_log import read_run
 
@@ -68,7 +68,7 @@ def contents(run_dir: Path, model: Path, not_secret: Collection[str] = ()) -> Pu
         raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
     model_folder.check(model)
     doing, total = f"comparing {model} with its configuration", sum(map(size, files.values()))
-    if found := in_time(lambda: incomplete(model), doing, total):
+    if found := run_with_timeout(lambda: incomplete(model), doing, total):
         raise UsageError("\n".join(f"{model}: {problem}" for problem in found))
     files |= {name: local_file(model / name, model) for name in not_secret}
     return Publishable({**files, "run.json": json_bytes(public_run(read_run(run_dir) or {}))}, not_secret)

@@ -102,13 +102,13 @@ class Repo:
             raise HubError(f"the Hub does not show the tag {tag} of {self.name} yet")
 
 
-# Whose it is
+# Ownership
 
 # owner(repo, commit of main, its files): what a repo holds that would be overwritten, or None
 Owner = Callable[[Repo, str, Mapping], str | None]
 
 
-class NotOurs(HubError):
+class ForeignRepo(HubError):
     """The repo holds something that would be overwritten."""
 
 
@@ -119,14 +119,14 @@ def check_owner(repo: Repo, owner: Owner) -> tuple[str | None, dict]:
         The commit of main, None for a repo that does not exist, and its listing.
 
     Raises:
-        NotOurs: names a file. HubError: the Hub cannot be asked.
+        ForeignRepo: names a file. HubError: the Hub cannot be asked.
     """
     with hub_errors(f"looking at {repo.name}"):
         commit = repo.commit_of()
         files = repo.files(commit)
         problem = owner(repo, commit, files) if commit else None
     if problem:
-        raise NotOurs(
+        raise ForeignRepo(
             f"{repo.name} {problem}, which would be overwritten: choose another repo, or delete that one on the Hub",
             permanent=True,
         )
@@ -138,7 +138,7 @@ def same_run(run: dict) -> Owner:
 
     def owner(repo: Repo, commit: str, files: Mapping) -> str | None:
         if "run.json" not in files:
-            return stranger(files)
+            return foreign_file(files)
         try:
             there = json.loads(repo.read(commit, "run.json"))
         except (ValueError, RecursionError):
@@ -152,7 +152,7 @@ def same_run(run: dict) -> Owner:
     return owner
 
 
-def stranger(files: Iterable[str]) -> str | None:
+def foreign_file(files: Iterable[str]) -> str | None:
     others = [name for name in files if name not in NEW]
     return f"holds files of something else than a run ({others[0]})" if others else None
 
@@ -204,7 +204,7 @@ def publish(repo: Repo, files: Publishable, commit: Commit, owner: Owner, force:
         force: also replace what people changed.
 
     Raises:
-        NotOurs: the repo is somebody's. HubError: it failed; a `permanent` error needs no retry.
+        ForeignRepo: the repo is somebody's. HubError: it failed; a `permanent` error needs no retry.
     """
     main, remote = check_owner(repo, owner)
     with hub_errors(f"pushing to {repo.name}"):

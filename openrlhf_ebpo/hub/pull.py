@@ -32,9 +32,9 @@ from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.model_files import BASES, incomplete
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.settings import place
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
 from openrlhf_ebpo.model_folder import problems
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
@@ -96,7 +96,7 @@ def next_step(folder: Path) -> list[str]:
         run = read_run(folder) or {}
     except RunDirectoryError:
         run = {}
-    own = dig(run, "args", "reward", "remote_url") not in (None, "math")
+    own = get_nested(run, "args", "reward", "remote_url") not in (None, "math")
     questions = "file:QUESTIONS.jsonl --reward REWARD.py" if own else "math500"
     return [f"next: openrlhf-ebpo eval --model {folder} --tasks {questions} --output_dir results{asking.flags(run)}"]
 
@@ -111,7 +111,7 @@ def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=pri
     """
     folder, looking = Path(folder), f"looking at {repo.name}"
     check_folder(folder)
-    commit, remote = retrying(lambda: in_time(lambda: find_files(repo, revision), looking), report=report)
+    commit, remote = retrying(lambda: run_with_timeout(lambda: find_files(repo, revision), looking), report=report)
     wanted, skipped = choose_files(remote)
     if not wanted:
         names = escape_names(skipped) or "no files"
@@ -224,7 +224,7 @@ def download(repo: Repo, commit: str, listed: Mapping, folder: Path, report: Cal
         return sorted(wrong | set(found.missing_paths) & set(listed))
 
     for _ in range(2):
-        if not (wrong := retrying(lambda: in_time(attempt, doing, total), report=report)):
+        if not (wrong := retrying(lambda: run_with_timeout(attempt, doing, total), report=report)):
             return
     raise HubError(
         f"{', '.join(wrong[:5])} of {repo.name} arrived damaged twice, with another hash than the Hub lists, and was "

@@ -31,14 +31,14 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST, trust_models
 from openrlhf_ebpo.hub.content import Publishable, size
-from openrlhf_ebpo.hub.exports import Export, exports, is_pushed, step_tag, tags
+from openrlhf_ebpo.hub.exports import Export, is_pushed, list_exports, step_tag, tags
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import CARD, Commit, Published, Repo, print_files, publish, same_run
 from openrlhf_ebpo.hub.settings import check_target, target
-from openrlhf_ebpo.hub_client import HubError, hub_api, in_time, local_problem, retrying
+from openrlhf_ebpo.hub_client import HubError, hub_api, local_problem, retrying, run_with_timeout
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_metrics, read_run
 
 STEP_TAG = re.compile(r"step-\d{6,12}", re.ASCII)
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     run_dir = find_run(args.run_dir)
     settings = read_run(run_dir) or {}
     repo = Repo(hub_api(), chosen_repo(args.repo, run_dir, settings))
-    private = not (args.public or (not args.repo and dig(settings, "args", "hub", "private") is False))
+    private = not (args.public or (not args.repo and get_nested(settings, "args", "hub", "private") is False))
     wanted = [chosen_export(run_dir, args.step)] if args.repo or args.step is not None else None
     for export in wanted or ():  # mistakes are named before the Hub is asked
         contents(run_dir, export.model, args.not_secret)
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
 
 def chosen_repo(repo: str | None, run_dir: Path, settings: dict) -> str:
     """--repo, or --hub.repo of the training."""
-    own = dig(settings, "args", "hub", "repo")
+    own = get_nested(settings, "args", "hub", "repo")
     if not (repo or (own and isinstance(own, str))):
         raise UsageError(f"{run_dir} was trained without --hub.repo: say where to push, with --repo owner/name")
     return target(repo or own)
@@ -118,7 +118,7 @@ def chosen_export(run_dir: Path, step: int | None) -> Export:
     Raises:
         UsageError: it does not exist; names those that do.
     """
-    found = {each.step: each for each in exports(run_dir)}
+    found = {each.step: each for each in list_exports(run_dir)}
     there = [each for each in found if found[each].model.is_dir()]
     wanted = max(there, default=None) if step is None else step
     if wanted in there:
@@ -184,7 +184,7 @@ class Push:
     def listed(self) -> list[Export]:
         """The exports that should be there."""
         try:
-            return exports(self.run_dir) if self.wanted is None else self.wanted
+            return list_exports(self.run_dir) if self.wanted is None else self.wanted
         except (RunDirectoryError, OSError) as error:
             raise HubError(f"reading {self.run_dir}: {error}", permanent=True) from error
 
@@ -216,7 +216,7 @@ class Push:
 
         def send_once() -> Published:
             action = functools.partial(publish, self.repo, files, commit, owner, self.force)
-            return in_time(action, f"pushing step {step}", total)
+            return run_with_timeout(action, f"pushing step {step}", total)
 
         try:
             published = send_once()
@@ -241,7 +241,7 @@ class Push:
         wanted = self.wanted
         if wanted is None:
             known = tags(self.repo, self.run_dir)
-            wanted = [each for each in exports(self.run_dir) if not is_pushed(self.repo, each, known, self.force)]
+            wanted = [each for each in list_exports(self.run_dir) if not is_pushed(self.repo, each, known, self.force)]
         for export in wanted:
             if not export.model.is_dir():
                 print(f"step {export.step} is missing, and {export.model} is gone")

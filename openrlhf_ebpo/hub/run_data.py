@@ -23,9 +23,9 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out, size
 from openrlhf_ebpo.hub.data_card import data_card
 from openrlhf_ebpo.hub.public import public_json, public_text
-from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, print_files, publish, same_run, stranger
+from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, foreign_file, print_files, publish, same_run
 from openrlhf_ebpo.hub.settings import check_write_access, target
-from openrlhf_ebpo.hub_client import hub_api, in_time, retrying
+from openrlhf_ebpo.hub_client import hub_api, retrying, run_with_timeout
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY
 
 DATASET = "dataset"
@@ -64,12 +64,12 @@ def run(args: argparse.Namespace) -> None:
         print_files(files, repo.name)
         return
     commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
-    retrying(lambda: in_time(lambda: check_write_access(repo), f"looking at {repo.name}"))
+    retrying(lambda: run_with_timeout(lambda: check_write_access(repo), f"looking at {repo.name}"))
 
     def publish_once() -> Published:  # collects them again: a run may be training
         found = run_files(args.run_dir, repo.name, args.not_secret)
         total = sum(map(size, found.values()))
-        return in_time(lambda: publish(repo, found, commit, owner_of(found)), f"pushing to {repo.name}", total)
+        return run_with_timeout(lambda: publish(repo, found, commit, owner_of(found)), f"pushing to {repo.name}", total)
 
     done = retrying(publish_once)
     for path in done.kept:
@@ -112,7 +112,7 @@ def owner_of(files: Mapping[str, Content]) -> Owner:
         return same_run(json.loads(files["run.json"]))
 
     def owner(repo: Repo, commit: str, there: Mapping) -> str | None:
-        return stranger(path for path in there if path not in files)
+        return foreign_file(path for path in there if path not in files)
 
     return owner
 

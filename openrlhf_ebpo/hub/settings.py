@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
-from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, in_time, require_client
+from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, require_client, run_with_timeout
 from openrlhf_ebpo.redact import redacted_text
 
 ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
@@ -201,7 +201,7 @@ def check_target(repo: Repo, private: bool, run: dict, flag: str = "--repo") -> 
 
     name = repo.name
     try:
-        found = in_time(is_private, f"looking at {name}")
+        found = run_with_timeout(is_private, f"looking at {name}")
     except HubError as error:
         if error.permanent:
             raise UsageError(f"{flag} {name}: {error}") from error

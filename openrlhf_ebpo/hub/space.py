@@ -23,9 +23,9 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file, size
-from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, print_files, publish, stranger
+from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, foreign_file, print_files, publish
 from openrlhf_ebpo.hub.settings import check_write_access, target
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, in_time, retrying
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
 
 PACKAGE = "openrlhf_ebpo"
 SENT = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
         check_write_access(repo, "OWNER/NAME")
         check_owner(repo, our_app)
 
-    retrying(lambda: in_time(check, f"looking at {repo.name}"))
+    retrying(lambda: run_with_timeout(check, f"looking at {repo.name}"))
     private = [name for name in args.runs if is_private(repo.api, name)]
     deploy(repo, files, args.runs, args.public)
     if private:
@@ -76,7 +76,7 @@ def our_app(repo: Repo, commit: str, files: Mapping) -> str | None:
     """Ours is a Space whose app.py starts this package's; see `publish.Owner`."""
     if "app.py" in files:
         return None if IS_OURS.encode() in repo.read(commit, "app.py") else "is a Space with another app (app.py)"
-    if other := stranger(files):
+    if other := foreign_file(files):
         return other
     front = repo.read(commit, CARD) if CARD in files else b""
     for name, value in (("sdk", "gradio"), ("app_file", "app.py")):
@@ -114,7 +114,7 @@ def deploy(repo: Repo, files: Publishable, runs: Sequence[str], public: bool) ->
     commit, total = Commit("the app", private=not public), sum(map(size, files.values()))
 
     def upload():
-        done = in_time(lambda: publish(repo, files, commit, our_app), f"pushing to {repo.name}", total)
+        done = run_with_timeout(lambda: publish(repo, files, commit, our_app), f"pushing to {repo.name}", total)
         with hub_errors(f"setting {RUNS} of {repo.name}"):
             about = "data set repos of the runs that are shown"
             repo.api.add_space_variable(repo.name, RUNS, ",".join(runs), description=about)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from openrlhf_ebpo.files import read_json_lines, write_text
 from openrlhf_ebpo.run.manifest import TAG, damage, step_of
 from openrlhf_ebpo.run.resume import EXPORT, GROUPS, CheckpointError, Search, groups, newest_complete, tags_of
-from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_metrics, read_run
 from openrlhf_ebpo.run.settings import RunSettings
 
 LIST = "checkpoints.jsonl"
@@ -78,7 +78,7 @@ def final_model(run_dir: Path) -> tuple[int, Path] | None:
     """Return the last step of a complete run, and the folder of the model that was exported after it
     (--ckpt.output_dir)."""
     run, steps = read_run(run_dir) or {}, [row["step"] for row in read_metrics(run_dir)]
-    recorded = dig(run, "args", "ckpt", "output_dir")
+    recorded = get_nested(run, "args", "ckpt", "output_dir")
     folder = next_to_run(run_dir, recorded, recorded_run_dir(run_dir)) if recorded else run_dir.parent
     there = run.get("status") == "complete" and steps and any(folder.glob("*.safetensors"))
     return (max(steps), folder) if there else None
@@ -86,7 +86,7 @@ def final_model(run_dir: Path) -> tuple[int, Path] | None:
 
 def recorded_run_dir(run_dir: Path) -> str | None:
     """Return where the run directory was when it was written."""
-    before = dig(read_run(run_dir), "args", "logger", "run_dir")
+    before = get_nested(read_run(run_dir), "args", "logger", "run_dir")
     return before if isinstance(before, str) else None
 
 

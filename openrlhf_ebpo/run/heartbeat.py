@@ -43,7 +43,7 @@ class Beat(NamedTuple):
     steps: int = 0
 
 
-class Heart:
+class Heartbeat:
     """The writer, shared by threads. A background thread writes, so that a slow disk does not delay the training."""
 
     def __init__(self, run_dir: str | Path):
@@ -57,7 +57,7 @@ class Heart:
     def phase(self) -> str:
         return self._beat.phase
 
-    def beat(
+    def report(
         self,
         phase: str | None = None,
         detail: str = "",
@@ -82,13 +82,13 @@ class Heart:
         self._changed.set()
 
     @contextlib.contextmanager
-    def during(self, phase: str) -> Iterator[None]:
+    def in_phase(self, phase: str) -> Iterator[None]:
         before = self.phase
-        self.beat(phase)
+        self.report(phase)
         try:
             yield
         finally:
-            self.beat(before)
+            self.report(before)
 
     def spent(self) -> dict[str, float]:
         """Return the seconds of each phase since the call before, which add up to the time since then; those of a phase

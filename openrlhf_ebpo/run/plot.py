@@ -38,7 +38,7 @@ def plot_runs(
     figure = Figure(figsize=(WIDTH * len(panels), HEIGHT), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, (name, steps) in enumerate(rows.items()):
-            draw(axes, points(steps, panel), name, COLOURS[number % len(COLOURS)])
+            plot_curve(axes, points(steps, panel), name, COLOURS[number % len(COLOURS)])
         axes.set_title(panel.with_unit(panel.title), fontsize=10)
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
@@ -55,7 +55,7 @@ def points(rows: Sequence[dict], metric: Metric) -> list[tuple[int, float]]:
     return [(row["step"], row[metric.name]) for row in rows if row.get(metric.name) is not None]
 
 
-def draw(axes, found: list[tuple[int, float]], name: str, colour: str) -> None:
+def plot_curve(axes, found: list[tuple[int, float]], name: str, colour: str) -> None:
     if found:
         steps, values = map(np.asarray, zip(*found, strict=True))
         axes.plot(steps, values, color=colour, alpha=0.35, linewidth=0.8)

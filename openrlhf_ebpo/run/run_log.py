@@ -147,7 +147,7 @@ def _check_own(settings: RunSettings, found: dict, argv: list[str], args: dict) 
             f"continue, {ways}."
         )
     for flag in ("ckpt.path", "actor.model_name_or_path", "algo.advantage.estimator"):
-        was, now = dig(before, *flag.split(".")), dig(args, *flag.split("."))
+        was, now = get_nested(before, *flag.split(".")), get_nested(args, *flag.split("."))
         if was != now and not _is_moved(flag, was, now, settings, found):
             raise RunDirectoryError(f"{described}, a foreign run: its --{flag} is {was}, yours {now}; {ways}.")
 
@@ -230,7 +230,7 @@ def read_known_run(run_dir: str | Path, flag: str = "") -> dict:
     return run
 
 
-def dig(values: Any, *path: str) -> Any:
+def get_nested(values: Any, *path: str) -> Any:
     """Return a nested value of run.json, which may come from anywhere; None if a dictionary on the way lacks it, or is
     something else."""
     for name in path:

@@ -6,14 +6,14 @@ from __future__ import annotations
 from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED
 
 
-class MadeWith:
+class ActorWithDefaults:
     """Stands in for RolloutRayActor: its engines get these arguments in addition to upstream's."""
 
     def __init__(self, actor_class, given: dict):
         self.actor_class, self.given = actor_class, given
 
     def options(self, **options):
-        return MadeWith(self.actor_class.options(**options), self.given)
+        return ActorWithDefaults(self.actor_class.options(**options), self.given)
 
     def remote(self, **kwargs):
         return self.actor_class.remote(**{**self.given, **kwargs})
@@ -25,4 +25,4 @@ def set_arguments(temperature: float) -> None:
     from openrlhf.trainer.ray import vllm_engine
 
     if temperature != 1:
-        vllm_engine.RolloutRayActor = MadeWith(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})
+        vllm_engine.RolloutRayActor = ActorWithDefaults(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})

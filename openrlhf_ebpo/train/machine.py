@@ -20,7 +20,7 @@ from openrlhf_ebpo.engines.cluster import address_to_join
 from openrlhf_ebpo.errors import SeamError, raise_problems
 from openrlhf_ebpo.upstream.check import check_unchanged, untested
 from openrlhf_ebpo.upstream.cpu import native
-from openrlhf_ebpo.upstream.releases import BESIDE_TORCH, GPU_INSTALL
+from openrlhf_ebpo.upstream.releases import GPU_INSTALL, VERSIONS_BY_TORCH
 from openrlhf_ebpo.upstream.replacements import SEAMS
 from openrlhf_ebpo.upstream.stack import cuda_version, is_cpu_stack
 
@@ -72,7 +72,7 @@ def pinned() -> dict[str, str]:
         parts[vllm] = needs["vllm"]
     if torch := _exact(vllm).get("torch"):
         parts["torch"] = torch
-    return parts | BESIDE_TORCH.get((_installed("torch") or "").partition("+cu")[0], {})
+    return parts | VERSIONS_BY_TORCH.get((_installed("torch") or "").partition("+cu")[0], {})
 
 
 def openrlhf() -> Finding:

@@ -15,7 +15,14 @@ from openrlhf_ebpo.engines.model_check import has_chat_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_models import local_folder
 from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render
-from openrlhf_ebpo.upstream.tokenizer_fit import MAX_ERROR_CHARS, TRAINING, Prompting, cut, mismatches, or_warning
+from openrlhf_ebpo.upstream.tokenizer_fit import (
+    MAX_ERROR_CHARS,
+    TRAINING,
+    Prompting,
+    mismatches,
+    or_warning,
+    truncation_warnings,
+)
 from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 CLUSTER_COLUMN = "cluster"
@@ -188,7 +195,7 @@ def _of_training(settings: PromptSettings, model: str) -> list[str]:
 
 def _of_evaluation(settings: PromptSettings, model: str) -> list[str]:
     prompts = _local_prompts(settings, settings.eval_names, settings.eval_split, model, "eval.dataset")
-    longer = cut(_lengths(prompts, model), settings.room, TRAINING, " of --eval.dataset")
+    longer = truncation_warnings(_lengths(prompts, model), settings.room, TRAINING, " of --eval.dataset")
     return [f"warning: {model}: {line}" for line in longer]
 
 

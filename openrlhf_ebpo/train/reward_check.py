@@ -21,7 +21,7 @@ from openrlhf_ebpo.rewards.processes.servers import Refused
 from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
-from openrlhf_ebpo.train.reward_exam import SECONDS, SERVER_ROWS, Exam, Row, answer_of, examine
+from openrlhf_ebpo.train.reward_exam import SECONDS, SERVER_ROWS, RewardProbe, Row, answer_of, examine
 from openrlhf_ebpo.upstream.rendering import announce_special_tokens, text_tokenizer
 from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
@@ -65,7 +65,7 @@ def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_rewa
 # --- what the reward pays
 
 
-def report(exam: Exam, named: str, column: str | None, is_math: bool) -> list[str]:
+def report(exam: RewardProbe, named: str, column: str | None, is_math: bool) -> list[str]:
     """Say what the reward pays, and what is wrong with that. named: the reward, with its flag. column: of the labels.
 
     Raises:
@@ -84,13 +84,13 @@ def report(exam: Exam, named: str, column: str | None, is_math: bool) -> list[st
     return [*lines, *(f"warning: {each}" for each in findings(exam, named, column))]
 
 
-def may_recover(exam: Exam) -> bool:
+def may_recover(exam: RewardProbe) -> bool:
     """Return True if a server may come up later, or a few calls of a function hung or ended their process."""
     silent = all(isinstance(error, NoReplyError) and not isinstance(error, Refused) for _, error in exam.failed)
-    return silent and (exam.frugal or len(exam.failed) < MIN_FAILED)
+    return silent and (exam.few_calls or len(exam.failed) < MIN_FAILED)
 
 
-def payments(exam: Exam) -> Iterator[str]:
+def payments(exam: RewardProbe) -> Iterator[str]:
     if exam.own:
         failing = [i for i, passed in sorted(exam.own.items()) if not passed]
         first = f" (first that does not: {exam.rows[failing[0]].place})" if failing else ""
@@ -102,7 +102,7 @@ def payments(exam: Exam) -> Iterator[str]:
         yield f"an empty response earns {exam.empty:g}"
 
 
-def findings(exam: Exam, named: str, column: str | None) -> Iterator[str]:
+def findings(exam: RewardProbe, named: str, column: str | None) -> Iterator[str]:
     if exam.failed:
         yield f"{named} gave no reward in {len(exam.failed)} of {exam.calls} calls; the first, {first_failure(exam)}"
     if 2 * sum(exam.own.values()) < len(exam.own):
@@ -130,7 +130,7 @@ def findings(exam: Exam, named: str, column: str | None) -> Iterator[str]:
         yield f"{named} pays an empty response"
 
 
-def first_failure(exam: Exam) -> str:
+def first_failure(exam: RewardProbe) -> str:
     i, error = min(exam.failed, key=lambda each: each[0])
     return f"{exam.rows[i].place}: {one_line(str(error), MAX_CAUSE_CHARS)}"
 

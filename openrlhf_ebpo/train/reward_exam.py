@@ -42,11 +42,11 @@ class Row:
 
 
 @dataclass
-class Exam:
+class RewardProbe:
     """Asks a reward, and keeps what it pays; if `run` is cancelled, the results so far.
 
-    passes: a response has passed from this reward on. end: the end token of responses. frugal: ask at most SERVER_CALLS
-    times. giver: of the rewards, for messages.
+    passes: a response has passed from this reward on. end: the end token of responses. few_calls: ask at most
+    SERVER_CALLS times. giver: of the rewards, for messages.
     own, wrong: index of a row -> True where its label, or another one, passes. without_end: labels that pass only
         without the end token. empty: reward of an empty response, None if there is none. pays_thoughts: an answer
         passes in thoughts that the prompt has opened and the response does not end. calls: that came back. failed:
@@ -57,7 +57,7 @@ class Exam:
     ask: Ask
     passes: float
     end: str = ""
-    frugal: bool = False
+    few_calls: bool = False
     giver: str = "reward_func"
     calls: int = 0
     own: dict[int, bool] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Exam:
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MIN_FAILED))
 
     async def run(self) -> None:
-        self.empty = await self._pay(0, self.end)
-        if self.frugal and self.failed:
+        self.empty = await self._ask(0, self.end)
+        if self.few_calls and self.failed:
             return
         first, *others = [i for i, row in enumerate(self.rows) if row.answer is not None] or [None]
         if first is not None:
@@ -88,11 +88,11 @@ class Exam:
         """Ask for its own and another row's label. Returns the form of response that passes, or the first."""
         row, passed = self.rows[i], None
         responses = [form + self.end for form in forms(row.prompt)]
-        if self.end and not self.frugal:
+        if self.end and not self.few_calls:
             responses += forms(row.prompt)
         responses.sort(key=lambda response: response != known)
-        for response in responses[:1] if self.frugal and known else responses:
-            reward = await self._pay(i, response.replace("ANSWER", row.answer))
+        for response in responses[:1] if self.few_calls and known else responses:
+            reward = await self._ask(i, response.replace("ANSWER", row.answer))
             if reward is None or reward >= self.passes:
                 passed = response if reward is not None else None
                 break
@@ -100,7 +100,7 @@ class Exam:
         self.without_end += bool(passed and not passed.endswith(self.end))
         other = different(row, itertools.islice(itertools.cycle(self.rows), i + 1, i + len(self.rows)))
         if other is not None:
-            reward = await self._pay(i, (passed or responses[0]).replace("ANSWER", other))
+            reward = await self._ask(i, (passed or responses[0]).replace("ANSWER", other))
             self.wrong[i] = reward is not None and reward >= self.passes
         return passed or responses[0]
 
@@ -108,10 +108,10 @@ class Exam:
         """Ask for its own label in thoughts that do not end."""
         row = self.rows[i]
         cut = known.removeprefix(empty_thoughts(row.prompt)).removesuffix(self.end)
-        reward = await self._pay(i, cut.replace("ANSWER", row.answer))
+        reward = await self._ask(i, cut.replace("ANSWER", row.answer))
         self.pays_thoughts = reward is not None and reward >= self.passes
 
-    async def _pay(self, i: int, response: str) -> float | None:
+    async def _ask(self, i: int, response: str) -> float | None:
         row, reward = self.rows[i], None
         async with self.room:
             if self.is_dead and len(self.failed) >= MIN_FAILED:
@@ -189,7 +189,7 @@ async def opened(settings: RewardSettings) -> AsyncIterator[Ask]:
             file.close()
 
 
-async def examine(settings: RewardSettings, rows: Sequence[Row], passes: float, end: str) -> Exam | None:
+async def examine(settings: RewardSettings, rows: Sequence[Row], passes: float, end: str) -> RewardProbe | None:
     """Ask a reward for these rows, for up to SECONDS. None without rows: then its file is only imported.
 
     Raises:
@@ -198,8 +198,8 @@ async def examine(settings: RewardSettings, rows: Sequence[Row], passes: float, 
     async with opened(settings) as ask:
         if not rows:
             return None
-        server = {} if settings.sources[0].endswith(".py") else {"frugal": True, "giver": GIVER}
-        exam = Exam(rows, ask, passes, end, **server)
+        server = {} if settings.sources[0].endswith(".py") else {"few_calls": True, "giver": GIVER}
+        exam = RewardProbe(rows, ask, passes, end, **server)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(exam.run(), SECONDS)
         return exam

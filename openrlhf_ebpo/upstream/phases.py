@@ -15,7 +15,7 @@ from datetime import datetime
 import ray
 from ray.experimental import internal_kv
 
-from openrlhf_ebpo.run.heartbeat import GENERATING, LOADING, REWARDS, STARTING, Heart
+from openrlhf_ebpo.run.heartbeat import GENERATING, LOADING, REWARDS, STARTING, Heartbeat
 
 POLL_SECONDS = 5.0
 EVALUATING = "evaluating"
@@ -31,15 +31,15 @@ class Phases:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.heart = Heart(self.args.logger.run_dir)
-        self.heart.beat(STARTING)
-        self.experience_maker.during = self.heart.during
+        self.heart = Heartbeat(self.args.logger.run_dir)
+        self.heart.report(STARTING)
+        self.experience_maker.in_phase = self.heart.in_phase
         watch_rollouts(self.heart, self.vllm_engines or ())
 
     def init_checkpoint_states(self):
-        self.heart.beat(LOADING)
+        self.heart.report(LOADING)
         states = super().init_checkpoint_states()
-        self.heart.beat(GENERATING, step=(states or {}).get("global_step", 0), steps=self._planned_steps())
+        self.heart.report(GENERATING, step=(states or {}).get("global_step", 0), steps=self._planned_steps())
         return states
 
     def _planned_steps(self) -> int:
@@ -51,28 +51,28 @@ class Phases:
 
     def fit(self, *args, **kwargs):
         super().fit(*args, **kwargs)
-        self.heart.beat("exporting the model")
+        self.heart.report("exporting the model")
 
     def train_step(self, rollout_samples, global_step):
-        with self.heart.during("making experience"):
+        with self.heart.in_phase("making experience"):
             status, global_step = super().train_step(rollout_samples, global_step)
-        self.heart.beat(GENERATING, step=global_step)
+        self.heart.report(GENERATING, step=global_step)
         return status, global_step
 
     def ppo_train(self, *args, **kwargs):
-        with self.heart.during(TRAINING):
+        with self.heart.in_phase(TRAINING):
             return super().ppo_train(*args, **kwargs)
 
     def broadcast_to_vllm(self, *args, **kwargs):
-        with self.heart.during("syncing weights"):
+        with self.heart.in_phase("syncing weights"):
             return super().broadcast_to_vllm(*args, **kwargs)
 
     def save_logs_and_checkpoints(self, *args, **kwargs):
-        with self.heart.during("saving"):
+        with self.heart.in_phase("saving"):
             return super().save_logs_and_checkpoints(*args, **kwargs)
 
     def evaluate(self, *args, **kwargs):
-        with self.heart.during(EVALUATING):
+        with self.heart.in_phase(EVALUATING):
             return super().evaluate(*args, **kwargs)
 
     def _phase_seconds(self) -> dict[str, float]:
@@ -80,32 +80,32 @@ class Phases:
         return {f"phase/{phase.replace(' ', '_')}": seconds for phase, seconds in self.heart.spent().items()}
 
 
-def watch_rollouts(heart: Heart, engines) -> None:
+def watch_rollouts(heart: Heartbeat, engines) -> None:
     """Have a thread ask the engines, while responses are generated, what has not come back yet."""
     if engines:
         threading.Thread(target=_watch, args=(heart, engines), daemon=True, name="heartbeat").start()
 
 
-def _watch(heart: Heart, engines) -> None:
+def _watch(heart: Heartbeat, engines) -> None:
     most, began = 0, None
     while True:
         time.sleep(POLL_SECONDS)
         if heart.phase not in COUNTED:
             most, began = 0, None
             if heart.phase in IN_MICRO_BATCHES:
-                heart.beat(detail=micro_batches(), only_in=IN_MICRO_BATCHES)
+                heart.report(detail=micro_batches(), only_in=IN_MICRO_BATCHES)
             continue
         try:
             states = _ask(engines)
         except Exception:  # an engine has died: that is said by who waits for it
             continue
         if states is None:
-            heart.beat(detail="an engine does not answer", only_in=COUNTED)
+            heart.report(detail="an engine does not answer", only_in=COUNTED)
             continue
         requests, rewards, oldest = states
-        most, began = max(most, rewards), steady(began, oldest, time.time())
-        phase, detail = outstanding(requests, rewards, most, began)
-        heart.beat(None if heart.phase == EVALUATING else phase, detail, only_in=COUNTED)
+        most, began = max(most, rewards), stable_since(began, oldest, time.time())
+        phase, detail = describe_pending(requests, rewards, most, began)
+        heart.report(None if heart.phase == EVALUATING else phase, detail, only_in=COUNTED)
 
 
 class MicroBatches:
@@ -139,7 +139,7 @@ def _ask(engines) -> tuple[int, int, float | None] | None:
     """Unfinished requests, rewards that have not come back, seconds since the oldest of these began; None: no
     answer."""
     calls = [engine.get_num_unfinished_requests.remote() for engine in engines]
-    calls += [engine.rewards_under_way.remote() for engine in engines]
+    calls += [engine.pending_rewards.remote() for engine in engines]
     if ray.wait(calls, num_returns=len(calls), timeout=POLL_SECONDS)[1]:
         return None
     found = ray.get(calls)
@@ -148,7 +148,7 @@ def _ask(engines) -> tuple[int, int, float | None] | None:
     return sum(requests), sum(number for number, _ in rewards), oldest
 
 
-def steady(began: float | None, oldest: float | None, now: float) -> float | None:
+def stable_since(began: float | None, oldest: float | None, now: float) -> float | None:
     """The moment at which the oldest reward began; the one known, where it is the same."""
     if oldest is None:
         return None
@@ -156,7 +156,7 @@ def steady(began: float | None, oldest: float | None, now: float) -> float | Non
     return began if began is not None and abs(moment - began) < JITTER_SECONDS else moment
 
 
-def outstanding(requests: int, rewards: int, most: int, began: float | None) -> tuple[str, str]:
+def describe_pending(requests: int, rewards: int, most: int, began: float | None) -> tuple[str, str]:
     """Phase and detail. most: how many rewards were outstanding at once."""
     since = f", since {datetime.fromtimestamp(began):%H:%M:%S}" if began is not None else ""
     waiting = f"{rewards} of {most} outstanding{since}"

@@ -20,7 +20,7 @@ or, without flash-attn:
   pip install --no-deps -r requirements/gpu-torch213.txt"""
 
 # torch -> what goes with it in place of the versions that OpenRLHF pins (requirements/gpu-torch211.txt)
-BESIDE_TORCH = {"2.11.0": {"transformers": "5.17.0", "vllm": "0.24.0"}}
+VERSIONS_BY_TORCH = {"2.11.0": {"transformers": "5.17.0", "vllm": "0.24.0"}}
 
 # What a row replaces -> fingerprints of the sources that it fits, the newest last: first 12 hex digits of the SHA-256.
 SOURCES = {

@@ -70,7 +70,7 @@ class SaveTimes:
         return step % self.ckpt.save_steps == 0 or 0 < seconds <= self.clock() - self.began
 
 
-def exports(ckpt: SimpleNamespace, tag: str) -> bool:
+def is_exported(ckpt: SimpleNamespace, tag: str) -> bool:
     """True if saving `tag` also exports a model (--ckpt.save_hf). Exported models are never deleted, so what is saved
     by time or on request, to resume from, has none."""
     by_steps = ckpt.save_steps > 0 and step_of(tag) % ckpt.save_steps == 0
@@ -78,7 +78,7 @@ def exports(ckpt: SimpleNamespace, tag: str) -> bool:
 
 
 @contextlib.contextmanager
-def saving(ckpt: SimpleNamespace, saves: bool) -> Iterator[None]:
+def force_save(ckpt: SimpleNamespace, saves: bool) -> Iterator[None]:
     """Make upstream, which asks `step % save_steps == 0` alone, save inside or not, whatever the step."""
     steps, ckpt.save_steps = ckpt.save_steps, 1 if saves else math.inf
     try:

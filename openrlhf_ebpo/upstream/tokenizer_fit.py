@@ -86,7 +86,7 @@ def mismatches(model: str, tokenizer, prompting: Prompting, flags: Flags) -> lis
     found = [
         *_begin(tokenizer, prompting, tokens, flags),
         *_end(tokenizer, end_tokens(model, config)),
-        *cut(prompting.lengths, prompting.room, flags),
+        *truncation_warnings(prompting.lengths, prompting.room, flags),
     ]
     return [f"warning: {model}: {each}" for each in found]
 
@@ -161,7 +161,7 @@ def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
         )
 
 
-def cut(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterator[str]:
+def truncation_warnings(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterator[str]:
     """Warn of prompts that lose their beginning. of: which prompts, if they are not those of the training."""
     if longer := [length for length in lengths if length > room]:
         yield (

@@ -17,7 +17,7 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.eval.differences import of_steps, spread
-from openrlhf_ebpo.run.run_log import dig
+from openrlhf_ebpo.run.run_log import get_nested
 
 from . import results, seeds
 from .change import Change, over_questions, over_seeds, window
@@ -52,7 +52,7 @@ class Configuration:
     def start(self) -> tuple[str, ...]:
         """Model and data that its runs start from."""
         places = ("actor", "model_name_or_path"), ("data", "prompt_dataset")
-        return tuple(str(dig(self.runs[0].about, "args", *place)) for place in places)
+        return tuple(str(get_nested(self.runs[0].about, "args", *place)) for place in places)
 
 
 def configurations(measured: Sequence[Measured]) -> list[Configuration]:

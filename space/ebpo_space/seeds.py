@@ -15,7 +15,7 @@ from functools import reduce
 import numpy as np
 
 from openrlhf_ebpo.eval.differences import spread
-from openrlhf_ebpo.run.run_log import dig
+from openrlhf_ebpo.run.run_log import get_nested
 
 from .text import common_start
 
@@ -58,7 +58,7 @@ def configuration(about: dict) -> str | None:
 
 
 def seed_of(about: dict) -> int | None:
-    seed = dig(about, "args", "train", "seed")
+    seed = get_nested(about, "args", "train", "seed")
     return seed if type(seed) is int and abs(seed) < 2**63 else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.redact import redacted, redacted_argv, redacted_text
-from openrlhf_ebpo.run.run_log import dig
+from openrlhf_ebpo.run.run_log import get_nested
 
 MAX_SETTINGS = 3000  # of one run
 ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.json, besides its arguments
@@ -107,7 +107,7 @@ def command_of(about: dict) -> str:
 
 def model_path(about: dict) -> str:
     """Return the name or path of the model that a run starts from; "" where run.json does not say."""
-    return str(about.get("model") or dig(about, "args", "actor", "model_name_or_path") or "")
+    return str(about.get("model") or get_nested(about, "args", "actor", "model_name_or_path") or "")
 
 
 def model_of(about: dict) -> str:

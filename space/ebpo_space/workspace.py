@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.run.run_log import dig
+from openrlhf_ebpo.run.run_log import get_nested
 
 from . import seeds
 from .errors import attempt
@@ -39,21 +39,21 @@ class LoadedRun:
     @property
     def estimator(self) -> str:
         """The run's --advantage_estimator; ebpo where run.json does not say."""
-        found = dig(self.about, "args", "algo", "advantage", "estimator")
+        found = get_nested(self.about, "args", "algo", "advantage", "estimator")
         return found if isinstance(found, str) and found else "ebpo"
 
     @property
     def prompts(self) -> tuple[np.ndarray, np.ndarray]:
         """Steps, and the prompts of each; as few as its responses may be worth."""
         steps, responses = self.metrics.series("rollout/num_samples")
-        size = dig(self.about, "args", "rollout", "n_samples_per_prompt")
+        size = get_nested(self.about, "args", "rollout", "n_samples_per_prompt")
         return steps, responses / (size if type(size) is int and size > 0 else USUAL_GROUP)
 
     @property
     def rewards(self) -> tuple[float, float]:
         """Fail and pass reward."""
         fail, passing = (
-            dig(self.about, "args", "algo", "advantage", "ebpo", f"{end}_reward") for end in ("fail", "pass")
+            get_nested(self.about, "args", "algo", "advantage", "ebpo", f"{end}_reward") for end in ("fail", "pass")
         )
         return _number(fail, 0.0), _number(passing, 1.0)
 

@@ -141,7 +141,7 @@ def test_an_actor_says_how_many_rewards_have_not_come_back_and_since_when(respon
     async def watch(executor):
         while not any(count for count, _ in seen) or seen[-1][0]:
             actor = SimpleNamespace(executor=executor)
-            seen.append(LimitedRolloutActor.rewards_under_way(actor))
+            seen.append(LimitedRolloutActor.pending_rewards(actor))
             await asyncio.sleep(0.05)
 
     responses("hangs", "good", "hangs", seconds=seconds(1.0), beside=watch)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.nightly  # daily: unit/test_heartbeat.py
 DRIVER = """
 import sys, time
 import ray, torch
-from openrlhf_ebpo.run.heartbeat import GENERATING, Heart
+from openrlhf_ebpo.run.heartbeat import GENERATING, Heartbeat
 from openrlhf_ebpo.upstream import phases
 
 @ray.remote(num_cpus=0)
@@ -28,9 +28,9 @@ class Policy:
 ray.init(address=sys.argv[1], log_to_driver=False)
 print("before:", phases.micro_batches() or "nothing")
 phases.POLL_SECONDS = 0.1
-heart = Heart(sys.argv[2])
+heart = Heartbeat(sys.argv[2])
 phases.watch_rollouts(heart, ["an engine, which is not asked in these phases"])
-heart.beat(phases.TRAINING)
+heart.report(phases.TRAINING)
 seen, call = [], Policy.remote().train.remote(20, 0.2)
 while not ray.wait([call], timeout=0.1)[0]:
     if heart._beat.detail not in seen:

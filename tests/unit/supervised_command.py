@@ -11,7 +11,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heart, end_requested_by
+from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heartbeat, end_requested_by
 from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.train.supervisor.driver import under_supervision
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
@@ -63,8 +63,8 @@ def main() -> None:
         subprocess.Popen([gcs_server, "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     supervisor.claim(settings, SUPERVISION, argv=[], args=ARGS)
     try:
-        heart = Heart(folder / "run")
-        heart.beat(*((STARTING,) if mode == "starts" else (GENERATING, "5 responses unfinished")), step=3)
+        heart = Heartbeat(folder / "run")
+        heart.report(*((STARTING,) if mode == "starts" else (GENERATING, "5 responses unfinished")), step=3)
         heart.write()
         print("ready", os.getpid(), flush=True)
         if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):

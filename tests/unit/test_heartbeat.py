@@ -8,39 +8,39 @@ import pytest
 from patience import wait_until
 
 from openrlhf_ebpo.run import heartbeat
-from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, Heart, read_beat
+from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, Heartbeat, read_beat
 
 
 def test_a_phase_has_a_beginning_and_its_details_do_not_change_it(tmp_path, monkeypatch):
     clock = iter(range(100, 200))
     monkeypatch.setattr("time.time", lambda: next(clock))
-    heart = Heart(tmp_path)
+    heart = Heartbeat(tmp_path)
     monkeypatch.setattr(heart._changed, "set", heart.write)  # at once
-    heart.beat(GENERATING, step=3)
+    heart.report(GENERATING, step=3)
     began = read_beat(tmp_path)
-    heart.beat(detail="7 left")
+    heart.report(detail="7 left")
     assert (began.step, began.phase, began.detail) == (3, GENERATING, "")
     assert read_beat(tmp_path) == began._replace(detail="7 left", time=began.time + 1)
-    with heart.during("training"):
+    with heart.in_phase("training"):
         assert read_beat(tmp_path).phase == "training" and read_beat(tmp_path).since > began.since
-        heart.beat(REWARDS, "late news", only_in=(GENERATING, REWARDS))  # of a thread
+        heart.report(REWARDS, "late news", only_in=(GENERATING, REWARDS))  # of a thread
         assert read_beat(tmp_path).phase == "training"
     assert read_beat(tmp_path).phase == GENERATING
     assert [path.name for path in tmp_path.iterdir()] == [heartbeat.FILE]
 
 
 def test_the_seconds_of_all_phases_are_the_time_that_went_by_each_counted_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(Heart, "_keep_writing", lambda self: None)
+    monkeypatch.setattr(Heartbeat, "_keep_writing", lambda self: None)
     now = [100.0]
     monkeypatch.setattr("time.time", lambda: now[0])
-    heart = Heart(tmp_path)
+    heart = Heartbeat(tmp_path)
     now[0] = 103.0
-    heart.beat(GENERATING)
+    heart.report(GENERATING)
     now[0] = 110.0
-    heart.beat(detail="7 left")
-    with heart.during("making experience"):
+    heart.report(detail="7 left")
+    with heart.in_phase("making experience"):
         now[0] = 111.0
-        with heart.during("advantages"):
+        with heart.in_phase("advantages"):
             now[0] = 111.5
         now[0] = 113.0
     now[0] = 114.0
@@ -50,7 +50,7 @@ def test_the_seconds_of_all_phases_are_the_time_that_went_by_each_counted_once(t
 
 
 def test_it_is_written_in_the_background(tmp_path):
-    Heart(tmp_path).beat("training", step=2)
+    Heartbeat(tmp_path).report("training", step=2)
     wait_until(lambda: read_beat(tmp_path), 20)
     assert read_beat(tmp_path).step == 2
 
@@ -58,9 +58,9 @@ def test_it_is_written_in_the_background(tmp_path):
 def test_a_folder_that_is_gone_and_a_full_disk_stop_nothing_and_nothing_is_made(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     folder.mkdir()
-    heart = Heart(folder)
+    heart = Heartbeat(folder)
     shutil.rmtree(folder)
-    heart.beat(GENERATING)
+    heart.report(GENERATING)
     heart.write()
     assert not folder.exists() and read_beat(folder) is None
     folder.mkdir()
@@ -70,7 +70,7 @@ def test_a_folder_that_is_gone_and_a_full_disk_stop_nothing_and_nothing_is_made(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    heart.beat("training")
+    heart.report("training")
     heart.write()
     assert read_beat(folder).phase == GENERATING
 

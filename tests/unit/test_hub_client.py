@@ -19,12 +19,12 @@ from openrlhf_ebpo.hub.settings import check_write_access
 from openrlhf_ebpo.hub_client import (
     MAX_BACKOFF_SECONDS,
     HubError,
+    drop_token_for_other_hosts,
     hub_api,
     hub_errors,
-    in_time,
-    keep_token_home,
     pause_after,
     retrying,
+    run_with_timeout,
 )
 from openrlhf_ebpo.redact import redacted_text
 
@@ -240,7 +240,7 @@ def test_a_default_port_is_the_same_server(monkeypatch, endpoint, address, goes)
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnop")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
     request = httpx.Request("GET", address, headers={"Authorization": "Bearer hf_abcdefghijklmnop"})
-    keep_token_home(request)
+    drop_token_for_other_hosts(request)
     assert ("Authorization" in request.headers) is goes
 
 
@@ -268,24 +268,24 @@ def test_an_attempt_that_is_too_slow_is_ended_with_its_process(monkeypatch):
     monkeypatch.setattr("openrlhf_ebpo.hub_client.CALLS_PER_ATTEMPT", 0.01)
     started = time.monotonic()
     with pytest.raises(HubError, match="pulling: it did not end within 1 s") as caught:
-        in_time(slow, "pulling", size=20_000)
+        run_with_timeout(slow, "pulling", size=20_000)
     assert not caught.value.permanent and time.monotonic() - started < seconds(20)
 
 
 def test_what_an_attempt_gives_or_raises_arrives():
-    assert in_time(lambda: {"a": 1}, "asking") == {"a": 1}
+    assert run_with_timeout(lambda: {"a": 1}, "asking") == {"a": 1}
     with pytest.raises(HubError) as caught:
-        in_time(refuse, "asking")
+        run_with_timeout(refuse, "asking")
     assert (caught.value.status, caught.value.permanent, caught.value.retry_after) == (403, True, 3)
     with pytest.raises(HubError, match=r"asking: its process died \(-9\)"):
-        in_time(lambda: os.kill(os.getpid(), signal.SIGKILL), "asking")
+        run_with_timeout(lambda: os.kill(os.getpid(), signal.SIGKILL), "asking")
 
 
 def test_an_attempt_ends_with_the_process_that_waits_for_it(tmp_path):
     code = (
-        "import os, sys, time; from openrlhf_ebpo.hub_client import in_time\n"
+        "import os, sys, time; from openrlhf_ebpo.hub_client import run_with_timeout\n"
         "def wait():\n    open(sys.argv[1], 'w').write(str(os.getpid()))\n    time.sleep(999)\n"
-        "in_time(wait, 'x')"
+        "run_with_timeout(wait, 'x')"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "pid")])
     wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
@@ -296,10 +296,10 @@ def test_an_attempt_ends_with_the_process_that_waits_for_it(tmp_path):
 
 def test_an_interrupt_before_an_attempt_is_waited_for_does_not_wait_for_its_end():
     code = (
-        "import multiprocessing.process as p, time; from openrlhf_ebpo.hub_client import in_time\n"
+        "import multiprocessing.process as p, time; from openrlhf_ebpo.hub_client import run_with_timeout\n"
         "def start(process, begin=p.BaseProcess.start):\n    begin(process)\n    raise KeyboardInterrupt\n"
         "p.BaseProcess.start = start\n"
-        "in_time(lambda: time.sleep(999), 'x')"
+        "run_with_timeout(lambda: time.sleep(999), 'x')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds(30))
     assert "KeyboardInterrupt" in done.stderr
@@ -322,7 +322,7 @@ def test_an_interrupt_that_does_not_wake_the_wait_ends_the_attempt(tmp_path):
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with pytest.raises(KeyboardInterrupt):
-            in_time(attempt, "asking")
+            run_with_timeout(attempt, "asking")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         receiver.join()

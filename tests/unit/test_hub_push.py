@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub.content import Publishable
-from openrlhf_ebpo.hub.exports import exports
+from openrlhf_ebpo.hub.exports import list_exports
 from openrlhf_ebpo.hub_client import hub_api, retrying
 from openrlhf_ebpo.run.run_log import read_run
 
@@ -157,7 +157,7 @@ def test_every_export_and_the_final_model_go_whatever_the_flags_of_the_last_star
 def test_the_list_of_exports_reads_the_run_once_or_twice(make_run, monkeypatch):
     run_dir, read = make_run(steps=range(1, 30)), []
     monkeypatch.setattr("openrlhf_ebpo.run.checkpoints.read_run", lambda path: read.append(path) or read_run(path))
-    assert len(exports(run_dir)) == 29 and len(read) <= 3
+    assert len(list_exports(run_dir)) == 29 and len(read) <= 3
 
 
 def test_a_repo_of_another_run_or_of_something_else_is_left_alone(hub, use_hub, client, make_run):

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, STARTING, read_beat
 from openrlhf_ebpo.upstream import phases
-from openrlhf_ebpo.upstream.phases import Phases, outstanding, steady
+from openrlhf_ebpo.upstream.phases import Phases, describe_pending, stable_since
 from openrlhf_ebpo.upstream.stack import module_path
 
 
@@ -79,14 +79,14 @@ def test_the_heartbeat_has_the_planned_steps(tmp_path, filtering, prompts, steps
 
 def test_the_experience_maker_says_its_phases_and_a_line_of_metrics_has_the_seconds_of_all(tmp_path):
     trainer = type("Trainer", (Phases, Upstream), {})(tmp_path, [])
-    with trainer.experience_maker.during(phases.LOG_PROBS):
+    with trainer.experience_maker.in_phase(phases.LOG_PROBS):
         assert trainer.heart.phase == "log-probabilities"
     assert set(trainer._phase_seconds()) == {"phase/starting_engines_and_models", "phase/log-probabilities"}
 
 
 def test_an_error_leaves_no_phase_behind(tmp_path, monkeypatch):
     trainer = type("Trainer", (Phases, Upstream), {})(tmp_path, [])
-    trainer.heart.beat(GENERATING)
+    trainer.heart.report(GENERATING)
     monkeypatch.setattr(Upstream, "ppo_train", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer.train_step([], 1)
@@ -113,13 +113,13 @@ def test_upstream_has_every_method_that_is_a_phase():
     ],
 )
 def test_rewards_are_a_phase_when_all_responses_are_there(requests, rewards, phase, detail):
-    found = outstanding(requests, rewards, 9, 0.0 if rewards else None)
+    found = describe_pending(requests, rewards, 9, 0.0 if rewards else None)
     assert found[0] == phase and found[1].startswith(detail)
 
 
 def test_the_moment_at_which_the_oldest_reward_began_does_not_jitter():
-    assert steady(None, 10.0, 100.0) == 90.0
-    assert steady(90.0, 15.2, 105.0) == 90.0
-    assert steady(90.0, 1.0, 110.0) == 109.0
-    assert steady(90.0, None, 110.0) is None
+    assert stable_since(None, 10.0, 100.0) == 90.0
+    assert stable_since(90.0, 15.2, 105.0) == 90.0
+    assert stable_since(90.0, 1.0, 110.0) == 109.0
+    assert stable_since(90.0, None, 110.0) is None
     assert phases.JITTER_SECONDS < phases.POLL_SECONDS

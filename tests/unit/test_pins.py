@@ -24,7 +24,7 @@ def test_the_pins_are_what_is_wanted_and_what_the_seams_are_held_against():
     for requirement in read("gpu-torch211.in"):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
     assert pins["openrlhf"] == releases.RECOMMENDED
-    for name, version in releases.BESIDE_TORCH[pins["torch"]].items():
+    for name, version in releases.VERSIONS_BY_TORCH[pins["torch"]].items():
         assert pins[name] == version
     machine = versions("machine-torch211.txt")
     assert {name: pins[name] for name in machine} == machine

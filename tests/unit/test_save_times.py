@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request
-from openrlhf_ebpo.upstream.save_times import SaveSettings, SaveTimes, exports, saving
+from openrlhf_ebpo.upstream.save_times import SaveSettings, SaveTimes, force_save, is_exported
 
 
 class Clock:
@@ -46,7 +46,7 @@ def test_a_save_by_steps_puts_off_the_one_by_minutes():
 def test_upstream_saves_where_it_is_asked_to_and_its_setting_comes_back(every):
     ckpt = SimpleNamespace(save_steps=every)
     for saves in (True, False):
-        with pytest.raises(OSError), saving(ckpt, saves):
+        with pytest.raises(OSError), force_save(ckpt, saves):
             assert [step % ckpt.save_steps == 0 for step in (5, 7)] == [saves, saves]
             raise OSError
         assert ckpt.save_steps == every
@@ -69,8 +69,8 @@ def test_minutes_without_anything_to_resume_from_are_refused():
 )
 def test_models_are_exported_by_steps_and_best_and_not_by_time(every, exported):
     tags = ["global_step10", "global_step12", "best_global_step12"]
-    assert [exports(SimpleNamespace(save_hf=True, save_steps=every), tag) for tag in tags] == exported
-    assert not any(exports(SimpleNamespace(save_hf=False, save_steps=every), tag) for tag in tags)
+    assert [is_exported(SimpleNamespace(save_hf=True, save_steps=every), tag) for tag in tags] == exported
+    assert not any(is_exported(SimpleNamespace(save_hf=False, save_steps=every), tag) for tag in tags)
 
 
 def test_a_request_names_what_asks(tmp_path):

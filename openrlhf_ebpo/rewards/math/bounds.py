@@ -10,7 +10,7 @@ MAX_DEPTH = 40  # nested brackets in an answer: the parser's time grows with a p
 MAX_DIGITS = 10_000  # of a number that is written out to be compared (2024^{2024} has 6,690)
 
 
-def is_hopeless(answer: str, gold_length: int) -> bool:
+def exceeds_parse_limits(answer: str, gold_length: int) -> bool:
     """Return True for an answer too long or too deeply nested to be one, before the parser spends seconds on it."""
     if not answer or len(answer) > max(MAX_CHARACTERS, 4 * gold_length):
         return True

@@ -15,7 +15,7 @@ import string
 from collections.abc import Callable, Sequence
 
 from openrlhf_ebpo.rewards.math import pieces, units
-from openrlhf_ebpo.rewards.math.bounds import MAX_DIGITS, digits, is_hopeless, is_unfinished
+from openrlhf_ebpo.rewards.math.bounds import MAX_DIGITS, digits, exceeds_parse_limits, is_unfinished
 from openrlhf_ebpo.rewards.math.extraction import MARKUP
 from openrlhf_ebpo.rewards.math.reading import (
     INTEGER,
@@ -75,7 +75,7 @@ def grade(gold: str, answer: str) -> bool:
         GoldError: the gold cannot be read.
     """
     gold = parse_gold(gold)
-    if is_hopeless(answer, len(gold)):
+    if exceeds_parse_limits(answer, len(gold)):
         return answer.strip() == gold
     answer = clean(answer)
     if INTEGER.fullmatch(gold) and INTEGER.fullmatch(answer):  # most answers

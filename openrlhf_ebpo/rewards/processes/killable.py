@@ -35,7 +35,7 @@ WAIT_SECONDS = 1.0  # between two checks whether another process can be started
 END_SECONDS = 5.0  # from a closed connection to the end of the process
 
 
-class Lost(RuntimeError):
+class CallFailed(RuntimeError):
     """A call without a reply. The text continues the name of the function.
 
     Attributes:
@@ -88,11 +88,11 @@ class Processes:
         repeated.
 
         Raises:
-            StartError, Lost.
+            StartError, CallFailed.
         """
         try:
             return self._call(arguments, seconds)
-        except Lost as lost:
+        except CallFailed as lost:
             if lost.number != signal.SIGKILL:
                 raise
         return self._call(arguments, seconds)
@@ -121,7 +121,7 @@ class Processes:
         with self._changed:
             while not self._idle:
                 if self._closed:
-                    raise Lost("was not called: its processes are closed")
+                    raise CallFailed("was not called: its processes are closed")
                 left = max(began, self._ready_at) + self._grow_seconds - time.monotonic()
                 may_grow = len(self._workers) < self._most
                 if not self._workers or (may_grow and left <= 0):
@@ -197,12 +197,12 @@ class _Worker:
         """Return the reply to one call. After an error it is of no further use.
 
         Raises:
-            Lost.
+            CallFailed.
         """
         try:
             self._connection.send_bytes(pickle.dumps(arguments))
             if not self._connection.poll(seconds):
-                raise Lost(f"took longer than {seconds:g} s ({self._flags[0]})", signal.SIGALRM)
+                raise CallFailed(f"took longer than {seconds:g} s ({self._flags[0]})", signal.SIGALRM)
             return json.loads(self._connection.recv_bytes(2 * MAX_REPLY_BYTES))
         except (EOFError, OSError, ValueError):  # ended, or the function has written into the connection
             raise self._ended() from None
@@ -217,15 +217,15 @@ class _Worker:
             return self._popen.wait(END_SECONDS)
         return None
 
-    def _ended(self) -> Lost:
+    def _ended(self) -> CallFailed:
         code = self.wait()
         if code is None:
-            return Lost("closed its process's connection")
+            return CallFailed("closed its process's connection")
         if code == OUT_OF_MEMORY:
-            return Lost(f"needed more memory than {self._settings['memory_mb']} MB ({self._flags[1]})")
+            return CallFailed(f"needed more memory than {self._settings['memory_mb']} MB ({self._flags[1]})")
         number = code - SIGNALLED if code > SIGNALLED else -code
         if number not in {*signal.Signals}:
-            return Lost(f"ended its process (exit code {code})")
+            return CallFailed(f"ended its process (exit code {code})")
         number = signal.Signals(number)
         killed = "; somebody killed it, or the machine is short of memory" if number == signal.SIGKILL else ""
-        return Lost(f"ended its process (signal {number:d}, {number.name}{killed})", number)
+        return CallFailed(f"ended its process (signal {number:d}, {number.name}{killed})", number)

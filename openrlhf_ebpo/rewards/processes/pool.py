@@ -21,7 +21,7 @@ from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.math.extraction import extract_answer
 from openrlhf_ebpo.rewards.math.grading import GoldError
-from openrlhf_ebpo.rewards.processes.killable import CallLimits, Lost, Processes, StartError
+from openrlhf_ebpo.rewards.processes.killable import CallFailed, CallLimits, Processes, StartError
 
 logger = logging.getLogger(__name__)
 GRADER = "openrlhf_ebpo.rewards.math.grading"
@@ -39,7 +39,7 @@ class Verdict:
     outcome: str
 
 
-class Died(RuntimeError):
+class AnswerCrashed(RuntimeError):
     """An answer ended its process. outcome: "timeout" or "crash"."""
 
     def __init__(self, outcome: str, why: str):
@@ -103,12 +103,12 @@ class Pool:
         """Return what the grader's `grade` returns, without the cache. rest: its further arguments.
 
         Raises:
-            GoldError, GraderError: as `grade`; also if the gold answer alone ends its process. Died: the answer took
-                all its time or memory, or crashed.
+            GoldError, GraderError: as `grade`; also if the gold answer alone ends its process.
+            AnswerCrashed: the answer took all its time or memory, or crashed.
         """
         try:
             return self._ask(gold, answer, *rest)
-        except Died:
+        except AnswerCrashed:
             self.check_gold(gold, PROBE, *rest)
             raise
 
@@ -116,7 +116,7 @@ class Pool:
         """Raises GoldError, GraderError: as `ask`."""
         try:
             self._ask(gold, *compared)
-        except Died as death:
+        except AnswerCrashed as death:
             raise GoldError(
                 f"reading the gold answer {gold!r} ended in a {death.outcome} ({self.seconds:g} s are allowed)"
             ) from None
@@ -128,7 +128,7 @@ class Pool:
     def _grade(self, gold: str, answer: str) -> Verdict:
         try:
             correct = self.ask(gold, answer)
-        except Died as death:
+        except AnswerCrashed as death:
             logger.warning("an answer ended in a %s and counts as wrong: %.200r", death, answer)
             return Verdict(False, death.outcome)
         return Verdict(correct, "right" if correct else "wrong")
@@ -141,13 +141,13 @@ class Pool:
                 f"a grading process did not start: {self.grader} {error} (its own message is in this process's log). "
                 "Is what it needs installed? For mathematics: pip install 'openrlhf_ebpo[math]'"
             ) from None
-        except Lost as lost:
+        except CallFailed as lost:
             outcome = "timeout" if lost.number in (signal.SIGALRM, signal.SIGPROF) else "crash"
-            raise Died(outcome, str(lost)) from None
+            raise AnswerCrashed(outcome, str(lost)) from None
         if "gold_error" in reply:
             raise GoldError(reply["gold_error"])
         if "error" in reply:  # such as a RecursionError
-            raise Died("crash", reply["error"])
+            raise AnswerCrashed("crash", reply["error"])
         return reply["grade"]
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import wrapt
 
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.rewards.processes.killable import CallLimits, Lost, Processes, StartError
+from openrlhf_ebpo.rewards.processes.killable import CallFailed, CallLimits, Processes, StartError
 from openrlhf_ebpo.rewards.processes.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.reward_settings import MEMORY_FLAG, TIMEOUT_FLAG, RewardSettings
 
@@ -147,7 +147,7 @@ class RewardFile(RewardSource):
             return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         except StartError as error:
             raise NoReplyError(f"{self._path} {error}") from None
-        except Lost as lost:
+        except CallFailed as lost:
             raise NoReplyError(f"reward_func {lost}") from None
 
 

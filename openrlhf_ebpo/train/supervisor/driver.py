@@ -31,14 +31,14 @@ GONE_SECONDS = 0.5
 FORWARDED = {signal.SIGINT: signal.SIGINT, **dict.fromkeys(SAVE_FIRST, signal.SIGTERM)}
 
 
-def under_supervision(again: Sequence[str]) -> Supervisor:
+def under_supervision(restart_command: Sequence[str]) -> Supervisor:
     """Returns in the driver: a new process, or this one where a supervisor has started it. The process that the user
     started never returns from here: it becomes the supervisor, with its id, its output and its exit status.
 
     Called before anything has threads, and after everything is checked that can be checked at once.
 
     Args:
-        again: what follows `python` in a command that starts the driver again.
+        restart_command: what follows `python` in a command that starts the driver again.
     """
     if fd := os.environ.pop(restarts.CHANNEL, None):
         _end_with_supervisor(os.getppid())
@@ -51,7 +51,7 @@ def under_supervision(again: Sequence[str]) -> Supervisor:
         warnings.simplefilter("ignore", DeprecationWarning)
         driver = os.fork()
     if driver:
-        _become_supervisor(theirs, driver, again)
+        _become_supervisor(theirs, driver, restart_command)
     theirs.close()
     os.setsid()  # a Ctrl-C reaches it once, by the supervisor, which ends this session
     interrupt_once()
@@ -67,9 +67,9 @@ def _end_with_supervisor(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _become_supervisor(channel: Connection, driver: int, again: Sequence[str]) -> None:
+def _become_supervisor(channel: Connection, driver: int, restart_command: Sequence[str]) -> None:
     os.set_inheritable(channel.fileno(), True)
-    command = [sys.executable, SUPERVISOR, str(channel.fileno()), str(driver), *again]
+    command = [sys.executable, SUPERVISOR, str(channel.fileno()), str(driver), *restart_command]
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # those that come before it listens wait for it
     try:
         os.execv(sys.executable, command)

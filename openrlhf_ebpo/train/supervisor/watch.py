@@ -42,8 +42,8 @@ ONE_SIGNAL_SECONDS = 1.0  # `timeout` sends its signal to the process and to the
 RAY = ("gcs_server", "raylet")
 
 
-def main(channel: int, driver: int, again: Sequence[str]) -> None:
-    sys.exit(Watch(Connection(channel), driver, again).supervise())
+def main(channel: int, driver: int, restart_command: Sequence[str]) -> None:
+    sys.exit(Watch(Connection(channel), driver, restart_command).supervise())
 
 
 def print_line(line: str) -> None:
@@ -63,20 +63,20 @@ class Watch:
         stalls: None until this driver has claimed its run.
         end: how the driver said that it ended. stop: why it was killed. lost_ray: which process of Ray died before it,
             and when that was seen.
-        requested: the signal that asked for the command's end at once; polite: the one before, which let the training
-            save first, and polite_at: when it came.
+        requested: the signal that asked for the command's end at once. graceful_signal, graceful_at: the one before,
+            which let the training save first, and when it came.
     """
 
-    def __init__(self, channel: Connection, driver: int, again: Sequence[str]):
-        self.again = again
+    def __init__(self, channel: Connection, driver: int, restart_command: Sequence[str]):
+        self.restart_command = restart_command
         self.run_dir: Path | None = None
         self.locks: list[IO] = []
         self.attempts: set[str] = set()
         self.restarts: Restarts | None = None
         self.requested: int | None = None
-        self.polite: int | None = None
-        self.polite_at = 0.0
-        self.is_passed_on = False
+        self.graceful_signal: int | None = None
+        self.graceful_at = 0.0
+        self.is_forwarded = False
         self._begin(channel, driver)
         for number in FORWARDED:  # one that was ignored when the command was started (nohup) stays so
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -122,7 +122,7 @@ class Watch:
         while True:
             ended, status = os.waitpid(self.driver.pid, os.WNOHANG)
             self.receive(0 if ended else TICK_SECONDS)
-            if self.polite and not self.is_passed_on:
+            if self.graceful_signal and not self.is_forwarded:
                 self.request_end()
             if ended:
                 return os.waitstatus_to_exitcode(status)
@@ -219,15 +219,15 @@ class Watch:
     def forward(self, number: int, _frame) -> None:
         """Handle a signal. A scheduler's first one lets the training save (`request_end`); Ctrl-C, or a second one
         that is not SIGUSR1, ends it at once."""
-        repeated = number == signal.SIGUSR1 or time.monotonic() - self.polite_at < ONE_SIGNAL_SECONDS
-        if number not in SAVE_FIRST or (self.polite and not repeated):
+        repeated = number == signal.SIGUSR1 or time.monotonic() - self.graceful_at < ONE_SIGNAL_SECONDS
+        if number not in SAVE_FIRST or (self.graceful_signal and not repeated):
             self.interrupt(number)
-        elif not self.polite:
-            self.polite, self.polite_at = number, time.monotonic()
+        elif not self.graceful_signal:
+            self.graceful_signal, self.graceful_at = number, time.monotonic()
 
     def request_end(self) -> None:
         """Ask the training to save after its current step and to end; end it at once where that would save nothing."""
-        self.is_passed_on, name = True, signal.Signals(self.polite).name
+        self.is_forwarded, name = True, signal.Signals(self.graceful_signal).name
         beat = read_beat(self.run_dir) if self.stalls and not self.end and not self.stop else None
         if beat and beat.phase not in (STARTING, LOADING) and self.supervision.saves:
             with contextlib.suppress(OSError):  # a full disk
@@ -238,7 +238,7 @@ class Watch:
                     f"ends it at once"
                 )
                 return
-        self.interrupt(self.polite)
+        self.interrupt(self.graceful_signal)
 
     def interrupt(self, number: int) -> None:
         self.requested = number
@@ -293,7 +293,7 @@ class Watch:
         return find_start(self.run, self.attempts)
 
     def may_restart(self, ending: str, status: int) -> bool:
-        final = (self.end or {}).get("final") or self.requested or self.polite or self.was_refused(status)
+        final = (self.end or {}).get("final") or self.requested or self.graceful_signal or self.was_refused(status)
         if ending != "failed" or final or not self.restarts:  # None: where checkpoints lie could not be read
             return False
         return self.restarts.is_allowed(self.find_start())
@@ -312,16 +312,16 @@ class Watch:
         number = f"restart {self.restarts.in_a_row} of {self.restarts.allowed} (--train.max_restarts)"
         print_line(f"{number} in {duration(pause)}, from {start or 'step 0'}")
         until = time.monotonic() + pause
-        while not (self.requested or self.polite) and (left := until - time.monotonic()) > 0:
+        while not (self.requested or self.graceful_signal) and (left := until - time.monotonic()) > 0:
             self.touch_lock(time.monotonic())
             time.sleep(min(left, TICK_SECONDS))
-        if self.requested or self.polite:
-            self.requested = self.requested or self.polite
+        if self.requested or self.graceful_signal:
+            self.requested = self.requested or self.graceful_signal
             return "interrupted", f"ended by {signal.Signals(self.requested).name} before a restart"
         ours, theirs = Pipe()
         try:
             self.popen = subprocess.Popen(  # kept: a Popen that goes reaps its process, which wait_for_driver does
-                [sys.executable, *self.again],
+                [sys.executable, *self.restart_command],
                 env=self.restarts.environment(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

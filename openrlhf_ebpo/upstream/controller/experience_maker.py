@@ -40,10 +40,10 @@ class EBPOExperienceMaker:
         metrics: `ebpo/*`, `mismatch/*` and the estimator's own metrics of the last batch.
         rollouts: the last batch, one row per response, for the run log.
         unread: of these responses, as unread_answers.unread says.
-        during: of the trainer that says what it does (phases.py).
+        in_phase: of the trainer that says what it does (phases.py).
     """
 
-    during = staticmethod(contextlib.nullcontext)
+    in_phase = staticmethod(contextlib.nullcontext)
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -56,7 +56,7 @@ class EBPOExperienceMaker:
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples):
         self.rollouts = None  # frees the tensors that it keeps of the batch before
-        with self.during(CHECKING_SAMPLES):
+        with self.in_phase(CHECKING_SAMPLES):
             self._check(rollout_samples)
         return super().make_experience_batch(rollout_samples)
 
@@ -96,12 +96,12 @@ class EBPOExperienceMaker:
         return math.lcm(data_parallel_ranks(self.args), *sizes)
 
     def make_experience(self, samples_list):
-        with self.during(LOG_PROBS):
+        with self.in_phase(LOG_PROBS):
             return super().make_experience(samples_list)
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences):
-        with self.during(ADVANTAGES):
+        with self.in_phase(ADVANTAGES):
             return self._advantages(experiences)
 
     def _advantages(self, experiences):

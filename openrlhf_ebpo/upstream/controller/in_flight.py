@@ -54,15 +54,15 @@ class PromptsInFlight:
         self.loader = loader  # over NumberedPrompts
         self.dataset = loader.dataset.dataset
         self._drawn: list[int] = []  # rows in flight, as they were drawn
-        self._again: list[int] = []  # rows that a resume has to draw first
+        self._rows_to_redraw: list[int] = []  # rows that a resume has to draw first
         self._ended = False  # the episode has nothing else; only after a resume
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator:
-        while self._again:
-            yield self._draw([row := self._again.pop(0)], self.loader.dataset.collate_fn([self.dataset[row]]))
+        while self._rows_to_redraw:
+            yield self._draw([row := self._rows_to_redraw.pop(0)], self.loader.dataset.collate_fn([self.dataset[row]]))
         if self._ended:  # torchdata would begin the next episode
             self._ended = False
             return
@@ -87,14 +87,14 @@ class PromptsInFlight:
 
     def state_dict(self) -> dict:
         """torchdata's, and the rows as an array, since upstream prints the whole checkpoint's state."""
-        return {**self.loader.state_dict(), IN_FLIGHT: np.array([*self._drawn, *self._again], dtype=np.int64)}
+        return {**self.loader.state_dict(), IN_FLIGHT: np.array([*self._drawn, *self._rows_to_redraw], dtype=np.int64)}
 
     def load_state_dict(self, saved: dict) -> None:
         """Takes torchdata's own states too, as OpenRLHF alone saves them."""
         if not saved:
             return
         rows = [int(row) for row in saved.get(IN_FLIGHT, ())]
-        self._drawn, self._again, self._ended = [], rows, bool(saved.get(FINISHED))
+        self._drawn, self._rows_to_redraw, self._ended = [], rows, bool(saved.get(FINISHED))
         self.loader.load_state_dict({key: value for key, value in saved.items() if key != IN_FLIGHT})
 
 

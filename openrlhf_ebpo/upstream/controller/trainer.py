@@ -25,7 +25,7 @@ from openrlhf_ebpo.upstream.controller.scheduled_evaluation import AsynchronousE
 from openrlhf_ebpo.upstream.controller.step_notices import StepNotices
 from openrlhf_ebpo.upstream.install import subclass
 from openrlhf_ebpo.upstream.phases import RUN_LOG, Phases
-from openrlhf_ebpo.upstream.save_times import SaveTimes, exports, saving
+from openrlhf_ebpo.upstream.save_times import SaveTimes, force_save, is_exported
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
             )
         before = self._prior_state()
         status, global_step = super().train_step(rollout_samples, global_step)
-        with self.heart.during(RUN_LOG):
+        with self.heart.in_phase(RUN_LOG):
             self._log_step(global_step, status, before)
         return status, global_step
 
@@ -134,13 +134,13 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         metrics = {k: v for k, v in (logs_dict or {}).items() if k != "generated_samples"}
         asked_by = None if self.args.ckpt.disable_ds else heartbeat.end_requested_by(self.run_log.run_dir)
         saves = bool(asked_by) or self.save_times.is_due(global_step)
-        with self.heart.during(RUN_LOG):
+        with self.heart.in_phase(RUN_LOG):
             self.run_log.write_metrics(global_step, {**metrics, **self._phase_seconds()})
             if saves:
                 self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
         if saves:
             client_states = self._complete(client_states)  # else unused, and a state per prompt takes a while to pack
-        with saving(self.args.ckpt, saves):
+        with force_save(self.args.ckpt, saves):
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if saves:
             self._log_checkpoint(global_step, f"global_step{global_step}")
@@ -174,7 +174,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
 
     def _log_checkpoint(self, step: int, tag: str) -> None:
         ckpt = self.args.ckpt
-        exported = exports(ckpt, tag)
+        exported = is_exported(ckpt, tag)
         if ckpt.disable_ds and not exported:
             return  # nothing was saved
         self.run_log.write_checkpoint(

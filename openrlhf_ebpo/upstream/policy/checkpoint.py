@@ -18,7 +18,7 @@ from openrlhf_ebpo.run.run_log import PRIOR
 from openrlhf_ebpo.upstream.client_state import CLIENT_STATE, STATE_KEY
 from openrlhf_ebpo.upstream.policy.offload_buffers import without_offload_buffers
 from openrlhf_ebpo.upstream.policy.rotation import rotate
-from openrlhf_ebpo.upstream.save_times import exports
+from openrlhf_ebpo.upstream.save_times import is_exported
 
 
 class PolicyWithPrior:
@@ -33,7 +33,7 @@ class PolicyWithPrior:
 
     def save_checkpoint(self, tag, client_states=None, **kwargs):
         self._prior = (client_states or {}).get(STATE_KEY, self._prior)
-        self.save_hf_ckpt = exports(self.strategy.args.ckpt, tag)
+        self.save_hf_ckpt = is_exported(self.strategy.args.ckpt, tag)
         super().save_checkpoint(tag, client_states, **kwargs)
         if self.save_hf_ckpt:
             self._write_prior(os.path.join(self.strategy.args.ckpt.path, f"{tag}_hf"))
@@ -78,9 +78,9 @@ def save_then_rotate(original):
         if self.is_rank_0() and (aside := resume.begin_checkpoint(directory)):
             self.print(f"moved the {tag} that was in {save_dir} to {aside}")
         torch_dist_barrier_and_cuda_sync()
-        with written_by(model) as paths, without_offload_buffers(model):
+        with record_written_files(model) as paths, without_offload_buffers(model):
             model.save_checkpoint(save_dir, tag=tag, client_state=client_state, save_latest=False)
-        files = gather_from_all_ranks(synced(directory, paths))
+        files = gather_from_all_ranks(fsync_and_checksum(directory, paths))
         if self.is_rank_0():
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
             if prior:
@@ -97,7 +97,7 @@ def save_then_rotate(original):
 
 
 @contextlib.contextmanager
-def written_by(model) -> Iterator[list[Path]]:
+def record_written_files(model) -> Iterator[list[Path]]:
     """List the files that this rank writes inside: it computes their checksums from memory, on a shared disk too."""
     engine, paths = getattr(model, "checkpoint_engine", None), []
     if engine is None:
@@ -116,7 +116,7 @@ def written_by(model) -> Iterator[list[Path]]:
         del engine.save
 
 
-def synced(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.SavedFile]:
+def fsync_and_checksum(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.SavedFile]:
     """Sizes and checksums of these files, once all of the folder is on disk. Every rank does it: fsync reaches the
     writes of its own node only. Checksums are computed while the disk writes."""
     with ThreadPoolExecutor(1) as thread:

@@ -29,7 +29,7 @@ from openrlhf_ebpo.upstream import remote_code
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
 
 
-class Outstanding:
+class PendingRewards:
     """Rewards of an executor (of agents: turns) that have not come back."""
 
     def __init__(self):
@@ -62,7 +62,7 @@ class GuardedSingleTurnExecutor:
     reward_settings = RewardSettings()
 
     def __init__(self, remote_rm_url=None):
-        self.outstanding = Outstanding()
+        self.outstanding = PendingRewards()
         endpoints = [remote_rm_url] if isinstance(remote_rm_url, str) else list(remote_rm_url or [])
         is_users_file = bool(endpoints) and endpoints[0].endswith(".py") and endpoints[0] not in BUILT_IN.values()
         super().__init__(None if is_users_file else endpoints)
@@ -119,7 +119,7 @@ class GuardedMultiTurnExecutor:
     reward_settings = RewardSettings()
 
     def __init__(self, agent_instance_cls):
-        self.outstanding = Outstanding()
+        self.outstanding = PendingRewards()
         guarded = {"_guarding_executor": self}
         super().__init__(type(agent_instance_cls.__name__, (GuardedTurns, agent_instance_cls), guarded))
 
@@ -183,7 +183,7 @@ class LimitedRolloutActor:
         if prepare := getattr(self.executor, "prepare_rewards", None):
             await prepare()
 
-    def rewards_under_way(self) -> tuple[int, float | None]:
-        """Return `Outstanding.count`. An actor whose event loop is blocked does not answer: call with a timeout."""
+    def pending_rewards(self) -> tuple[int, float | None]:
+        """Return `PendingRewards.count`. An actor whose event loop is blocked does not answer: call with a timeout."""
         outstanding = getattr(self.executor, "outstanding", None)  # an agent file may have an executor of another base
         return outstanding.count() if outstanding else (0, None)
