@@ -9,8 +9,8 @@ One seed is an example, not a measurement: docs/results.md has those.
 
 import random
 import sys
-from statistics import mean
 
+import pandas
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
@@ -18,11 +18,7 @@ from openrlhf_ebpo.integrations.trl import EBPOTrainer
 from openrlhf_ebpo.quickstart import tiny_model
 
 STEPS, PROMPTS, LETTERS = 60, 64, "abcdefghijklmnop"
-COLUMNS = {  # of TRL's log
-    "reward": "reward",
-    "groups of equal rewards": "frac_reward_zero_std",
-    "responses that EBPO alone trains on": "ebpo/rescued_fraction",
-}
+COLUMNS = ["reward", "frac_reward_zero_std", "ebpo/rescued_fraction"]  # of TRL's log
 
 
 def reward(completions, last, **_):
@@ -30,22 +26,13 @@ def reward(completions, last, **_):
 
 
 def train(trainer_class, model, rows):
-    config = GRPOConfig(
-        "runs/trl_small_groups",
-        num_generations=2,
-        per_device_train_batch_size=2 * PROMPTS,
-        max_steps=STEPS,
-        max_completion_length=2,
-        learning_rate=1e-3 if model.startswith("runs/") else 1e-5,
-        bf16=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
-    trainer = trainer_class(model, reward, config, rows)
+    settings = {"max_steps": STEPS, "num_generations": 2, "per_device_train_batch_size": 2 * PROMPTS}
+    settings |= {"learning_rate": 1e-3 if model.startswith("runs/") else 1e-5, "max_completion_length": 2}
+    settings |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    trainer = trainer_class(model, reward, GRPOConfig("runs/trl_small_groups", bf16=False, **settings), rows)
     trainer.train()
-    return [row for row in trainer.state.log_history if "reward" in row]
+    log = pandas.DataFrame(trainer.state.log_history[:STEPS]).filter(COLUMNS)
+    return log.groupby(lambda row: f"steps to {STEPS // 3 * (row // (STEPS // 3) + 1)}", sort=False).mean()
 
 
 def main():
@@ -55,12 +42,8 @@ def main():
     chance = random.Random(0)
     words = ["".join(chance.choices(LETTERS, k=3)) for _ in range(PROMPTS * STEPS)]
     rows = Dataset.from_list([{"prompt": f"{word}>", "last": word[-1]} for word in words])
-    logs = {"GRPO": train(GRPOTrainer, model, rows), "EBPO": train(EBPOTrainer, model, rows)}
-    print("| steps | trainer |", " | ".join(COLUMNS), "|\n| --- " + "| --- " * (len(COLUMNS) + 1) + "|")
-    for first in range(0, STEPS, STEPS // 3):
-        for name, log in logs.items():
-            means = [mean(row.get(key, 0) for row in log[first : first + STEPS // 3]) for key in COLUMNS.values()]
-            print(f"| {first + 1} to {first + STEPS // 3} | {name} |", " | ".join(f"{each:.3f}" for each in means), "|")
+    tables = {"GRPO": train(GRPOTrainer, model, rows), "EBPO": train(EBPOTrainer, model, rows)}
+    print(pandas.concat(tables).to_string(float_format="%.3f", na_rep=""))
 
 
 if __name__ == "__main__":

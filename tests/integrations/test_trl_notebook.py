@@ -32,5 +32,6 @@ def test_the_example_prints_both_trainers(monkeypatch, tmp_path, capsys):
     example = runpy.run_path(str(NOTEBOOK.with_name("trl_small_groups.py")))
     example["main"].__globals__.update(STEPS=3, PROMPTS=4)
     example["main"]()
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[1] for row in rows[2:]] == ["GRPO", "EBPO"] * 3
+    printed = capsys.readouterr().out
+    assert printed.index("GRPO") < printed.index("EBPO") and printed.count("steps to") == 6
+    assert all(column in printed for column in example["COLUMNS"])
