@@ -2,16 +2,16 @@
 # The estimators in other trainers, and the published package: makes an environment for each (their pins exclude each other's) and
 # runs its tests on the CPU. trl executes the notebook, too, and the oldest release of TRL.
 #
-#   bash scripts/test_integrations.sh [trl] [unsloth] [verl] [package]     all, if none is named; minutes each, and about 2 GB of disk
+#   bash scripts/test_integrations.sh [trl] [unsloth] [axolotl] [swift] [verl] [package]     all, if none is named; minutes each, and about 2 GB of disk
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_DISABLE_TELEMETRY=1 RAY_USAGE_STATS_ENABLED=0 CUDA_VISIBLE_DEVICES="" GLOO_SOCKET_IFNAME=lo
 index=https://download.pytorch.org/whl/cpu
-[ $# -gt 0 ] || set -- trl unsloth verl package
+[ $# -gt 0 ] || set -- trl unsloth axolotl swift verl package
 
 for trainer in "$@"; do
     pins=$root/requirements/$trainer.txt environment=$root/.venv-$trainer
-    [ -f "$pins" ] && [ -f "$root/tests/integrations/test_$trainer.py" ] || { echo "test_integrations.sh: no trainer $trainer; choose trl, unsloth, verl or package" >&2; exit 2; }
+    [ -f "$pins" ] && [ -f "$root/tests/integrations/test_$trainer.py" ] || { echo "test_integrations.sh: no trainer $trainer; choose trl, unsloth, axolotl, swift, verl or package" >&2; exit 2; }
     if ! cmp -s "$pins" "$environment/installed.txt"; then
         echo "Installing requirements/$trainer.txt into .venv-$trainer ..."
         python3 -m venv --clear "$environment"
