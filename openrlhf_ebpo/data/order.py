@@ -31,6 +31,7 @@ from openrlhf_ebpo.data.training_tables import add_key_flags, check_suffix, ids_
 from openrlhf_ebpo.errors import UsageError
 
 PASS_RATE = "pass_rate"
+CLUSTER_KEY = "data.cluster_key"
 WIDTH = 2000  # characters of the clusters' names
 
 
@@ -55,7 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="drop prompts above: 0.95 drops what is always solved",
     )
-    add("--cluster_column", default="cluster", metavar="NAME", help="column with the topic (default: %(default)s)")
+    add(f"--{CLUSTER_KEY}", default="cluster", metavar="NAME", help="column with the topic (default: %(default)s)")
     add("--force", action="store_true", help="replace an output that holds something else")
 
 
@@ -118,7 +119,7 @@ def needed_columns(args: argparse.Namespace) -> dict[str, str]:
     """Return the columns, with the flag that names each."""
     needed = {keys_of(args)[0]: "--data.input_key"}
     if args.by == "topic":
-        needed[args.cluster_column] = "--cluster_column"
+        needed[vars(args)[CLUSTER_KEY]] = f"--{CLUSTER_KEY}"
     if needs_rates(args):
         needed[PASS_RATE] = ""
     return needed
@@ -162,13 +163,13 @@ def rates_of(table: pa.Table) -> np.ndarray:
 
 
 def clusters_of(table: pa.Table, args: argparse.Namespace) -> list[str]:
-    missing = table[args.cluster_column].null_count
+    name = vars(args)[CLUSTER_KEY]
+    missing = table[name].null_count
     if missing:
         raise UsageError(
-            f"--input {args.input}: {missing} rows have no {args.cluster_column!r}; `openrlhf-ebpo data topics` gives "
-            "every row one"
+            f"--input {args.input}: {missing} rows have no {name!r}; `openrlhf-ebpo data topics` gives every row one"
         )
-    return [str(value) for value in table[args.cluster_column].to_pylist()]
+    return [str(value) for value in table[name].to_pylist()]
 
 
 def save(table: pa.Table, path: Path, force: bool) -> None:
@@ -195,8 +196,8 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
         rates = rates_of(table)
         lines.append(f"pass rates along the file: {rates[0]:.2f} first, {rates[-1]:.2f} last, mean {rates.mean():.2f}")
     flags = ["--data.order as_is"]
-    if args.cluster_column in table.column_names:
-        flags.append(f"--data.cluster_key {shlex.quote(args.cluster_column)}")
+    if (column := vars(args)[CLUSTER_KEY]) in table.column_names:
+        flags.append(f"--{CLUSTER_KEY} {shlex.quote(column)}")
     return "\n".join([*lines, "", f"train on it:  {training_command(args.output, *flags, keys=keys_of(args))}"])
 
 

@@ -1,14 +1,13 @@
 """Give every question a topic: the same rows with one more column, `cluster`.
 
 Similar questions form a topic: sentence embeddings and K-means. It takes minutes and needs no GPU. The next step uses
-the
-topics: `openrlhf-ebpo data order` puts questions of one topic next to each other, so that a rollout batch, and the
+the topics: `openrlhf-ebpo data order` puts questions of one topic next to each other, so that a rollout batch, and the
 prior estimated from it, is about one kind of question.
 
   openrlhf-ebpo data topics --input train.parquet --output topics.parquet
 
 This is the method of the EBPO paper's later version (K = 10). Topics from elsewhere, such as a subject or an LLM's
-answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
+answers, need no step: `data order --by topic --data.cluster_key NAME` takes any column.
 
 OUTPUT.report.json has settings, sizes and examples. A killed job leaves nothing: repeat the command.
 """
@@ -38,20 +37,12 @@ from openrlhf_ebpo.errors import UsageError
 
 EXAMPLES = 2  # per cluster
 MAX_ROWS, WIDTH = 30, 90  # clusters in the table; characters of an example
-PLAIN = {"text": "question", "sort": False}  # left out of a report where they are so
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--input", required=True, metavar="FILE", help="prepared questions, in any form of --data.prompt_dataset")
     add("--output", required=True, metavar="FILE", help="the same rows with the column cluster, .parquet or .jsonl")
-    add(
-        "--text",
-        choices=("question", "prompt"),
-        default="question",
-        help="what is read: question (prompt where it is missing), or prompt, with the instruction that the data set "
-        "puts around each question, as the authors' code does (default: %(default)s)",
-    )
     add(
         "--model",
         default=embedding_topics.MODEL,
@@ -60,7 +51,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
     add("--seed", type=int, default=0, help="of K-means (default: %(default)s)")
-    add("--sort", action="store_true", help="write the rows topic by topic, the largest first: for --data.order as_is")
     add("--force", action="store_true", help="make an output that is there again")
 
 
@@ -72,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     """
     check_flags(args)
     table = read_table(args.input)
-    texts = questions(table, args.input, args.text)
+    texts = questions(table, args.input)
     settings = settings_of(args)
     found = None if args.force else output_report.finished(args.output, settings)
     if found:
@@ -82,15 +72,13 @@ def run(args: argparse.Namespace) -> None:
         found = {"settings": settings, "rows": len(topics), "clusters": summary(topics, texts, examples)}
         table = with_column(table, "cluster", topics, pa.string())
         with output_report.replaced(args.output, found):
-            write_table(table.take(by_size(topics)) if args.sort else table, args.output)
+            write_table(table, args.output)
     print(as_text(found))
 
 
 def settings_of(args: argparse.Namespace) -> dict:
     """Return what the result depends on, for its report."""
-    named = {name: getattr(args, name) for name in ("model", "k", "seed", "text", "sort")}
-    given = {name: value for name, value in named.items() if name not in PLAIN or value != PLAIN[name]}
-    return {"input": identity(args.input), **given}
+    return {"input": identity(args.input), **{name: getattr(args, name) for name in ("model", "k", "seed")}}
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -101,18 +89,17 @@ def check_flags(args: argparse.Namespace) -> None:
         raise UsageError(f"--k {args.k}: at least 1")
 
 
-def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
-    """Return the column question; prompt where the table, or a row, has none, or if `text` names it.
+def questions(table: pa.Table, path: str) -> list[str]:
+    """Return the column question; prompt where the table, or a row, has none.
 
     Raises:
         UsageError: no rows, neither column, or a value that is not text.
     """
     if not len(table):
         raise UsageError(f"--input {path} has no rows")
-    candidates = ("question", "prompt") if text == "question" else ("prompt",)
-    found = [name for name in candidates if name in table.column_names]
+    found = [name for name in ("question", "prompt") if name in table.column_names]
     if not found:
-        check_columns(table.column_names, [text], path)
+        check_columns(table.column_names, ["question"], path)
     values = table[found[0]].to_pylist()
     if len(found) == 2 and None in values:
         values = [p if q is None else q for q, p in zip(values, table["prompt"].to_pylist(), strict=True)]
@@ -135,12 +122,6 @@ def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], 
     labels, distances = embedding_topics.kmeans(vectors, args.k, args.seed)
     names = topic_names.names(texts, labels)
     return [names[label] for label in labels], np.argsort(distances, kind="stable")
-
-
-def by_size(topics: list[str]) -> list[int]:
-    """Return the places of the rows topic by topic, the largest first; within one as they are."""
-    sizes = Counter(topics)
-    return sorted(range(len(topics)), key=lambda row: (-sizes[topics[row]], topics[row]))
 
 
 def summary(topics: list[str], texts: list[str], order: Iterable[int]) -> list[dict]:

@@ -35,7 +35,7 @@ def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (),
     """Read a data set at once. Its columns are memory-mapped.
 
     path: as for `load`, given by `flag`.
-    needed: columns that must be there; as a mapping, with the flag that names each: {"cluster": "--cluster_column"}.
+    needed: columns that must be there; as a mapping, with the flag that names each: {"cluster": "--data.cluster_key"}.
 
     Raises:
         UsageError: as `load`; a column has values of several types, or a needed one is missing.

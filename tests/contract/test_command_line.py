@@ -13,7 +13,7 @@ import pytest
 
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.command import parse
-from openrlhf_ebpo.data import difficulty, training_tables
+from openrlhf_ebpo.data import difficulty, order
 from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.errors import UsageError
@@ -83,11 +83,11 @@ def test_our_flags_change_none_of_upstreams(upstreams_parser):
     assert {flag: ours[flag] for flag in theirs if flag != own} == {f: theirs[f] for f in theirs if f != own}
 
 
-@pytest.mark.parametrize("command", [difficulty, engines, training_tables, reward_settings])
+@pytest.mark.parametrize("command", [difficulty, engines, order, reward_settings])
 def test_a_dotted_flag_of_another_command_is_trainings(command):
     """Name, kind and type; defaults may differ, since a training has others."""
     parser = argparse.ArgumentParser()
-    getattr(command, "add_flags", training_tables.add_key_flags)(parser)
+    command.add_flags(parser)
     theirs = flags(build_parser(UpstreamMain(PPO)))
     dotted = {name: kind for name, kind in flags(parser).items() if "." in name}
     assert dotted

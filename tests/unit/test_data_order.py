@@ -136,7 +136,7 @@ def test_a_column_of_other_numbers_or_texts_is_refused(tmp_path, rates, found):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--by", "topic", "--cluster_column", "subject"], "no column 'subject'.*--cluster_column names another"),
+        (["--by", "topic", "--data.cluster_key", "subject"], "no column 'subject'.*--data.cluster_key names another"),
         (["--by", "difficulty", "--min_pass_rate", "0.9", "--max_pass_rate", "0.1"], "--min_pass_rate 0.9"),
         (["--by", "difficulty", "--min_pass_rate", "0.99999", "--max_pass_rate", "0.99999"], "no row is left"),
     ],
@@ -175,7 +175,7 @@ def test_a_missing_column_says_which_command_makes_it(tmp_path):
 def test_rows_without_a_cluster_are_an_error():
     table = pa.table({"cluster": ["a", None]})
     with pytest.raises(UsageError, match=r"1 rows .*'cluster'"):
-        order.clusters_of(table, argparse.Namespace(input="x.parquet", cluster_column="cluster"))
+        order.clusters_of(table, argparse.Namespace(input="x.parquet", **{"data.cluster_key": "cluster"}))
 
 
 def test_every_random_choice_depends_on_the_seed():

@@ -1,6 +1,5 @@
 """Topics: the real MiniLM model on questions of three kinds."""
 
-import itertools
 import json
 from collections import Counter
 
@@ -71,32 +70,9 @@ def test_the_report_has_settings_sizes_and_examples(three_kinds):
     assert all(len(row["examples"]) == 2 for row in report["clusters"])
 
 
-def test_sorted_rows_come_topic_by_topic_the_largest_first(three_kinds, tmp_path):
-    source, _, folder = three_kinds
-    main(["topics", "--input", str(source), "--output", str(tmp_path / "sorted.parquet"), "--k", "3", "--sort"])
-    rows, plain = read(tmp_path / "sorted.parquet"), read(folder / "out.parquet")
-    sizes = [row["size"] for row in json.loads((folder / "out.parquet.report.json").read_text())["clusters"]]
-    runs = [(topic, len(list(group))) for topic, group in itertools.groupby(row["cluster"] for row in rows)]
-    assert [size for _, size in runs] == sizes
-    for topic, _ in runs:
-        inside = [[row["id"] for row in each if row["cluster"] == topic] for each in (rows, plain)]
-        assert inside[0] == inside[1]
-    assert json.loads((tmp_path / "sorted.parquet.report.json").read_text())["settings"]["sort"] is True
-
-
-def test_equal_sizes_do_not_mix():
-    assert topics.by_size(["b", "a", "c", "b", "a"]) == [1, 4, 0, 3, 2]
-
-
-def test_the_prompt_is_read_with_its_instruction_where_that_is_asked_for(tmp_path):
+def test_questions_are_read_without_the_instruction_of_their_prompts(tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"prompt": "Solve: q", "question": "q"}])
-    table = read_table(source)
-    assert topics.questions(table, source) == ["q"]
-    assert topics.questions(table, source, "prompt") == ["Solve: q"]
-    source = write_rows(tmp_path / "in.jsonl", [{"question": "q"}])
-    assert "has no column 'prompt'" in refused(
-        main, "topics", "--input", source, "--output", tmp_path / "o.jsonl", "--text", "prompt"
-    )
+    assert topics.questions(read_table(source), source) == ["q"]
 
 
 def test_another_seed_gives_other_clusters(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ COMPARED = {
     "rollout.temperature rollout.top_p rollout.max_new_tokens data.max_len data.apply_chat_template "
     "data.template_kwargs data.input_template",
     prepare: "input subset split prompt_column answer_column source_column template system validation seed",
-    topics: "input model k seed text sort",
+    topics: "input model k seed",
 }
 
 

@@ -130,10 +130,10 @@ def test_a_missing_column_names_file_flag_columns_and_remedy(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"id": ["a"], "prompt": ["b"]}), path)
     with pytest.raises(UsageError) as error:
-        read_table(path, {"cluster": "--cluster_column"})
+        read_table(path, {"cluster": "--data.cluster_key"})
     message = str(error.value)
     assert str(path) in message and "only id, prompt" in message
-    assert "`openrlhf-ebpo data topics` makes it" in message and "--cluster_column names another" in message
+    assert "`openrlhf-ebpo data topics` makes it" in message and "--data.cluster_key names another" in message
     with pytest.raises(UsageError, match=r"no column 'x', only id$"):
         check_columns(["id"], ["x"], path)
 
