@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from code: estimators, metrics.
+"""The table in docs/ that is made from code: the estimators.
 
 python scripts/docs_tables.py --write
 python scripts/docs_tables.py --check     exit status 1 where a page is not what the code says
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, Entry
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.run.catalogue import GROUPS, Metric
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -55,18 +54,8 @@ def _estimator(name: str, entry: Entry) -> str:
     return f"| `{name}` | {paper} | {entry.baseline} | {'OpenRLHF' if entry.upstream else 'this package'} |"
 
 
-def metrics() -> str:
-    head = "| metric | description |\n| --- | --- |"
-    return "\n".join([head, *(_metric(metric) for group in GROUPS for metric in group.metrics)])
-
-
-def _metric(metric: Metric) -> str:
-    return f"| `{metric.name}` | {metric.with_unit(metric.title)}: {metric.description} |"
-
-
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "estimators": ("estimator.md", estimators),
-    "metrics": ("runs.md", metrics),
 }
 
 if __name__ == "__main__":
