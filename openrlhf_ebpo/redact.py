@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
 
 REDACTED = "<redacted>"
-MARK = "\0"  # in its place while a text is searched: no pattern crosses it
 
 
 def _mixed(signs: str, least: int) -> str:
@@ -175,7 +174,7 @@ def is_placeholder(secret: str) -> bool:
 
 def find_private(text: str, homes: tuple[str, ...]) -> int | None:
     """Return the first match of `private_pattern` that is not a placeholder, or None. What was redacted is none."""
-    text = text.replace(REDACTED, MARK)
+    text = text.replace(REDACTED, "\0" * len(REDACTED))  # which no pattern crosses
     found = [match.start() for match in re.finditer(SECRETS, text, re.ASCII) if not _is_harmless(match)]
     found += [match.start() for home in homes for match in re.finditer(_home(home) + _HOME_ENDS, text)]
     return min(found, default=None)

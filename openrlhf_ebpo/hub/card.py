@@ -10,6 +10,7 @@ import logging
 import math
 import shlex
 import tempfile
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -151,7 +152,7 @@ def _settings(run: dict, run_dir: Path, step: int, model: Path | None) -> list[t
         ("step", step),
         ("prompts trained on", step * prompts if isinstance(prompts, int) else None),
         *((label, setting(shown, flag)) for label, flag in SETTINGS),
-        ("estimator's flags", " ".join(_flags(shown["argv"], "algo.advantage."))),
+        ("estimator's flags", " ".join(_flags(shown["argv"], lambda name: name.startswith("algo.advantage.")))),
         ("started", shown.get("started")),
         ("hours", duration(run, run_dir, step)),
         ("hardware", shown.get("hardware")),
@@ -215,29 +216,22 @@ def _repeat(rows: list[dict], repo: str, step: int) -> Markdown | None:
 def _train_on(run: dict) -> Markdown:
     argv = ["openrlhf-ebpo", "train", "--actor.model_name_or_path", "model"]
     argv += ["--algo.advantage.ebpo.init_prior", "model/prior.json"]
-    return fenced("bash", shlex.join([*argv, *_without(run["argv"], DROPPED_FLAGS)]))
+    return fenced("bash", shlex.join([*argv, *_flags(run["argv"], _is_kept)]))
 
 
-def _flags(argv: list[str], prefix: str) -> list[str]:
-    """The flags of a command line that begin with `prefix`, with their values."""
+def _flags(argv: list[str], wanted: Callable[[str], bool]) -> list[str]:
+    """The flags of a command line whose names are wanted, with their values."""
     kept, keeping = [], False
     for item in argv:
         if item.startswith("--"):
-            keeping = item[2:].startswith(prefix)
+            keeping = wanted(item[2:].partition("=")[0])
         kept += [item] * keeping
     return kept
 
 
-def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
-    """A command line without these flags, those of the Hub and secret ones, and without their values."""
-    kept, dropping = [], False
-    for item in argv:
-        if item.startswith("--"):
-            name = item[2:].partition("=")[0]
-            dropping = name in flags or name.startswith("hub.") or is_secret(name)
-        if not dropping:
-            kept.append(item)
-    return kept
+def _is_kept(name: str) -> bool:
+    """True for a flag of the command to train on: those of the Hub, secret ones and DROPPED_FLAGS are not."""
+    return not (name in DROPPED_FLAGS or name.startswith("hub.") or is_secret(name))
 
 
 # Metadata

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_client import HubError
-from openrlhf_ebpo.redact import MARK, REDACTED, find_private, own_homes, private_pattern, redacted_text, without_homes
+from openrlhf_ebpo.redact import find_private, own_homes, private_pattern, redacted_text, without_homes
 
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
 TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # scanned for secrets too, though some are binary
@@ -188,8 +188,7 @@ def _check_contents(files: Sequence[tuple[str, Content]]) -> None:
     remaining = iter(files)
     while some := list(islice(remaining, FILES_AT_ONCE)):
         texts = [(path, content, text) for path, content in some for text in _texts_of(path, content)]
-        searched = [text.replace(REDACTED.encode(), MARK.encode()) for _, _, text in texts]
-        mask = suspicious(pa.array(searched, pa.large_binary())).to_pylist()
+        mask = suspicious(pa.array([text for _, _, text in texts], pa.large_binary())).to_pylist()
         for path, content, text in (each for each, found in zip(texts, mask, strict=True) if found):
             _refuse_private(path, content, text.decode(errors="replace"))
 

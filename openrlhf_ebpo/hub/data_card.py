@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.content import Content, size
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render
-from openrlhf_ebpo.hub.public import public_run, run_tag, slug
+from openrlhf_ebpo.hub.public import hub_id, public_run, run_tag, slug
 from openrlhf_ebpo.hub.publish import megabytes
 from openrlhf_ebpo.redact import without_secrets
 from openrlhf_ebpo.run import catalogue
@@ -57,7 +57,7 @@ def headline(run_dir: Path) -> Markdown | None:
 def model_link(run: dict) -> Markdown | None:
     """The repo that the run's models were pushed to (--hub.repo)."""
     repo = get_nested(run, "args", "hub", "repo")
-    return Markdown(f"[{identifier(repo)}](https://huggingface.co/{repo})") if evaluations.hub_id(repo) else None
+    return Markdown(f"[{identifier(repo)}](https://huggingface.co/{repo})") if hub_id(repo) else None
 
 
 def configs(files: Collection[str]) -> list[dict]:

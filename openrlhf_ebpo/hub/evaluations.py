@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from openrlhf_ebpo.hub.content import local_file
-from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table, words
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, order, passes, score
@@ -39,29 +38,14 @@ def _rows(result: Result) -> list[dict]:
     common = {
         "protocol": protocol["name"],
         "protocol_fingerprint": protocol.get("fingerprint", ""),
-        "protocol_settings": json.dumps({k: v for k, v in protocol.items() if k not in ("name", "fingerprint")}),
+        "settings": {key: value for key, value in protocol.items() if key not in ("name", "fingerprint")},
         "task": task["name"],
-        "task_fingerprint": task.get("fingerprint", ""),
         "source": str(task.get("source", "")),
         "step": result.step,
-        "model": str(summary.get("model", "")),
-        "model_identity": str(summary.get("settings", {}).get("model", "")),
         "questions": metrics["questions"],
         "samples_per_question": metrics["samples_per_question"],
     }
-    return [
-        {
-            **common,
-            "metric": name,
-            "value": metric["value"],
-            "standard_error": metric.get("standard_error"),
-            "low": metric["interval"][0],
-            "high": metric["interval"][1],
-            **dict(zip(("run_low", "run_high"), metric.get("run_interval") or (None, None), strict=True)),
-        }
-        for name, metric in metrics.items()
-        if isinstance(metric, dict)
-    ]
+    return [{**metric, **common, "metric": name} for name, metric in metrics.items() if isinstance(metric, dict)]
 
 
 def ordered(rows: Iterable[dict]) -> list[dict]:
@@ -108,7 +92,11 @@ def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[dict]:
                 "name": protocol[0],
                 "table": _table(group, before),
                 "fingerprint": protocol[1],
-                "settings": _settings(group[0]),
+                "settings": [
+                    (identifier(key), code(value))
+                    for key, value in group[0]["settings"].items()
+                    if value not in (None, {}, [])
+                ],
             }
         )
     return found
@@ -117,24 +105,15 @@ def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[dict]:
 def _table(rows: list[dict], before: Mapping[str, dict]) -> Markdown:
     names = {row["metric"] for row in rows}
     metrics = list(dict.fromkeys([*passes(names)[:1], *majorities(names), *passes(names)]))
-    head = words("task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics)
+    head = ["task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics]
     lines = []
     for task, group in groupby(rows, key=lambda row: row["task"]):
         found = {row["metric"]: row for row in group}
         first = next(iter(found.values()))
         cells = [code(task), first["questions"], first["samples_per_question"]]
-        cells += [_score(before.get(task))] if before else []
-        lines.append([*cells, *[_score(found.get(name)) for name in metrics]])
+        scored = ([before.get(task)] if before else []) + [found.get(name) for name in metrics]
+        lines.append([*cells, *(Markdown(score(row)) for row in scored)])
     return table(head, lines, numbers=len(head) - 1)
-
-
-def _score(row: Mapping | None) -> Markdown:
-    return Markdown(score(row and {**row, "interval": (row["low"], row["high"])}))
-
-
-def _settings(row: Mapping) -> list[tuple[Markdown, Markdown]]:
-    settings = json.loads(row["protocol_settings"])
-    return [(identifier(key), code(value)) for key, value in settings.items() if value not in (None, {}, [])]
 
 
 def eval_results(rows: Sequence[dict]) -> list:
@@ -154,11 +133,11 @@ def _eval_result(row: Mapping):
     name, _, revision = row["source"].partition("@")
     known = hub_id(name)
     arguments = {"questions": row["questions"], "samples_per_question": row["samples_per_question"]}
-    arguments |= {"interval_95": [_percent(row["low"]), _percent(row["high"])]}
-    if row["standard_error"] is not None:
+    arguments["interval_95"] = [_percent(each) for each in row["interval"]]
+    if row.get("standard_error") is not None:
         arguments["standard_error"] = _percent(row["standard_error"])
-    if row.get("run_low") is not None:
-        arguments["run_interval_95"] = [_percent(row["run_low"]), _percent(row["run_high"])]
+    if row.get("run_interval"):
+        arguments["run_interval_95"] = [_percent(each) for each in row["run_interval"]]
     return EvalResult(
         task_type="text-generation",
         task_name="Text generation",
@@ -166,7 +145,7 @@ def _eval_result(row: Mapping):
         dataset_name=row["task"],
         dataset_config=f"{row['protocol']} ({row['protocol_fingerprint']})",
         dataset_revision=revision if known and revision else None,
-        dataset_args={"protocol": row["protocol"], **json.loads(row["protocol_settings"])},
+        dataset_args={"protocol": row["protocol"], **row["settings"]},
         metric_type=row["metric"],
         metric_name=f"{row['metric']} in percent, protocol {row['protocol']}",
         metric_value=_percent(row["value"]),

@@ -77,14 +77,11 @@ def identifier(text: str) -> Markdown:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> Markdown:
-    """A Markdown table; head and cells as `formatted`, the last `numbers` columns set to the right."""
+    """A Markdown table; the head in words of our own, cells as `formatted`, the last `numbers` columns set to the
+    right."""
+    head = [Markdown(each) for each in head]
     rule = [Markdown("---")] * (len(head) - numbers) + [Markdown("---:")] * numbers
     return Markdown("\n".join(f"| {' | '.join(map(formatted, row))} |" for row in [head, rule, *rows]))
-
-
-def words(*own: str) -> list[Markdown]:
-    """Words of our own, such as the head of a table."""
-    return [Markdown(each) for each in own]
 
 
 def fenced(language: str, text: str) -> Markdown:

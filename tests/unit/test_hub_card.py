@@ -22,7 +22,7 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import markdown
 from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.exports import Export
-from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render, table, words
+from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render, table
 from openrlhf_ebpo.hub.public import hub_id, without_paths
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 from openrlhf_ebpo.run.run_log import read_run
@@ -236,7 +236,7 @@ def test_what_is_not_ours_is_code_in_templates_and_tables(tmp_path, monkeypatch,
     assert render("card.md", x=value, y=Markdown("*b*"), many=[value]) == expected
     with pytest.raises(jinja2.UndefinedError, match="'y' is undefined"):
         render("card.md", x=value, many=[])
-    assert table(words("*b*"), [[value]]) == f"| *b* |\n| --- |\n| {code(value)} |"
+    assert table(["*b*"], [[value]]) == f"| *b* |\n| --- |\n| {code(value)} |"
 
 
 def test_without_jinja2_the_message_says_what_to_install(monkeypatch, fresh_templates):
