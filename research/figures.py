@@ -37,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--only", nargs="+", choices=[*FIGURES], metavar="NAME", help=f"these figures alone: {', '.join(FIGURES)}")
     add("--seeds", type=int, metavar="N", help=f"default: {QUICK.seeds}, with --full {FULL.seeds}")
     size = parser.add_mutually_exclusive_group()
-    lengths = {QUICK: "minutes, in one process (the default)", FULL: "hours: more seeds, longer, and the real stack"}
+    lengths = {QUICK: "minutes, in one process (the default)", FULL: "hours: more seeds, longer, and in OpenRLHF"}
     for each, text in lengths.items():
         size.add_argument(f"--{each.name}", dest="size", action="store_const", const=each, default=QUICK, help=text)
     add("--output", type=Path, default=Path("runs/figures"), metavar="DIR", help="default: runs/figures")
@@ -68,7 +68,7 @@ def chosen(only: list[str] | None, size: Size) -> dict[str, Figure]:
     is_full = size.name == FULL.name
     for name in only or ():
         if FIGURES[name].real and not is_full:
-            raise UsageError(f"--only {name} trains on the real stack, for minutes a seed: add --full")
+            raise UsageError(f"--only {name} trains in OpenRLHF, for minutes a seed: add --full")
     return {name: each for name, each in FIGURES.items() if (name in only if only else not each.real or is_full)}
 
 

@@ -1,4 +1,4 @@
-"""Estimators compared by what a model learns on the real stack: Ray, DeepSpeed, vLLM; synchronous and asynchronous.
+"""Estimators compared by what a model learns in OpenRLHF: Ray, DeepSpeed, vLLM; synchronous and asynchronous.
 
 The quickstart's model and task, G = 2: two to three minutes a training on two cores. Every seed has its own order of
 prompts and its own sampling. All estimators of a seed begin with the same model and are given the same prompts in the

@@ -1,4 +1,4 @@
-"""Success at the end of trainings on the real stack: results by folder or file, and their tables, paired with GRPO's
+"""Success at the end of trainings in OpenRLHF: results by folder or file, and their tables, paired with GRPO's
 seeds.
 
 A result is a job's fields, its seed and its record: `end`, prompts_per_step, n_samples_per_prompt, tasks, samples,

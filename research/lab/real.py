@@ -1,4 +1,4 @@
-"""Trainings on the real stack (Ray, DeepSpeed, vLLM): the quickstart's words, synchronous and asynchronous.
+"""Trainings in OpenRLHF (Ray, DeepSpeed, vLLM): the quickstart's words, synchronous and asynchronous.
 
 A seed has its own order of prompts and its own sampling; all estimators of a seed are given the same prompts in the
 same order. All seeds of a folder begin with the same model.

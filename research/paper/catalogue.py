@@ -58,7 +58,7 @@ class Size(NamedTuple):
 
 QUICK = Size("quick", 6, 150, 60)
 FULL = Size("full", 20, 600, 150)
-REAL_SEEDS = 3  # at most, on the real stack
+REAL_SEEDS = 3  # at most, in OpenRLHF
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Figure:
     """A figure of the paper, made again.
 
     claim: what the paper says, with its source. setting: what was run. alt: what a reader who does not see it is told.
-    real: it trains on the real stack, so it is part of --full alone, with a few seeds.
+    real: it trains in OpenRLHF, so it is part of --full alone, with a few seeds.
     """
 
     title: str

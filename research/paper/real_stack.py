@@ -1,4 +1,4 @@
-"""The curves of a training on the real stack: Ray, DeepSpeed and vLLM, with the quickstart's model and task."""
+"""The curves of a training in OpenRLHF: Ray, DeepSpeed and vLLM, with the quickstart's model and task."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def windows(values: np.ndarray) -> tuple[Sequence[float], np.ndarray]:
 
 FIGURES = {
     "real_stack": Figure(
-        "The real stack",
+        "In OpenRLHF",
         f"Gradient norm and entropy are higher with EBPO than with GRPO, KL per step stays bounded ({REVISION}; "
         f"Qwen3-8B). {WORDS_ONLY}",
-        "On the real stack (Ray, DeepSpeed, vLLM): the quickstart's Qwen3 of 125,000 weights and its task, 60 steps "
+        "In OpenRLHF (Ray, DeepSpeed, vLLM): the quickstart's Qwen3 of 125,000 weights and its task, 60 steps "
         "of 128 prompts × G = 2, start about 5 %, no KL loss. Seeds have their own order of prompts, the same for "
         "both estimators. A point is the mean of five steps.",
         "Mean reward, gradient norm, entropy and KL per step of GRPO and EBPO, trained through OpenRLHF.",
