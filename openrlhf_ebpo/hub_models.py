@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from openrlhf_ebpo import auto_map, model_folder
+from openrlhf_ebpo import model_folder
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
@@ -85,7 +85,7 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
     if path.is_dir():
         found = model_folder.problems(path)
     else:
-        found = _problems_on_hub(name, lambda name: download(name, CONFIGURATION), auto_map.code_problems)
+        found = _problems_on_hub(name, lambda name: download(name, CONFIGURATION), model_folder.code_problems)
     return [f"{flag} {name}: {problem}" for problem in found]
 
 

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.auto_map import read_json
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.hub_models import local_folder
-from openrlhf_ebpo.model_folder import TOKENIZERS
+from openrlhf_ebpo.model_folder import TOKENIZERS, read_json
 
 MODEL = "actor.model_name_or_path"
 CAUSAL_LM = ("ForCausalLM", "LMHeadModel")  # endings of the classes that AutoModelForCausalLM builds

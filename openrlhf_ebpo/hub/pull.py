@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.auto_map import ModelFileError, custom_code
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST
@@ -33,7 +32,7 @@ from openrlhf_ebpo.hub.model_files import BASES, incomplete
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
-from openrlhf_ebpo.model_folder import problems
+from openrlhf_ebpo.model_folder import ModelFileError, custom_code, problems
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.

@@ -8,8 +8,7 @@ import custom_code
 import pytest
 from commands import refused
 
-from openrlhf_ebpo import auto_map, extension, hub_models
-from openrlhf_ebpo.auto_map import ModelFileError
+from openrlhf_ebpo import extension, hub_models, model_folder
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.data.embedding_topics import load_encoder
@@ -17,9 +16,10 @@ from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
+from openrlhf_ebpo.model_folder import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.upstream import remote_code
 from openrlhf_ebpo.upstream.install import subclass
+from openrlhf_ebpo.upstream.rollout.engine_config import EngineTrustsAsAsked
 
 PHI = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 BOTH = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}
@@ -38,7 +38,7 @@ def needed(tmp_path):
     def needed(**files: dict) -> list[str]:
         for name, content in files.items():
             (tmp_path / f"{name}.json").write_text(json.dumps(content))
-        return [str(code) for code in auto_map.needed_code(tmp_path)]
+        return [str(code) for code in model_folder.needed_code(tmp_path)]
 
     return needed
 
@@ -99,7 +99,7 @@ def test_what_transformers_lacks_does(files, named, needed):
 def test_an_auto_map_of_another_shape_is_named(value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": value}))
     with pytest.raises(ModelFileError, match=r"config\.json has an auto_map that is not an object"):
-        auto_map.custom_code(tmp_path)
+        model_folder.custom_code(tmp_path)
     assert "auto_map" in hub_models.model_problems("--model", str(tmp_path))[0]
 
 
@@ -257,7 +257,7 @@ def test_an_engine_gets_what_the_flag_says_and_not_what_upstream_does(trust):
         async def __init__(self, **kwargs):
             self.__dict__.update(kwargs)
 
-    actor = object.__new__(subclass(Actor, remote_code.EngineTrustsAsAsked))
+    actor = object.__new__(subclass(Actor, EngineTrustsAsAsked))
     extension.trust_models(trust)
     asyncio.run(actor.__init__(model="m", trust_remote_code=True))
     assert vars(actor) == {"model": "m", "trust_remote_code": trust}

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = "openrlhf_ebpo"
 PLACES = {PACKAGE: PACKAGE, f"{PACKAGE}.eval": "eval", f"{PACKAGE}.space": "space/ebpo_space"}
 BASE = {
-    "auto_map",
     "chat_template",
     "command",
     "errors",
@@ -57,7 +56,7 @@ MAY_IMPORT = {
     "cli": {"data", "engines", "estimator", "hub", "rewards", "run", "train", "upstream", "upstream.controller"},
 }
 PACKAGES_OF = {  # in addition to the standard library, where that is a promise
-    **{name: set() for name in BASE - {"auto_map", "hub_models", "model_folder"}},
+    **{name: set() for name in BASE - {"hub_models", "model_folder"}},
     "estimator": {"numpy"},
     "hub_client": {"huggingface_hub"},
     "run": {"matplotlib", "numpy", "psutil", "pyarrow"},

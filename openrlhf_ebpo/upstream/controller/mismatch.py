@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import torch
 
-from openrlhf_ebpo.auto_map import read_json
 from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.hub_models import local_folder
+from openrlhf_ebpo.model_folder import read_json
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.run.catalogue import KL_PER_STEP
 
