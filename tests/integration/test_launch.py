@@ -71,7 +71,7 @@ def test_two_ranks_on_two_nodes_train_on_every_response_of_unequal_micro_batches
     assert (tmp_path / "ckpt" / "_actor" / "global_step3" / "prior.json").is_file()
 
 
-# daily: contract/test_resuming.py, contract/test_loss_mean.py (ZeRO 3, dynamic), unit/test_dropped_rollouts.py
+# daily: contract/test_resuming.py, contract/test_loss_mean.py (ZeRO 3, dynamic), contract/test_reward_errors.py
 @pytest.mark.nightly
 def test_two_ranks_train_with_zero_3_dynamic_batches_evaluation_and_failing_rewards(
     train, command, tmp_path, workshop, capsys

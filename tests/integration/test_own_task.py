@@ -77,7 +77,7 @@ def test_the_flags_of_the_page_are_accepted(model, tmp_path):
         assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w.]+", known)), line
 
 
-@pytest.mark.nightly  # daily: the flags of the page are accepted
+@pytest.mark.nightly  # daily: integration/test_own_task.py itself: the flags of the page are accepted
 def test_the_page_leads_to_a_model_that_transformers_loads(model, tmp_path):
     from hub_server import HubServer
 

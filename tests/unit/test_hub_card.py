@@ -302,7 +302,7 @@ def asked(tmp_path, template, **data):
     return args
 
 
-@pytest.mark.nightly  # daily: the test before, which compares the text
+@pytest.mark.nightly  # daily: unit/test_hub_card.py itself: the test before compares the text
 @pytest.mark.parametrize("instructed", [False, True])
 @pytest.mark.parametrize("chat", [False, True])
 def test_the_snippet_runs_with_the_pulled_model_and_asks_what_the_training_asked(
