@@ -50,11 +50,11 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.engines import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, reward_file, tasks
+from openrlhf_ebpo.eval.eval_settings import EvalSettings, add_flags
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.eval.settings import EvalSettings, add_flags
 from openrlhf_ebpo.eval.tasks import MATH, Task
 from openrlhf_ebpo.extension import trust_models
 from openrlhf_ebpo.rewards.processes.pool import GraderError

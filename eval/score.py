@@ -56,9 +56,9 @@ from openrlhf_ebpo.data.training_tables import (
 )
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.eval import protocols, tasks
+from openrlhf_ebpo.eval.eval_settings import add_reward_flags, reward_settings
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.reward_file import FAILED, Asked, grade_all, reward_identity
-from openrlhf_ebpo.eval.settings import add_reward_flags, reward_settings
 from openrlhf_ebpo.eval.tasks import MATH, Benchmark, Rules
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import output_problems

@@ -14,9 +14,9 @@ from openrlhf_ebpo.hub import publish as publishing
 from openrlhf_ebpo.hub import pull as pulling
 from openrlhf_ebpo.hub.content import Publishable, local_file
 from openrlhf_ebpo.hub.exports import Export
+from openrlhf_ebpo.hub.hub_settings import check_target
 from openrlhf_ebpo.hub.publish import Commit, Repo
 from openrlhf_ebpo.hub.push import Push
-from openrlhf_ebpo.hub.settings import check_target
 from openrlhf_ebpo.hub_client import HubError, hub_api
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_log import read_run

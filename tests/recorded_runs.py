@@ -14,8 +14,8 @@ from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.eval import metrics
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 
 G = 2

@@ -18,7 +18,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.run.rollout_columns import read_prior_start
 from openrlhf_ebpo.run.run_log import PRIOR_START, close_run, open_run, step_files
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.upstream.client_state import STATE_KEY
 from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 from openrlhf_ebpo.upstream.controller.trainer import EBPOTrainer

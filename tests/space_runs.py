@@ -25,8 +25,8 @@ from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.run.results import save_result
 from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.run.settings import RunSettings
 from openrlhf_ebpo.upstream.controller.rollouts import SCHEMA, Rollouts, prompt_id
 
 WORDS = "the sum of all roots is therefore equal to minus one half so that we may write it as product"

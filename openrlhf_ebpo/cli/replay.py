@@ -28,10 +28,10 @@ from openrlhf_ebpo.cli.logged_run import LoggedRun
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.advantage_settings import add_flags as add_estimator_flags
 from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, replay
-from openrlhf_ebpo.estimator.settings import add_flags as add_estimator_flags
 
 PREFIX = FLAG.removeprefix("--") + "."
 MAX_LINES = 20  # of the table

@@ -28,9 +28,9 @@ from openrlhf_ebpo.extension import TRUST
 from openrlhf_ebpo.hub import asking
 from openrlhf_ebpo.hub.content import PICKLES, escape_names
 from openrlhf_ebpo.hub.exports import step_tag
+from openrlhf_ebpo.hub.hub_settings import place
 from openrlhf_ebpo.hub.model_files import BASES, incomplete
 from openrlhf_ebpo.hub.publish import Repo
-from openrlhf_ebpo.hub.settings import place
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
 from openrlhf_ebpo.model_folder import ModelFileError, custom_code, problems
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run

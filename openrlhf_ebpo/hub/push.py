@@ -32,10 +32,10 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST, trust_models
 from openrlhf_ebpo.hub.content import Publishable, size
 from openrlhf_ebpo.hub.exports import Export, is_pushed, list_exports, step_tag, tags
+from openrlhf_ebpo.hub.hub_settings import check_target, target
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import CARD, Commit, Published, Repo, print_files, publish, same_run
-from openrlhf_ebpo.hub.settings import check_target, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, local_problem, retrying, run_with_timeout
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_metrics, read_run

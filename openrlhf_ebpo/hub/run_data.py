@@ -22,9 +22,9 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out, size
 from openrlhf_ebpo.hub.data_card import data_card
+from openrlhf_ebpo.hub.hub_settings import check_write_access, target
 from openrlhf_ebpo.hub.public import public_json, public_text
 from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, foreign_file, print_files, publish, same_run
-from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import hub_api, retrying, run_with_timeout
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file, size
+from openrlhf_ebpo.hub.hub_settings import check_write_access, target
 from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, foreign_file, print_files, publish
-from openrlhf_ebpo.hub.settings import check_write_access, target
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
 
 PACKAGE = "openrlhf_ebpo"

@@ -15,9 +15,9 @@ from pathlib import Path
 from openrlhf_ebpo.command import end_with_parent
 from openrlhf_ebpo.extension import models_trusted, trust_models
 from openrlhf_ebpo.hub.exports import is_training
+from openrlhf_ebpo.hub.hub_settings import HubSettings
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.push import Push
-from openrlhf_ebpo.hub.settings import HubSettings
 from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, retrying
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import checkpoints

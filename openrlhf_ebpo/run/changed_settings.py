@@ -18,7 +18,7 @@ from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import Search
 from openrlhf_ebpo.run.run_log import read_run
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
 OPTIMIZER = re.compile(r"(actor|critic)\.(adam\.(lr|betas|eps|weight_decay)|muon\.(lr|momentum))")

@@ -17,7 +17,7 @@ from openrlhf_ebpo.files import read_json_lines, write_text
 from openrlhf_ebpo.run.manifest import TAG, damage, step_of
 from openrlhf_ebpo.run.resume import EXPORT, GROUPS, CheckpointError, Search, groups, newest_complete, tags_of
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_metrics, read_run
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 LIST = "checkpoints.jsonl"
 KINDS = ("checkpoint", "model")

@@ -21,7 +21,7 @@ import psutil
 from openrlhf_ebpo.files import try_lock
 from openrlhf_ebpo.run import checkpoints, resume
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 BEAT_SECONDS = 5.0
 ENDING_SECONDS = 30.0

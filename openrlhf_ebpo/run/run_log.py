@@ -32,7 +32,7 @@ from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import TEMPORARY, overwrite_json, read_json_lines, write_json
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import manifest, resume
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 SCHEMA = 1
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)

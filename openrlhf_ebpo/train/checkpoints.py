@@ -8,7 +8,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.resume import Search, check_fresh
 from openrlhf_ebpo.run.run_log import PRIOR
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 
 def check_checkpoints(run: RunSettings, averages: bool) -> Search | None:

@@ -13,15 +13,15 @@ from openrlhf_ebpo import chat_template
 from openrlhf_ebpo.command import nested, parse
 from openrlhf_ebpo.data import preflight
 from openrlhf_ebpo.errors import raise_problems
+from openrlhf_ebpo.estimator import advantage_settings as advantage
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.estimator import settings as advantage
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
-from openrlhf_ebpo.hub import settings as hub
-from openrlhf_ebpo.hub.settings import HubSettings
+from openrlhf_ebpo.hub import hub_settings as hub
+from openrlhf_ebpo.hub.hub_settings import HubSettings
 from openrlhf_ebpo.redact import hide_secrets, redacted_argv
 from openrlhf_ebpo.rewards import reward_settings as rewards
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
-from openrlhf_ebpo.run import settings as run
+from openrlhf_ebpo.run import run_settings as run
 from openrlhf_ebpo.train import old_flags, prompt_sets
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.supervisor import restarts

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.engines.model_check import MODEL, ModelSaving, ModelUse
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.estimator.settings import AdvantageSettings
-from openrlhf_ebpo.hub.settings import HubSettings
+from openrlhf_ebpo.estimator.advantage_settings import AdvantageSettings
+from openrlhf_ebpo.hub.hub_settings import HubSettings
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.run_log import read_run
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.batch_sizes import BatchSizes
 from openrlhf_ebpo.train.best_metric import BestMetricSettings
 from openrlhf_ebpo.train.checkpoints import check_checkpoints, stored_prior

@@ -23,7 +23,7 @@ from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.flags import Command, build_parser, fill_defaults
 from openrlhf_ebpo.train.supervisor.restarts import how_to_continue
 from openrlhf_ebpo.train.upstream_main import UpstreamMain

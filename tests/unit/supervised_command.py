@@ -12,7 +12,7 @@ from pathlib import Path
 from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heartbeat, end_requested_by
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.supervisor.driver import under_supervision
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
 

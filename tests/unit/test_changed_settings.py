@@ -10,7 +10,7 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.changed_settings import find_changes, format_table, optimizer_settings, resume, schedule_notices
 from openrlhf_ebpo.run.resume import groups, newest_complete
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 WAS = {
     "data": {"prompt_probs": None},

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from openrlhf_ebpo.estimator.advantage_settings import add_flags
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
-from openrlhf_ebpo.estimator.settings import add_flags
 
 
 @pytest.mark.parametrize(

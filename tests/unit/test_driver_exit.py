@@ -13,7 +13,7 @@ import pytest
 
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import LOCK
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.supervisor import driver
 from openrlhf_ebpo.train.supervisor.driver import end_leftovers
 from openrlhf_ebpo.train.supervisor.driver_exit import count_killed_for_memory, describe_death, is_alive, list_session

@@ -19,10 +19,10 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import generate, jobs, models, prompts, run, score
+from openrlhf_ebpo.eval.eval_settings import EvalSettings
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.eval.settings import EvalSettings
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import RunDirectoryError
 from openrlhf_ebpo.upstream.rendering import Prompt

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from openrlhf_ebpo.run.run_log import RunDirectoryError, open_run
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from patience import seconds, wait_until, wait_until_gone
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub.hub_settings import check_write_access
 from openrlhf_ebpo.hub.publish import Repo
-from openrlhf_ebpo.hub.settings import check_write_access
 from openrlhf_ebpo.hub_client import (
     MAX_BACKOFF_SECONDS,
     HubError,

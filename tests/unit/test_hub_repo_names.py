@@ -6,7 +6,7 @@ from commands import refused
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Publishable
-from openrlhf_ebpo.hub.settings import Place, place
+from openrlhf_ebpo.hub.hub_settings import Place, place
 
 
 @pytest.mark.parametrize(

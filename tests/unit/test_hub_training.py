@@ -17,7 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import training
 from openrlhf_ebpo.hub.content import Publishable
-from openrlhf_ebpo.hub.settings import HubSettings, add_flags
+from openrlhf_ebpo.hub.hub_settings import HubSettings, add_flags
 from openrlhf_ebpo.hub_client import HubError, hub_api
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import read_run
@@ -217,7 +217,7 @@ def test_after_the_time_limit_the_command_says_what_is_left(hub, pushes, run_dir
 def test_the_child_ends_with_its_training(hub, pushes, run_dir, tmp_path):
     """However it ends: what it was sending is sent by the next start, or by hub push."""
     code = (
-        "from openrlhf_ebpo.hub.settings import HubSettings; from openrlhf_ebpo.hub.training import Pushes; "
+        "from openrlhf_ebpo.hub.hub_settings import HubSettings; from openrlhf_ebpo.hub.training import Pushes; "
         f"import os, signal; pushes = Pushes(HubSettings({REPO!r}), {str(run_dir)!r}); pushes.start(); "
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(pushes.process.pid)); signal.pause()"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.reward_settings import SERVER_TIMEOUT, TIMEOUT, RewardSettings
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 
 @pytest.mark.parametrize(

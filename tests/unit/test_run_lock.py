@@ -14,7 +14,7 @@ import pytest
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_lock import check_free, held, is_alive
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 HOLD = """
 import os, sys, time

@@ -22,8 +22,8 @@ from openrlhf_ebpo.run.run_log import (
     read_run,
     rollouts_path,
 )
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.run.run_writer import RunLog, plain, roll_back
-from openrlhf_ebpo.run.settings import RunSettings
 
 ARGS = {
     "actor": {"model_name_or_path": "m"},

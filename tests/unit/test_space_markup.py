@@ -16,10 +16,10 @@ from marked_runs import MARK, attacks, marked_run
 from space_runs import learning_run
 
 from openrlhf_ebpo.space.app import build
+from openrlhf_ebpo.space.compared_settings import settings_of, short_text
 from openrlhf_ebpo.space.links import Session, address, clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.settings import settings_of, short_text
 from openrlhf_ebpo.space.text import HTML, html, join
 from openrlhf_ebpo.space.workspace import Workspace
 

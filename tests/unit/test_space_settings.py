@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_ebpo.space.settings import command_of, compare_settings, settings_of
+from openrlhf_ebpo.space.compared_settings import command_of, compare_settings, settings_of
 
 ARGS = {
     "actor": {"adam": {"lr": 9e-07, "betas": [0.9, 0.95]}, "gradient_checkpointing_enable": True, "aux": None},

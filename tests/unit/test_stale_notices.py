@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.advantage_settings import AdvantageSettings
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.estimator.settings import AdvantageSettings
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.upstream.controller.mismatch import MismatchSettings
 

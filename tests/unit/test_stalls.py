@@ -10,7 +10,7 @@ from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.flags import Command, apply_restart
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.supervisor.restarts import PAUSE, Restarts, Start, SupervisionSettings, find_start

@@ -20,7 +20,7 @@ from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import heartbeat, run_lock
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, close_run, open_run, read_run
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.supervisor.driver_exit import end_session, join_names
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings

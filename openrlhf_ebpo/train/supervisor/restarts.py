@@ -14,7 +14,7 @@ from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.run.manifest import attempt_of
 from openrlhf_ebpo.run.resume import groups, newest_complete
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 
 STALL_MINUTES, STALL_LIMIT = "logger.stall_minutes", "train.stall_limit"
 MAX_RESTARTS = "train.max_restarts"

@@ -23,7 +23,7 @@ from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import heartbeat, run_lock
 from openrlhf_ebpo.run.heartbeat import LOADING, STARTING, read_beat
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run, timestamp
-from openrlhf_ebpo.run.settings import RunSettings
+from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.supervisor.driver import FORWARDED, SAVE_FIRST, record_end
 from openrlhf_ebpo.train.supervisor.driver_exit import (
     count_killed_for_memory,

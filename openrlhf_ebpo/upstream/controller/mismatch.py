@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-from openrlhf_ebpo.estimator.settings import AdvantageSettings
+from openrlhf_ebpo.estimator.advantage_settings import AdvantageSettings
 from openrlhf_ebpo.hub_models import local_folder
 from openrlhf_ebpo.model_folder import read_json
 from openrlhf_ebpo.run.batches import BatchSettings
