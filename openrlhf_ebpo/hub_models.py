@@ -10,7 +10,7 @@ from openrlhf_ebpo import model_folder
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
-from openrlhf_ebpo.model_folder import PICKLES
+from openrlhf_ebpo.model_folder import WEIGHT_PICKLES
 
 CONFIGURATION = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")  # and the tokenizer
 NOT_LOADED = ("*/*", "consolidated*")  # subfolders, and Mistral's second form of the same weights
@@ -42,7 +42,7 @@ def download_model(name: str) -> Path | None:
     folder = download(name, (*CONFIGURATION, "*.safetensors"))
     if folder is None or not models_trusted() or any(folder.glob("*.safetensors")):
         return folder
-    return download(name, (*CONFIGURATION, *(f"*{ending}" for ending in PICKLES)))
+    return download(name, (*CONFIGURATION, *(f"*{ending}" for ending in WEIGHT_PICKLES)))
 
 
 def download(name: str, patterns: tuple[str, ...]) -> Path | None:

@@ -34,7 +34,7 @@ AUTO_CLASSES = ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM")  # by Ope
 JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.json")
 INDEX = ".safetensors.index.json"
 SHARD = re.compile(r"(.+)-\d{5,}-of-(\d{5,})\.safetensors")
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+WEIGHT_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 LOADED = re.compile(r"(adapter_)?model(-\d{5,}-of-\d{5,})?\.safetensors")  # names that loaders look for
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PARTS, MAX_PARTS = re.compile("layer|expert|block|depth|stage|heads"), 2048  # settings of a configuration
@@ -147,7 +147,7 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
     """Loaders take a pickle only if the same weights are not there in safetensors, under the name that they look
     for."""
     inert = [name for name in names if name.endswith((".safetensors", ".gguf"))]
-    pickles = [name for name in names if name.endswith(PICKLES)]
+    pickles = [name for name in names if name.endswith(WEIGHT_PICKLES)]
     if not inert and not pickles:
         yield f"the folder has no weights (*.safetensors). Of a model on the Hub, pickles are fetched only with {TRUST}"
     taken = [name for name in pickles if not inert or name.startswith(("pytorch_model", "adapter_model"))]

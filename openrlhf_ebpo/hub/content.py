@@ -19,13 +19,14 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_client import HubError
+from openrlhf_ebpo.model_folder import WEIGHT_PICKLES
 from openrlhf_ebpo.redact import find_private, own_homes, private_pattern, redacted_text, without_homes
 
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
 TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # scanned for secrets too, though some are binary
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+PICKLES = (*WEIGHT_PICKLES, ".joblib")
 VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, public and packed
 ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt])|u([0-9A-Fa-f]{4}))')
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself

@@ -12,6 +12,7 @@ from openrlhf_ebpo.chat_template import parse_kwargs
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.engines import EngineSettings, Sample, Sampling
+from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.upstream.rendering import Prompt
 from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
@@ -19,7 +20,6 @@ from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 DEFAULT_PROMPTS = 4  # with an answer each
 MAX_CHARS = 240  # of a prompt or an answer
 MAX_WAIT_SECONDS = 1800.0  # for the engine's start, and for the next answer
-NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
 
 
 def add_flag(group) -> None:

@@ -12,6 +12,7 @@ from openrlhf_ebpo.run.catalogue import HELD_OUT, find
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from .change import format_value
+from .compared_settings import model_of
 from .components import dot, setting
 from .components import state as state_text
 from .figures import colour, number, signed
@@ -21,7 +22,6 @@ from .improvement import Outcome, outcome, read_held_out, shares
 from .picture import sparkline
 from .run_state import Condition, ago, clock, condition, lasting, signs
 from .search import one_passing_text
-from .settings import model_of
 from .text import HTML, attribute, harmless, html, join, run_name
 from .warnings import COPIED, PROMPTS, RULES, Warned, find_warnings
 from .workspace import LoadedRun

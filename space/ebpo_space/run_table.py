@@ -11,13 +11,13 @@ from openrlhf_ebpo.redact import without_homes
 
 from . import seeds
 from .change import format_value, window
+from .compared_settings import model_of
 from .components import dot, notices, setting, sort_head
 from .components import state as state_text
 from .figures import colour
 from .improvement import read_held_out, shares
 from .run_state import Condition, clock, condition, seconds, signs
 from .runs import AT_ONCE
-from .settings import model_of
 from .text import HTML, attribute, harmless, html, join, run_name
 from .workspace import LoadedRun, Workspace
 

@@ -17,7 +17,7 @@ import unicodedata
 from openrlhf_ebpo.rewards.math.extraction import SPECIAL, opened_thoughts
 from openrlhf_ebpo.rewards.math.golds import gold_text
 from openrlhf_ebpo.rewards.processes.pool import Verdict, shared_pool
-from openrlhf_ebpo.rewards.processes.reward_values import RewardError
+from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER, RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
 REMEDY = (
@@ -50,7 +50,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
 
 def extra_logs(verdict: Verdict) -> dict[str, float]:
     return {
-        "math_no_answer": float(verdict.outcome == "no_answer"),
+        f"math_{NO_ANSWER}": float(verdict.outcome == NO_ANSWER),
         "math_timeout": float(verdict.outcome in ("timeout", "crash")),
     }
 

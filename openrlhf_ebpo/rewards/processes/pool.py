@@ -22,6 +22,7 @@ from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.math.extraction import extract_answer
 from openrlhf_ebpo.rewards.math.grading import GoldError
 from openrlhf_ebpo.rewards.processes.killable import CallFailed, CallLimits, Processes, StartError
+from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER
 
 logger = logging.getLogger(__name__)
 GRADER = "openrlhf_ebpo.rewards.math.grading"
@@ -32,7 +33,7 @@ WALL_PER_CPU = 20  # processor time is limited, so that a busy machine costs no 
 
 @dataclass(frozen=True)
 class Verdict:
-    """correct: the reward. outcome: "right", "wrong", "no_answer", "timeout" or "crash" (the answer ended its
+    """correct: the reward. outcome: "right", "wrong", NO_ANSWER, "timeout" or "crash" (the answer ended its
     process)."""
 
     correct: bool
@@ -97,7 +98,7 @@ class Pool:
     def grade_answer(self, gold: str, answer: str | None) -> Verdict:
         """Grade an answer that has been found already; None or "" counts as none."""
         verdict = self._grade_once(gold, answer or "")
-        return verdict if answer else Verdict(False, "no_answer")
+        return verdict if answer else Verdict(False, NO_ANSWER)
 
     def ask(self, gold: str, answer: str, *rest) -> bool:
         """Return what the grader's `grade` returns, without the cache. rest: its further arguments.

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 MAX_SHOWN_CHARS = 200  # of a returned value
 MAX_ERROR_CHARS = 2000
 ERROR_KEY = "reward_error"  # in a rollout actor's response
+NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends: math_no_answer
 
 
 class RewardError(RuntimeError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openrlhf_ebpo.command import one_line
+from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER
 
-METRIC = "rollout/no_answer"
-LOGGED_AS = "no_answer"  # how a reward's own log of that ends: math_no_answer
+METRIC = f"rollout/{NO_ANSWER}"
 TOO_MANY = 0.2  # of the complete responses
 MAX_QUOTE_CHARS = 300
 
@@ -18,7 +18,7 @@ def unread(sample) -> bool | None:
 
     sample: upstream's Experience of one response.
     """
-    logs = [value for name, value in sample.info.items() if name.endswith(LOGGED_AS)]
+    logs = [value for name, value in sample.info.items() if name.endswith(NO_ANSWER)]
     return None if not logs or bool(sample.truncated.any()) else bool((logs[0] > 0).any())
 
 

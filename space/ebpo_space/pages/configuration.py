@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from openrlhf_ebpo.estimator.registry import title
 
 from .. import seeds
+from ..compared_settings import Setting, command_of, compare_settings, settings_of
 from ..components import dot, empty, no_runs, notices, table
 from ..page import Page, Parts
 from ..run_state import clock, last_step, lasting, seconds
-from ..settings import Setting, command_of, compare_settings, settings_of
 from ..text import HTML, harmless, html, join, run_name
 from ..workspace import LoadedRun, Workspace
 

@@ -12,6 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
 
 from .. import results, seeds
+from ..compared_settings import model_path
 from ..components import empty, every_seed, no_runs, notices
 from ..figures import board
 from ..lines import Line, checkpoint_panel, pass_panel
@@ -19,7 +20,6 @@ from ..page import Page, Parts, menu
 from ..parameters import names, text
 from ..results import COLUMNS, Column, Result
 from ..score_table import compare_columns, score_table
-from ..settings import model_path
 from ..text import HTML, html
 from ..workspace import LoadedRun, Workspace
 from . import questions
