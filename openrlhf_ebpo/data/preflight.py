@@ -51,7 +51,7 @@ def absolute_paths(args) -> None:
     directory. args: upstream's, nested."""
     changes = {flag: lambda path: str(Path(path).expanduser().absolute()) for flag in PATH_FLAGS}
     changes |= dict.fromkeys((*MODEL_FLAGS, *DATA_FLAGS), absolute_names)
-    changes |= {REWARD: absolute_reward, AGENT: absolute}
+    changes |= {REWARD: lambda name: absolute_names(BUILT_IN.get(name, name)), AGENT: absolute}
     for flag, change in changes.items():
         section, _, name = flag.rpartition(".")
         if text := value_of(args, flag):
@@ -61,11 +61,6 @@ def absolute_paths(args) -> None:
 def absolute_names(names: str) -> str:
     """Return names, separated by commas, with absolute paths of what is on this machine."""
     return ",".join(absolute(name.strip()) for name in names.split(","))
-
-
-def absolute_reward(name: str) -> str:
-    """Return the path of a reward that is given by its path or short name; addresses as they are."""
-    return absolute_names(BUILT_IN.get(name, name))
 
 
 def value_of(args, flag: str, default: object = None):

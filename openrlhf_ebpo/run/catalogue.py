@@ -52,9 +52,6 @@ class Metric:
     def matches(self, name: str) -> bool:
         return name == self.name or ("<" in self.name and _pattern(self.name).fullmatch(name) is not None)
 
-    def with_unit(self, text: str) -> str:
-        return f"{text} ({self.unit})" if self.unit else text
-
 
 @dataclass(frozen=True)
 class Group:

@@ -39,7 +39,7 @@ def plot_runs(
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, (name, steps) in enumerate(rows.items()):
             plot_curve(axes, points(steps, panel), name, COLOURS[number % len(COLOURS)])
-        axes.set_title(panel.with_unit(panel.title), fontsize=10)
+        axes.set_title(f"{panel.title} ({panel.unit})" if panel.unit else panel.title, fontsize=10)
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.25)
