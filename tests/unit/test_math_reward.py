@@ -17,14 +17,13 @@ from openrlhf_ebpo.rewards.math.grading import GoldError
 from openrlhf_ebpo.rewards.math.math import response_of, reward_func
 from openrlhf_ebpo.rewards.math.reading import clean
 from openrlhf_ebpo.rewards.math.units import name_of
-from openrlhf_ebpo.rewards.processes import pool as pool_module
 from openrlhf_ebpo.rewards.processes.reward_values import RewardError, check_reward
+from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 
 PAIRS = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data" / "math_pairs.jsonl").read_text().splitlines()
 ]
 pytestmark = pytest.mark.usefixtures("grader")
-REWARDS = Path(pool_module.__file__).parent
 DAPO = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
     "$Answer (without quotes) where $Answer is the answer to the problem.\n\nAnswer: 7 is in \\boxed{7}. What "
@@ -193,14 +192,14 @@ def respond(executor, tokenizer, prompt, response, label):
 def test_upstream_loads_the_reward_file_and_the_standard_library_keeps_its_math():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    executor = SingleTurnAgentExecutor(str(REWARDS / "math.py"))
+    executor = SingleTurnAgentExecutor(BUILT_IN["math"])
     tokenizer = build_tokenizer([*QWEN.split("\n"), *QWEN, "Answer: ", *"42"])
     assert tokenizer.decode(tokenizer(QWEN)["input_ids"]) == QWEN
     # a tensor, or a number where a command before this test has installed the replacements
     assert float(respond(executor, tokenizer, QWEN, "Answer: 42", "42")["reward"]) == 1.0
     assert float(respond(executor, tokenizer, QWEN, "Answer: 24", "42")["reward"]) == 0.0
     assert math.isclose(math.pi, 3.14159265, rel_tol=1e-6)
-    assert Path(getattr(math, "__file__", "built in")).parent != REWARDS
+    assert Path(getattr(math, "__file__", "built in")).parent != Path(BUILT_IN["math"]).parent
 
 
 @pytest.mark.parametrize(
