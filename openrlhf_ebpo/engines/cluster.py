@@ -60,8 +60,11 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
     import ray
 
     with interrupted_once():
+        others = set(psutil.Process().children())
+        started: set[psutil.Process] = set()
         try:
             _connect(gpus, runtime_env(environment))
+            started = set(psutil.Process().children()) - others
             interrupt_once()  # ray.init installs a handler that exits at once
             check_resources(gpus, ray.cluster_resources(), fewer)
             if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
@@ -69,9 +72,10 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
             yield
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
-            children = psutil.Process().children(recursive=True)
+            below = [process for process in started if process.is_running()]
+            below += [each for process in below for each in descendants(process)]
             ray.shutdown()
-            end_processes(children)
+            end_processes(below)  # Ray's alone: the child that pushes to the Hub stays
 
 
 def hardware(gpus: int) -> str:
@@ -228,8 +232,15 @@ def waits_for_others(needed: int, free: float) -> str | None:
     )
 
 
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:  # it has ended
+        return []
+
+
 def end_processes(children: list[psutil.Process]) -> None:
-    """Kill child processes orphaned by Ray's shutdown: vLLM's engine process has been seen to stay for minutes. It says
+    """Kill processes orphaned by Ray's shutdown: vLLM's engine process has been seen to stay for minutes. It says
     nothing: a good run ends so, too."""
     _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
     kill(alive)

@@ -96,8 +96,8 @@ def next_step(folder: Path) -> list[str]:
     except RunDirectoryError:
         run = {}
     own = get_nested(run, "args", "reward", "remote_url") not in (None, "math")
-    questions = "file:QUESTIONS.jsonl --reward REWARD.py" if own else "math500"
-    return [f"next: openrlhf-ebpo eval --model {folder} --tasks {questions} --output_dir results{asking.flags(run)}"]
+    tasks = "--tasks file:QUESTIONS.jsonl --reward REWARD.py" if own else "--tasks math500"
+    return [f"next: openrlhf-ebpo eval --model {folder} {tasks} --output_dir results{asking.flags(run)}"]
 
 
 def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=print) -> Pulled:

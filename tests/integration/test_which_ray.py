@@ -18,10 +18,13 @@ PRIVATE = (
     "sys.stdin.read()"
 )
 COMMAND = """
-import ray
+import ray, subprocess
 from openrlhf_ebpo.engines.cluster import ray_with
 with ray_with(1, ""):
+    child = subprocess.Popen(["sleep", "100"])  # such as the one that pushes to the Hub
     print("joined", ray.get_runtime_context().gcs_address, flush=True)
+assert child.poll() is None, "the command's own child was ended with Ray"
+child.kill()
 """
 
 

@@ -63,7 +63,6 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("replay",): (["nowhere"], "nowhere holds no run.json"),
     ("verify",): (["nowhere"], "nowhere holds no run.json"),
     ("hub", "push"): (["nowhere"], "nowhere"),
-    ("hub", "status"): (["nowhere"], "nowhere"),
     ("hub", "pull"): (["no-name", "folder"], "no-name"),
     ("hub", "push-run"): (["nowhere", "--repo", "name"], "name"),
     ("hub", "deploy-space"): (["no-name", "--runs", "me/run"], "no-name"),
