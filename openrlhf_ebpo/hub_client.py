@@ -281,14 +281,14 @@ def retrying(
 # A complete attempt
 
 
-def run_with_timeout(action: Callable[[], T], doing: str, size: float = 0) -> T:
+def run_with_timeout(action: Callable[[], T], doing: str, size: float = 0, least: float = 0) -> T:
     """The result of `action`, which runs in a process of its own that is killed after CALLS_PER_ATTEMPT timeouts and
-    what `size` bytes take. The process ends with this one.
+    what `size` bytes take, but not before `least` seconds. The process ends with this one.
 
     Raises:
         HubError: it did not end in time, or died; or what `action` raises.
     """
-    limit = CALLS_PER_ATTEMPT * positive_number(TIMEOUT, TIMEOUT_SECONDS) + size / MIN_BYTES_PER_SECOND
+    limit = max(least, CALLS_PER_ATTEMPT * positive_number(TIMEOUT, TIMEOUT_SECONDS) + size / MIN_BYTES_PER_SECOND)
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     # a daemon, or a Ctrl-C between `start` and `try` would wait at the exit for its end

@@ -25,6 +25,7 @@ from openrlhf_ebpo.redact import HOME
 from openrlhf_ebpo.run.run_log import read_run
 
 WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"
+COMPARE_SECONDS = 300.0  # imports transformers, which no timeout of the Hub is about
 MODEL = (
     *(WEIGHTS, INDEX, "config.json", "generation_config.json", "adapter_config.json", "prior.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tekken.json"),
@@ -68,7 +69,7 @@ def contents(run_dir: Path, model: Path, not_secret: Collection[str] = ()) -> Pu
         raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
     model_folder.check(model)
     doing, total = f"comparing {model} with its configuration", sum(map(size, files.values()))
-    if found := run_with_timeout(lambda: incomplete(model), doing, total):
+    if found := run_with_timeout(lambda: incomplete(model), doing, total, least=COMPARE_SECONDS):
         raise UsageError("\n".join(f"{model}: {problem}" for problem in found))
     files |= {name: local_file(model / name, model) for name in not_secret}
     return Publishable({**files, "run.json": json_bytes(public_run(read_run(run_dir) or {}))}, not_secret)
