@@ -181,7 +181,7 @@ def _check_window(settings: EngineSettings) -> None:
     except ValueError as error:
         if "max_model_len" in str(error):  # other errors may be about this node, which need not have a GPU
             raise UsageError(
-                f"{settings.model} does not read {settings.max_len} tokens (--data.max_len, or --max_model_len of eval; "
+                f"{settings.model} does not read {settings.max_len} tokens (--data.max_len, eval: --max_model_len; "
                 f"without it, the longest prompt and response): {textwrap.shorten(str(error), 600, placeholder=' …')}"
             ) from error
 
