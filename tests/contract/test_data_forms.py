@@ -125,7 +125,7 @@ def test_it_can_be_prepared_ordered_and_given_topics(name, tmp_path):
     order.main(["--input", name, "--output", str(tmp_path / "ordered.parquet"), "--by", "topic"])
     assert sorted(read_table(tmp_path / "ordered.parquet")["prompt"].to_pylist()) == sorted(r["prompt"] for r in ROWS)
     table = topics.read_table(name)
-    assert topics.questions(table, name, "prompt") == [row["prompt"] for row in ROWS]
+    assert topics.questions(table, name) == [row["prompt"] for row in ROWS]
 
 
 def test_eval_asks_its_questions(name):
