@@ -165,7 +165,7 @@ def print_row(cells) -> None:
 
 def make_experiences(prompts: int, samples: int, tokens: int, micro_batch: int, kl: bool) -> list[Experience]:
     """Rollouts of varied length and pass rate, batched and padded by upstream's own code. The first response of every
-    group is cut at the token limit, so that micro-batches of a whole group are as wide as they can be."""
+    group is cut at the token limit, so that micro-batches of a complete group are as wide as they can be."""
     torch.manual_seed(0)
     pass_rates = torch.rand(prompts).repeat_interleave(samples).tolist()
     lengths = torch.randint(1, tokens + 1, (prompts, samples))

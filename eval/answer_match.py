@@ -125,8 +125,7 @@ def _entries(text: str) -> list[str]:
 
 
 def _is_interval(answer: str) -> bool:
-    """Return whether it is not a set or a list of its ends: math-verify would take the open interval (1, 2) for
-    them."""
+    """Tell an interval from a set and from a list of its ends: math-verify takes the open interval (1, 2) for them."""
     is_list = len(pieces.split(answer)) > 1 and not RELATION.search(answer)
     return not is_list and not answer.startswith(r"\{")
 

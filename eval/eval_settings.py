@@ -96,7 +96,7 @@ def reward_settings(args: argparse.Namespace) -> RewardSettings:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """What is evaluated under which protocol, and where the results go.
+    """Settings of an evaluation: the model, the protocol, the tasks, and the folder of the results.
 
     model: from training step `step` of the run in `run_dir`; or checkpoints: those of this run. reward: in place of
     those that benchmarks name; rewards: limits of reward files. engine: what the flags say of the hardware.
@@ -157,7 +157,7 @@ class EvalSettings:
             problems.append("--no_base goes with --checkpoints")
         for name in ("question_column", "answer_column"):
             if getattr(self, name) and FILE not in self.tasks:
-                problems.append(f"--{name} goes with {FILE} tasks; there is none in --tasks {self.tasks}")
+                problems.append(f"--{name} needs a {FILE} task; --tasks {self.tasks} has none")
         ranges = {"step": self.step >= 0, "limit": self.limit is None or self.limit >= 1}
         problems += [f"--{name} {getattr(self, name)} makes no sense" for name, fine in ranges.items() if not fine]
         problems += self.engine.problems()

@@ -8,7 +8,7 @@ Several directories: the models side by side, each at its last step, and every o
   openrlhf-ebpo eval report results/base results/mine --reported Qwen3-8B,4
 
 A directory is a run (its eval/ is read), an --output_dir of `eval`, or a part of one. Results of different
-protocols never share a table: where there are several, choose one with --protocol.
+protocols never share a table: choose one of several with --protocol.
 
 How to read it
   pass@1     mean over all samples; ± is the standard error across runs (the same questions, answered again), the 95 %
@@ -99,7 +99,7 @@ def write_report(
 def gather(directories: Sequence[Path], protocol: str | None) -> list[Model]:
     labels = labels_of(directories)
     if len(set(labels)) < len(labels):
-        raise UsageError(f"one directory is there twice: {', '.join(labels)}")
+        raise UsageError(f"a directory is given twice: {', '.join(labels)}")
     found = [_of_protocol(directory, protocol) for directory in directories]
     check_comparable([result for results in found for result in results])
     rows = zip(labels, found, strict=True)
@@ -116,7 +116,7 @@ def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
 
 
 def _history(label: str, results: Sequence[Result], several: bool) -> dict[int, Column]:
-    """Return columns by step; of several steps, named by the step, and by the model where there are several of these
+    """Return columns by step; of several steps, named by the step, and by the model if several were evaluated
     too."""
     steps = sorted({result.step for result in results})
     names = {step: f"{label}, step {step}" if several else f"step {step}" for step in steps}

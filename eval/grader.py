@@ -22,7 +22,7 @@ from openrlhf_ebpo.run.votes import classes
 from . import answer_match
 from .tasks import Question, Rules
 
-MAX_REASON = 200  # characters: a gold may be a whole text by mistake
+MAX_REASON = 200  # characters: a gold may be a long text by mistake
 MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
 NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
 UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")

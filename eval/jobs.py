@@ -1,7 +1,7 @@
 """One task for one model: the job, its storage, and the summary of its result.
 
 <results>/<protocol>/<task>/step-000000/
-  progress.jsonl    settings, then one line per question with all its responses; deleted once the result is there
+  progress.jsonl    settings, then one line per question with all its responses; deleted once the result is saved
   samples.parquet, summary.json    the result (run/results.py)
 """
 
@@ -158,7 +158,7 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool 
     become progress files again, to be graded as any other; force: everything is moved to superseded/ first.
 
     Raises:
-        UsageError: what is there is from other settings, or another process has it locked.
+        UsageError: existing files are from other settings, or another process has locked them.
     """
     aside = results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
     for job in jobs:

@@ -1,7 +1,7 @@
 """Metrics of graded samples: pass@1, pass@k, maj@k, with errors and intervals.
 
 Everything takes one row per question and one column per run: correct (Q, n) bool, classes (Q, n) int, where two
-samples of a question have the same class when their answers are equivalent, and -1 says that there is no answer.
+samples of a question have the same class when their answers are equivalent, and -1 marks a sample without an answer.
 Values are fractions, from 0 to 1.
 """
 
@@ -60,7 +60,7 @@ def scored(name: str, values: np.ndarray) -> dict:
 
 
 def across(correct: np.ndarray) -> dict:
-    """Return standard_error and run_interval of pass@1, where there are runs to tell them from."""
+    """Return standard_error and run_interval of pass@1, if there are several runs."""
     rates, n = correct.mean(axis=1), correct.shape[1]
     if n == 1:
         return {"standard_error": None, "run_interval": None}

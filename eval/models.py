@@ -39,15 +39,15 @@ def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:
     and the model at the end of training. Checkpoints that are not there as models are left out with a warning.
 
     Raises:
-        RunDirectoryError: no run is there. UsageError: no model of it.
+        RunDirectoryError: the run is missing. UsageError: it has no exported model.
     """
     run = read_known_run(run_dir, "--checkpoints ")
     final = final_model(Path(run_dir))
     found = ({final[0]: str(final[1])} if final else {}) | _listed(Path(run_dir))
     if not found:
         raise UsageError(
-            f"--checkpoints {run_dir}: no model of this run is there; training exports one with every checkpoint if it "
-            "is given --ckpt.save_hf"
+            f"--checkpoints {run_dir}: this run has no exported model; training exports one with every checkpoint if "
+            "it is given --ckpt.save_hf"
         )
     return [Model(path, step) for step, path in sorted((found | ({0: run["model"]} if base else {})).items())]
 
@@ -58,7 +58,7 @@ def _listed(run_dir: Path) -> dict[int, str]:
         if each.model and each.model.is_dir():
             found[each.step] = str(each.model)
         else:
-            why = f"{each.recorded} is not there any more" if each.model else "it was saved without --ckpt.save_hf"
+            why = f"{each.recorded} no longer exists" if each.model else "it was saved without --ckpt.save_hf"
             logger.warning("the checkpoint of step %s is left out: %s", each.step, why)
     return found
 

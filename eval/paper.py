@@ -11,7 +11,7 @@ from openrlhf_ebpo.errors import UsageError
 
 
 def read_reported() -> tuple[str, dict[tuple[str, int], dict[str, dict[str, float]]]]:
-    """Return where the numbers are from, and pass@1 in percent by (model, G), method and task."""
+    """Return the source of the numbers, and pass@1 in percent by (model, G), method and task."""
     published = json.loads(Path(__file__).with_name("reported.json").read_text())
     found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for row in published["rows"]:

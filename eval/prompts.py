@@ -111,7 +111,7 @@ def training_form(run_dir: str | Path) -> PromptForm:
     """Return the form of a run's training prompts.
 
     Raises:
-        UsageError: no run is there, or its training prompts have no instruction in common.
+        UsageError: the run is missing, or its training prompts have no instruction in common.
     """
     data, recorded = _data_of(run_dir), read_known_run(run_dir, "--run_dir ").get("instruction")
     if isinstance(recorded, dict) and QUESTION in str(recorded.get("template")):
@@ -130,7 +130,7 @@ def training_form(run_dir: str | Path) -> PromptForm:
 
 
 def _data_of(run_dir: str | Path) -> dict:
-    """Return the flags --data.… of a run; raises RunDirectoryError: no run is there."""
+    """Return the flags --data.… of a run; raises RunDirectoryError if the run is missing."""
     return get_nested(read_known_run(run_dir, "--run_dir "), "args", "data") or {}
 
 

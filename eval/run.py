@@ -288,7 +288,7 @@ def table(found: Sequence[Result]) -> str:
 
 
 def write_report(settings: EvalSettings, protocol: str) -> Path | str:
-    """Write the report; return its path, or why there is none: a full disk, or older results in the same place that
+    """Write the report; return its path, or the error: a full disk, or older results in the same place that
     do not go with these."""
     try:
         directory = settings.results if settings.output_dir else settings.checkpoints

@@ -177,11 +177,10 @@ def pair_or_error(row: Mapping, benchmark: Benchmark) -> Pair | dict:
 
 
 def read_pair(row: Mapping, benchmark: Benchmark = PLAIN) -> Pair:
-    """Return what a row asks to compare. benchmark: which the golds are from, and whose rules hold. A row's own `rules`
-    win over them.
+    """Read gold, answer and rules of a row. benchmark: gives the rules; the `rules` of a row override them.
 
     Raises:
-        GoldError: there is no gold answer. ValueError: another mistake in the row.
+        GoldError: the gold answer is missing. ValueError: another mistake in the row.
     """
     value, response, prompt = row.get("gold"), row.get("response"), row.get("prompt")
     try:
@@ -210,7 +209,7 @@ def write(args: argparse.Namespace, grades: list[dict]) -> None:
 
 
 def summary(grades: list[dict]) -> str:
-    """Return what came out, and which rows could not be scored."""
+    """Return the results, and which rows could not be scored."""
     errors = Counter(grade["error"] for grade in grades if grade["error"] in ("timeout", "crash"))
     failed = Counter(grade["error"] for grade in grades if (grade["error"] or "").startswith(FAILED))
     unusable = [

@@ -20,7 +20,7 @@ def parse_kwargs(pairs: Sequence[str] | None, flag: str = "--template_kwargs") -
     """Read NAME=JSON pairs; returns (name, value as JSON), sorted, values in JSON's one spelling.
 
     Raises:
-        UsageError: a pair has another form, a name is there twice, or it is an argument that is set here.
+        UsageError: a pair is not NAME=VALUE, a name is given twice, or an argument is set by this project.
     """
     found = {}
     for pair in pairs or ():
@@ -35,7 +35,7 @@ def parse_kwargs(pairs: Sequence[str] | None, flag: str = "--template_kwargs") -
                 "enable_thinking=false or 'effort=\"low\"'"
             )
         if name in found:
-            raise UsageError(f"{flag}: {name} is there twice")
+            raise UsageError(f"{flag}: {name} is given twice")
         if name in RESERVED:
             raise UsageError(f"{flag} {name}: not for you to set; the chat template gets it from here")
         found[name] = value

@@ -115,7 +115,7 @@ def error_exit(extra: str = "") -> Iterator[None]:
             raise
         sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[{extra}]'")
     except BrokenPipeError as error:
-        sys.exit(PIPE_CLOSED if nobody_reads() else message(error))
+        sys.exit(PIPE_CLOSED if is_reader_gone() else message(error))
     except OSError as error:
         sys.exit(message(error))
     except KeyboardInterrupt as error:
@@ -162,7 +162,7 @@ def one_line(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars // 2]} … {text[-(max_chars // 2) :]}"
 
 
-def nobody_reads() -> bool:
+def is_reader_gone() -> bool:
     """True if stdout is a pipe whose other end is closed, as by `| head`."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)

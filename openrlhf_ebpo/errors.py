@@ -14,11 +14,11 @@ class ReportedError(Exception):
 
 
 class UsageError(ReportedError):
-    """A mistake on the command line, in words for the person who typed it; one problem per line."""
+    """A mistake on the command line, for the person who typed it; one problem per line."""
 
 
 def raise_problems(problems: Sequence[str]) -> None:
-    """Raises UsageError where there are any."""
+    """Raise UsageError if there are any."""
     if problems:
         raise UsageError("\n".join(problems))
 

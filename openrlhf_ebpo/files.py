@@ -51,10 +51,10 @@ def write_json(path: str | Path, value) -> None:
 
 
 def overwrite_json(path: str | Path, value) -> None:
-    """In the place of what is there, without the indentation: it fits on a full disk, and a crash meanwhile damages it.
+    """Write JSON over the bytes of an existing file, not indented: works on a full disk; a crash meanwhile damages it.
 
     Raises:
-        OSError: it is longer than what is there, or the like.
+        OSError: the value is longer than the file, or the file cannot be written.
     """
     text = json.dumps(value).encode() + b"\n"
     if len(text) > os.path.getsize(path):

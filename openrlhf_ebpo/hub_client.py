@@ -1,4 +1,4 @@
-"""The client of the Hub, its errors in words, and the only place where this project repeats a call to the Hub.
+"""The client of the Hub, messages for its errors, and the only place where this project repeats a call to the Hub.
 
 Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth login`. A token is never printed.
 """

@@ -1,7 +1,7 @@
 """Check that the model in a folder is complete and inert: the one check before a model is loaded, published or pulled.
 
 Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers),
-every shard of the index is there with its tensors, configuration and tokenizer can be read; `missing_weights` compares
+every shard of the index exists with its tensors, configuration and tokenizer can be read; `missing_weights` compares
 the tensors with the configuration. Inert: nothing of it runs code when it is loaded (weights only as pickles, or a
 model that needs its own code, unless --trust_remote_code is given), and no link leads out of the folder. Never loaded,
 so not checked: .py files, pickles next to the same weights in safetensors, subfolders.
@@ -205,7 +205,7 @@ def _entries(file: str, auto_map: object) -> Iterator[CustomCode]:
 
 def needed_code(folder: Path) -> list[CustomCode]:
     """List the code without which the model or its tokenizer does not load as what its files say; all code that they
-    name if transformers is not installed. Imports transformers: a process that goes on to load a model calls
+    name if transformers is not installed. Imports transformers: a process that then loads a model calls
     upstream.install.install() before, so that the rows for transformers come first.
 
     Raises:
@@ -222,7 +222,7 @@ def needed_code(folder: Path) -> list[CustomCode]:
 
 
 def code_problems(folder: Path) -> list[str]:
-    """Return why the model in `folder` must not be loaded, if it needs code that may not run."""
+    """List what forbids to load the model in `folder`: code that it needs and that may not run, or a damaged file."""
     try:
         needed = [] if models_trusted() else needed_code(folder)
     except ModelFileError as error:
@@ -300,7 +300,7 @@ def tensor_shapes(folder: Path) -> dict[str, list[int]] | None:
 
 def expected_shapes(config: dict) -> dict[str, list[int]]:
     """Return name -> shape of every weight that transformers' class of the configuration loads, from the class built
-    without memory; {} if there is no such class here, or its files have other names than it."""
+    without memory; {} if the class is not installed, or its files have other names than it."""
     classes = config.get("architectures")
     if not config.get("model_type") or not classes or config.get("quantization_config") or is_huge(config):
         return {}

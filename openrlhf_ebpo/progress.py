@@ -50,11 +50,11 @@ def progress_path(output: str | Path) -> Path:
 
 
 def output_problems(output: str, source: str, force: bool) -> list[str]:
-    """Return why a command must not write its --output: it is the --input, or another file that is there already."""
+    """List what forbids to write --output: it is the --input, or a file that another command wrote."""
     if Path(output).resolve() == Path(source).resolve():
         return [f"--output {output} is the input: give it another name"]
     if Path(output).exists() and not progress_path(output).exists() and not force:
-        return [f"--output {output} is there and not from here: name another file, or --force replaces it"]
+        return [f"--output {output} exists and is not from this command: name another file, or --force replaces it"]
     return []
 
 

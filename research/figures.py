@@ -18,7 +18,7 @@ draw it.
 
 For each figure DIR gets NAME.png, NAME.csv and NAME.md: what the paper says, what was run, what came out. What is
 measured is kept in DIR/measured.jsonl, a line a unit of work: the same command resumes where it was interrupted, and
-more seeds, --only and --full add to what is there. Nothing but --full starts Ray: that trains the figure real_stack
+more seeds, --only and --full add to existing figures. Nothing but --full starts Ray: that trains the figure real_stack
 (three seeds) through OpenRLHF."""
 FIGURES: dict[str, Figure] = {
     **dynamics.FIGURES,
@@ -73,7 +73,7 @@ def chosen(only: list[str] | None, size: Size) -> dict[str, Figure]:
 
 
 def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> None:
-    """Measure and write them one by one, so that the first is there early."""
+    """Measure and write them one by one, so that the first is finished early."""
     import torch
 
     from lab.plots import draw

@@ -43,7 +43,7 @@ class Part:
     """One part of the check.
 
     Attributes:
-        seconds: an estimate for one H100-class GPU; a start of the whole stack is taken as 40 s.
+        seconds: an estimate for one H100-class GPU; a start of the stack is taken as 40 s.
         limit: seconds after which it is ended.
         run: returns what the report shows of it; raises PartFailed.
     """
@@ -151,7 +151,7 @@ def outcome(name: str, folder: Path, state: dict) -> dict:
 
 
 def no_gpu() -> str | None:
-    """Return why nothing can run on a GPU here, or None."""
+    """Describe why this machine cannot run anything on a GPU; None if it can."""
     if is_cpu_stack():
         return "the installed torch is built without CUDA"
     return native.failing_import("import torch; assert torch.cuda.is_available(), 'torch finds no GPU'")

@@ -6,7 +6,7 @@ arithmetic, then a fixed rest:
   generation  every decoding iteration reads the weights once and the cache of all running sequences. An engine runs for
                as many iterations as the longest response has tokens; longer where not all sequences fit at once.
   training     2 floating-point operations a weight and token forward, 4 backward, 2 to recompute activations; one more
-               forward pass for the old log-probabilities, and one for the reference model where there is a KL term.
+               forward pass for the old log-probabilities, and one for the reference model if there is a KL term.
   rest         weights to vLLM, waking and sleeping, rewards, the run log
 """
 

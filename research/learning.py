@@ -8,7 +8,7 @@ the policy's probability of the one right answer.
 
     python research/learning.py --list                              cells and estimators
     python research/learning.py --cells g2-5 --output runs/bench    train what is not there yet
-    python research/learning.py --table --output runs/bench         the tables, in Markdown, of what is there
+    python research/learning.py --table --output runs/bench         the tables, in Markdown, of existing results
 
 An estimator is a name of the registry, or your class (MODULE:NAME). EBPO's presets and parts follow its name
 (ebpo.corrected+weights=score); +entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other

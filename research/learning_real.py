@@ -6,7 +6,7 @@ same order; success is that on held-out tasks after the last step. EBPO's preset
 
     python research/learning_real.py --output runs/learning_real             train what is not there yet
     python research/learning_real.py --sampling queue-4 --seeds 1 2 3 --output runs/learning_real       asynchronous
-    python research/learning_real.py --table --output runs/learning_real     the tables, in Markdown, of what is there
+    python research/learning_real.py --table --output runs/learning_real     tables, in Markdown, of existing results
     python research/learning_real.py --table --output docs/results/learning_real.json    the same of what --export wrote
 
 Asynchronous tables also say how many steps older than the trainer's the weights were that finished a sample, on

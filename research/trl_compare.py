@@ -8,7 +8,7 @@ seeds.
 
     python research/trl_compare.py --check --output runs/trl      minutes: versions, and both presets killed and resumed
     python research/trl_compare.py --model MODEL --tasks FILE --reward reward.py --output runs/trl     repeat to resume
-    python research/trl_compare.py --table --output runs/trl           the table of what is there
+    python research/trl_compare.py --table --output runs/trl           the table of existing results
     python research/trl_compare.py --export FILE --output runs/trl     and one JSON of its records
 
 tasks.jsonl has {"prompt": ..., "label": ...} on each line; the first --heldout lines are held out. reward.py is

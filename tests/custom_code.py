@@ -23,7 +23,7 @@ def edit(path: Path, **changes) -> None:
 
 
 def bring_code(folder: Path, config: dict | None = None, tokenizer: dict | None = None) -> Path:
-    """Give the model in `folder` a module `own`, and these entries; returns the file that is there once it has run."""
+    """Give the model in `folder` a module `own`, and these entries; returns the file that exists once it has run."""
     marker = folder.parent / f"{folder.name} has run code"
     (folder / "own.py").write_text(CODE.format(marker=str(marker)))
     edit(folder / "config.json", **(config or {}))

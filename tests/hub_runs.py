@@ -122,7 +122,7 @@ def export_of(run_dir: Path, step: int) -> Export:
 
 
 def notices(hub) -> str:
-    """What a training is told of its --hub.repo at its start."""
+    """The settings of --hub.repo at a training's start."""
     return "\n".join(check_target(Repo(hub_api(), REPO), True, {}, "--hub.repo"))
 
 

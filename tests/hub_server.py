@@ -31,7 +31,7 @@ DATE = "2026-01-02T03:04:05.000Z"
 
 @dataclass
 class Fault:
-    """What happens to requests whose "METHOD /path?query" matches `pattern`.
+    """A fault of requests whose "METHOD /path?query" matches `pattern`.
 
     status, headers, body: the answer, instead of doing it. cut: the connection is dropped in the middle of the body
     (of an upload's request, of a download's answer). lost: it is done, and the connection dropped before the answer.
@@ -105,7 +105,7 @@ class HubServer:
         return self
 
     def stop(self) -> None:
-        """Nobody listens any more; what was pushed stays."""
+        """Stop listening; what was pushed stays."""
         self.stopping.set()
         if self.server:
             self.server.shutdown()
@@ -254,7 +254,7 @@ class Handler(BaseHTTPRequestHandler):
     # Who may do what
 
     def role(self) -> str | None:
-        """write, read, or None for nobody."""
+        """write, read, or None."""
         header = self.headers.get("Authorization")
         if header is None:
             return None

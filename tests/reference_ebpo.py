@@ -140,7 +140,7 @@ class Reference:
     # Histories
 
     def factor(self, batch: list[Group]) -> float:
-        """Return what this batch multiplies its past with."""
+        """Return the factor by which this batch multiplies its past."""
         variant = self.variant
         if variant["history"] == "half_life":
             return 0.5 ** (len(batch) / variant["half_life"])

@@ -12,7 +12,7 @@ from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 
 def outcomes_of(script: Path, folder: Path) -> list[dict]:
-    """Return what each rank has written: SCRIPT MODEL OUTPUT RENDEZVOUS RANK, with a tiny model."""
+    """Return the output of each rank: SCRIPT MODEL OUTPUT RENDEZVOUS RANK, with a tiny model."""
     if not is_cpu_stack():
         pytest.skip("its two ranks train on the CPU")
     tiny_model.build(folder / "model", ["abcdefghijklmnopqrstuvw\n"], hidden_size=32, intermediate_size=64)

@@ -84,7 +84,7 @@ def find(name: str, flag: str) -> Benchmark:
     """Return a benchmark by its name or its import path.
 
     Raises:
-        UsageError: there is none, its module cannot be imported, or it has the name of another.
+        UsageError: it does not exist, its module cannot be imported, or it has the name of another.
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name]

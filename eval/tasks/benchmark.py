@@ -1,7 +1,7 @@
 """A benchmark: where its rows are, which columns hold what, how a question is asked and its answers compared.
 
-A file of this folder, or a module outside the package, holds one as TASK; everything special
-about it is there.
+A file of this folder, or a module outside the package, defines one as TASK, with everything that is
+special about it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def label_text(value) -> str:
     """Return the label that a reward file gets for a value of the answer column: a text as it is, others as JSON.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the row has none.
     """
     if value is None:
         raise ValueError("it has no label")
@@ -62,7 +62,7 @@ class Benchmark:
     name: its name in --tasks, folders and reports. about: what --help says of it.
     copies: where its rows are, the default first: data sets on the Hub, or a .jsonl or .parquet file (a Path); none:
         --tasks has to name a file, NAME=FILE.
-    question, answer: names that these columns have in the copies; of each copy, the first that is there counts.
+    question, answer: names that these columns have in the copies; of each copy, the first that exists counts.
     columns: the others that `prompt` and `rules` read; a note names those that a copy lacks.
     prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
     gold: value of the answer column -> the gold answer as text; by default in one spelling, with a reward as it is, or
@@ -71,7 +71,7 @@ class Benchmark:
     reward: a .py file with the `reward_func` that grades responses (reward_file.py), with the gold as label, as in
         training; it may be the file that holds the benchmark. None: the reward `math`.
     data: rows, each a dict, that are in the file itself, in place of `copies`.
-    rows: how many the copies of it have; a note says where there are others.
+    rows: how many the copies of it have; a different number adds a note.
 
     `prompt`, `gold` and `rules` raise ValueError for a row that cannot be used; it is named and left out.
 

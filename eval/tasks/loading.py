@@ -56,7 +56,7 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
     if repo not in known:
         raise UsageError(
             f"{FLAG} {named}={place}: neither a {'/'.join(READ_SUFFIXES)} file nor a known copy on the Hub "
-            f"({', '.join(known) or 'there is none'}). {FLAG} file:PATH evaluates on any file with questions "
+            f"({', '.join(known) or 'none'}). {FLAG} file:PATH evaluates on any file with questions "
             f"and answers"
         )
     return _from_hub(dataclasses.replace(known[repo], revision=revision or None), benchmark, named)

@@ -99,7 +99,7 @@ def _local_file(named: str) -> str:
 def choose_column(
     found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "", of: str = FLAG
 ) -> str:
-    """Return the first of the known names that is there; upper and lower case count the same. flag: that names another;
+    """Return the first of the known names among `found`; upper and lower case count the same. flag: that names another;
     of: that has named the place.
 
     Raises:
@@ -160,7 +160,7 @@ def question_text(row: dict, column: str) -> str:
     """Return the question in this column of a row, stripped.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the row has none.
     """
     text = lookup(row, column)
     if not isinstance(text, str) or not text.strip():

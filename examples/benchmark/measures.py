@@ -20,7 +20,7 @@ def near_enough(row: dict, answer: float) -> Rules:
     """Compare a response with the gold answer: "0.1 km" is 0.1 where the unit is km, and 101 m is not 100 m
     unless the tolerance says so. Rules has the rest: several answers, tuples, intervals.
 
-    A ValueError here, or above, leaves the row out and says why: it is for rows that nobody can answer.
+    A ValueError here, or above, leaves the row out and says why: it is for rows that cannot be answered.
     """
     if row["tolerance"] < 0:
         raise ValueError(f"its tolerance is {row['tolerance']}")
@@ -33,7 +33,7 @@ TASK = Benchmark(
     # Where the rows are. A data set on the Hub is HubSet("owner/name", "test"); `--tasks measures:TASK=FILE` is another
     # file.
     copies=(Path(__file__).with_name("measures.jsonl"),),
-    question=("question",),  # names that the columns may have; the first that is there counts
+    question=("question",),  # names that the columns may have; the first that exists counts
     answer=("value",),
     columns=("unit", "tolerance"),  # what the functions read besides, so that the Hub is asked for it
     prompt=in_its_unit,

@@ -5,7 +5,7 @@
       --reward.remote_url examples/reasoning_gym/reward.py --eval.dataset sums.validation.jsonl ...
 
 Columns: prompt (the question in --template), question, answer, datasource, and label, with which reward.py grades. No
-question is there twice. Needs `pip install reasoning-gym==0.1.25`; its GALLERY.md lists tasks and settings.
+question occurs twice. Needs `pip install reasoning-gym==0.1.25`; its GALLERY.md lists tasks and settings.
 """
 
 import argparse

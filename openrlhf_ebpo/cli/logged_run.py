@@ -40,7 +40,7 @@ class LoggedRun:
         """Read run.json, which may come from anywhere.
 
         Raises:
-            RunDirectoryError: there is none, or it is not a training's.
+            RunDirectoryError: the run is missing, or not of a training.
         """
         found = read_run(folder)
         if found is None:

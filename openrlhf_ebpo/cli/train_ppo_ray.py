@@ -167,7 +167,7 @@ def train(
 
 
 def lasting_warning(settings: TrainSettings) -> str | None:
-    """Return what a run ends with if most of its steps taught nothing; it is written into run.json, too."""
+    """Return the final warning of a run most of whose steps taught nothing; it is also written into run.json."""
     run_dir = settings.run.run_dir
     try:
         answers = [text for step in [*step_files(run_dir)][-1:] for text in read_rollouts(run_dir, step)["response"]]
@@ -193,7 +193,7 @@ def prepare_rewards(settings: TrainSettings) -> None:
 
 
 def record(command: Command, args, settings: TrainSettings, resumed: dict) -> dict:
-    """What run.json says of this start."""
+    """Build the entries of run.json for this start."""
     return {
         "argv": command.recorded,
         "args": redacted(args),

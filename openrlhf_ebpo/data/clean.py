@@ -216,7 +216,7 @@ def _unusable(question: str, label: str | None) -> str | None:
     if not question:
         return "no question"
     if label is None:
-        return "answer is no final answer that the reward `math` reads"
+        return "answer is not a final answer that the reward `math` reads"
     return None if label else "no answer"
 
 

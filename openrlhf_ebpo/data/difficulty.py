@@ -114,7 +114,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class DifficultySettings:
-    """What is measured, and how.
+    """Settings of a measurement of difficulty.
 
     keys: the columns of prompts and labels.
     files: the model, the reward and the agent, as training checks them.
@@ -256,7 +256,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def distinct_rows(rows: list[dict], settings: DifficultySettings) -> dict:
-    """Return id -> row; a row that is there twice is measured once.
+    """Return id -> row; a row that occurs twice is measured once.
 
     Raises:
         UsageError: no rows, one id for two prompts, or chats without chat template.

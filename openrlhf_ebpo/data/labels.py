@@ -56,7 +56,7 @@ def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
     until = time.monotonic() + seconds
 
     def check(gold: str) -> str | None:
-        """Return why it cannot be read."""
+        """Describe the fault of an unreadable label."""
         try:
             check_words(gold)
             return UNTRIED if time.monotonic() > until else shared_pool().check_gold(gold)

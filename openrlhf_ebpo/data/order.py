@@ -176,13 +176,13 @@ def save(table: pa.Table, path: Path, force: bool) -> None:
     """Write the table; the same table at that place is left alone.
 
     Raises:
-        UsageError: another one is there.
+        UsageError: the file exists with other rows.
     """
     if path.exists() and not force:
         there = read_table(path, flag="--output")
         if there.to_pylist() != table.to_pylist():  # JSON lines have fewer types
             raise UsageError(f"--output {path} holds something else: name another file, or replace it with --force")
-        print(f"{path} is there already, with the same rows in the same order")
+        print(f"{path} exists already, with the same rows in the same order")
         return
     write_table(table, path)
 

@@ -34,7 +34,7 @@ def finished(output: str | Path, settings: dict) -> dict | None:
     """Return the report of an output that was made with these settings; None without an output.
 
     Raises:
-        UsageError: something else is there.
+        UsageError: the output exists and is not from this command with these settings.
     """
     place = Path(output)
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
@@ -47,7 +47,7 @@ def finished(output: str | Path, settings: dict) -> dict | None:
         if before.get(name) != settings.get(name)
     ]
     if changed:
-        raise other_output(output, "; ".join(changed) if before else "no result of this command is there")
+        raise other_output(output, "; ".join(changed) if before else "the folder holds no result of this command")
     return found
 
 

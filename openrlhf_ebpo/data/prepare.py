@@ -10,7 +10,7 @@ What it does with the rows, each with a question and a gold answer:
   - finds the bare question: DAPO's instruction is recognised and taken off, so the same question with and without it is
     one question. White space and Unicode form do not count. Its hash is the id: the same in every run and data set.
   - drops rows whose question or answer is empty, and repetitions (DAPO-Math-17K holds each question about 100 times).
-  - drops questions that come with different gold answers: nobody knows which one is right. 34, 34.0 and $34$, or 0.5
+  - drops questions that come with different gold answers: the right one is unknown. 34, 34.0 and $34$, or 0.5
   and
     \frac{1}{2}, are the same answer; sqrt(8) and 2 sqrt(2) are not, since no algebra is done.
   - holds out the validation set by a hash of id and seed, whatever the order of the rows. When the data set grows,
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> dict:
-    """Return what the result depends on, for its report."""
+    """Collect the settings that determine the result, for its report."""
     return {name: getattr(args, name) for name in SETTINGS}
 
 
@@ -173,7 +173,7 @@ def finished(output: Path, settings: dict) -> dict | None:
     """Return the report of these settings and of this input as it is now; None without an output.
 
     Raises:
-        UsageError: something else is there.
+        UsageError: the output exists and is not from this command with these settings.
     """
     made = output_report.finished(output, settings)
     now = fingerprint(settings["input"])  # nothing for a data set on the Hub, which its settings name

@@ -36,7 +36,7 @@ NO_WORDS = re.compile(  # drawings, addresses, and commands whose argument is a 
 )
 WORD = re.compile(r"[^\W\d_]{3,}")
 
-# What mathematics questions say whatever they are about.
+# Words of mathematics questions on any topic.
 _FILLER = (
     "answer answers assume calculate choose compute condition conditions consider define defined denote denoted "
     "determine different distinct does equal equals evaluate exactly exist exists express expressed expression find "

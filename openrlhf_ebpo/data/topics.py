@@ -51,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
     add("--seed", type=int, default=0, help="of K-means (default: %(default)s)")
-    add("--force", action="store_true", help="make an output that is there again")
+    add("--force", action="store_true", help="replace an existing output")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> dict:
-    """Return what the result depends on, for its report."""
+    """Collect the settings that determine the result, for its report."""
     return {"input": identity(args.input), **{name: getattr(args, name) for name in ("model", "k", "seed")}}
 
 

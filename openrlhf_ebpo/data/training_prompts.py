@@ -32,8 +32,8 @@ def read_instruction(data: Mapping) -> tuple[str, str | None]:
 
 
 def recorded_instruction(data: Mapping) -> dict | None:
-    """Return what run.json keeps of `read_instruction`, for who has the run without its data set; None if there is no
-    instruction in common."""
+    """Return the result of `read_instruction` for run.json, whose readers may lack the data set; None if the prompts
+    have no instruction in common."""
     try:
         template, system = read_instruction(data)
     except UsageError:

@@ -75,7 +75,7 @@ class EngineSettings:
         return self.num_engines * self.tensor_parallel_size
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the flags."""
+        """List the mistakes in the flags."""
         ranges = {
             "num_engines": self.num_engines >= 1,
             "tensor_parallel_size": self.tensor_parallel_size >= 1,

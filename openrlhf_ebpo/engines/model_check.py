@@ -29,7 +29,7 @@ STRETCHED = ("yarn", "linear", "dynamic")  # kinds of RoPE for which vLLM reads 
 
 @dataclass(frozen=True)
 class ModelUse:
-    """What a training asks of its model.
+    """Requirements of a training on its model.
 
     max_len: tokens of prompt and response together; max_new_tokens: None for as many as that leaves. gpus: of the
     policy. tensor_parallel, ring, ring_stride: how the trainer splits it; engine_gpus: how vLLM does. dtype: of the
@@ -164,7 +164,7 @@ def _split_problems(config: dict, use: ModelUse) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ModelSaving:
-    """How a training saves its model. flag: names it. has_adapter: with LoRA no generation_config.json is written."""
+    """How a training's model is saved. flag: names it. has_adapter: with LoRA no generation_config.json is written."""
 
     flag: str
     model: str
@@ -214,7 +214,7 @@ class ModelSaving:
 
 
 def _generation(folder: str):
-    """Load the settings as `from_pretrained` of a model does, from config.json if there is no file of their own."""
+    """Load the settings as `from_pretrained` of a model does, from config.json if they have no file."""
     from transformers import GenerationConfig
 
     try:

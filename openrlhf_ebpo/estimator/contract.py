@@ -92,7 +92,7 @@ class Step:
     advantages: (M, G), one per response, as training uses them (before any KL penalty); what invalid responses get is
         ignored. baselines: (M, 1) or (M, G), what was taken from the rewards, for the run log.
     state: the state after this batch.
-    shrinkage: (M, 1), weight of the prior in the baseline, where there is one.
+    shrinkage: (M, 1), weight of the prior in the baseline; None without a prior.
     metrics: numbers of this step for metrics.jsonl, by name (`my/name`).
     """
 

@@ -164,7 +164,7 @@ class EBPO(GroupEstimator):
 
     def restore(self, saved: dict) -> Any:
         state = self.history.restore(saved)
-        if state.to_dict() != saved:  # a key that is missing, or that nobody reads
+        if state.to_dict() != saved:  # a key that is missing or unknown
             raise ValueError(f"it has {sorted(saved)}, and would be saved otherwise")
         return state
 

@@ -60,7 +60,7 @@ class Groups:
 
     @property
     def variances(self) -> PerGroup:
-        """s²_m, unbiased; 0 where there is but one response."""
+        """s²_m, unbiased; 0 for a single response."""
         squares = (self.weights * (self.rewards - self.means) ** 2).sum(-1, keepdims=True)
         return squares / np.where(self.freedom > DEGENERATE, self.weights.sum(-1, keepdims=True) * self.freedom, 1)
 

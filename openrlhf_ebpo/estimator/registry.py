@@ -122,7 +122,7 @@ def title(name: str) -> str:
 
 
 def baseline(name: str, preset: str = PAPER) -> str | None:
-    """Return what is taken from a response's reward, and what follows; None for a user's own."""
+    """Describe the baseline that is subtracted from a reward, and what follows; None for a custom estimator."""
     if name == "ebpo" and preset != PAPER:
         return VARIANTS.get(f"ebpo.{preset}")
     return ESTIMATORS[name].baseline if name in ESTIMATORS else None

@@ -78,7 +78,7 @@ def first_prompt(run_dir: Path) -> str | None:
 
 
 def bare_question(prompt: str, template: str) -> str | None:
-    """What stands in the place of {question} in `template`; None if the prompt is not of that form."""
+    """Extract the text in place of {question} in `template`; None if the prompt does not fit it."""
     before, _, after = template.partition(BARE)
     if not (prompt.startswith(before) and prompt.endswith(after)):
         return None
@@ -86,7 +86,7 @@ def bare_question(prompt: str, template: str) -> str | None:
 
 
 def flags(run: dict) -> str:
-    """What of the form `eval` must be told: nothing where run.json records the instruction, which it reads itself."""
+    """Return the flags that give `eval` the prompt's form; "" if run.json records the instruction, which it reads."""
     if get_nested(run, "instruction", "template"):
         return ""
     chat = get_nested(run, "args", "data", "apply_chat_template")

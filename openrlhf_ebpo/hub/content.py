@@ -244,7 +244,7 @@ def _unescape(match: re.Match) -> bytes:
 
 
 def header_of(content: Content) -> bytes:
-    """The JSON at the start of a safetensors file, after 8 bytes with its length; {} if there is none."""
+    """The JSON at the start of a safetensors file, after 8 bytes with its length; {} if the file is shorter."""
     with opened(content) as file:
         length = int.from_bytes(file.read(8), "little")
         return (file.read(length) if length <= MAX_HEADER_BYTES else b"") or b"{}"

@@ -77,7 +77,7 @@ def identifier(text: str) -> Markdown:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> Markdown:
-    """A Markdown table; the head in words of our own, cells as `formatted`, the last `numbers` columns set to the
+    """A Markdown table; the head is trusted text, cells as `formatted`, the last `numbers` columns set to the
     right."""
     head = [Markdown(each) for each in head]
     rule = [Markdown("---")] * (len(head) - numbers) + [Markdown("---:")] * numbers

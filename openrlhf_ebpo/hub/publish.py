@@ -22,7 +22,7 @@ from openrlhf_ebpo.redact import redacted_text
 CARD = "README.md"
 SIGNATURE = "(openrlhf_ebpo)"  # in the title of every commit of a push: other ones are people's
 ATTRIBUTES = ".gitattributes"  # the Hub's
-NEW = (CARD, "LICENSE", ATTRIBUTES)  # all that a repo holds which nobody has pushed to
+NEW = (CARD, "LICENSE", ATTRIBUTES)  # all that a new repo holds
 SPACE_DEFAULT = re.compile(rb"---\n.*?\n---\s*Check out the configuration reference at \S+\s*", re.S)
 PATHS_AT_ONCE = 100  # of a request
 
@@ -162,7 +162,7 @@ def foreign_file(files: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Commit:
-    """How files are published. branch: created where it does not exist. tag: moved to the commit. private: visibility
+    """Settings of one commit. branch: created where it does not exist. tag: moved to the commit. private: visibility
     of a repo that is created; an existing one keeps its own."""
 
     message: str
@@ -195,7 +195,7 @@ class Difference(NamedTuple):
 def publish(repo: Repo, files: Publishable, commit: Commit, owner: Owner, force: bool = False) -> Published:
     """Put `files` (by path in the repo) into a repo, which is created if it does not exist.
 
-    Files that the repo has already are not sent again; without a change there is no commit. What an earlier push sent
+    Files that the repo has already are not sent again; without a change no commit is made. What an earlier push sent
     and is not among `files` goes; a file that people changed stays (`compare`). The tag is set last, on a commit whose
     listing shows every file with the right size and hash. It may be repeated after any failure. Another push after the
     look at the repo fails it (412).

@@ -40,7 +40,7 @@ SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken",
 LICENCES = ("LICENSE", "NOTICE")
 WEIGHTS = (".safetensors", ".gguf", *PICKLES)
 MAX_AT_ONCE = 8  # files
-PART = ".hub_pull"  # in the folder, until all is there and checked; a killed pull continues in it
+PART = ".hub_pull"  # in the folder, until every file is downloaded and checked; a killed pull continues in it
 LAST = ("config.json", "adapter_config.json")  # without them no loader takes a folder that is being filled
 
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def next_step(folder: Path) -> list[str]:
-    """Lines that say what to do with a pulled model; a warning if it comes with custom code."""
+    """List the next steps with a pulled model; a warning if it comes with custom code."""
     try:
         brought = custom_code(folder)
     except ModelFileError as error:

@@ -189,7 +189,7 @@ class Push:
             raise HubError(f"reading {self.run_dir}: {error}", permanent=True) from error
 
     def push_step(self, export: Export, known: Mapping[str, str]) -> None:
-        """Push one step unless it is there."""
+        """Push one step unless the repo has it."""
         if self.wanted is None and is_pushed(self.repo, export, known, self.force):
             return
         if not export.model.is_dir():

@@ -82,7 +82,7 @@ def run_files(run_dir: Path, repo: str, not_secret: list[str] = ()) -> Publishab
     """Everything that is published of a run or of results, by path in the repo.
 
     Raises:
-        UsageError: neither is there, a file of it is damaged or a link out of the folder, or holds a secret.
+        UsageError: the folder holds neither, a file of it is damaged or a link out of the folder, or holds a secret.
     """
     paths = files_below(run_dir)
     for path in (path for path in paths if path.parts[0] in FOLDERS and (run_dir / path).is_symlink()):

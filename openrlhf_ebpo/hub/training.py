@@ -101,7 +101,7 @@ def push_in_child() -> None:
 
 
 def report(line: str) -> None:
-    with suppress(OSError):  # nobody reads it, or its disk is full
+    with suppress(OSError):  # its reader is gone, or the disk is full
         print(line, flush=True)
 
 

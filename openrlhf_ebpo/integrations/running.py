@@ -154,7 +154,7 @@ class RunningEstimator:
         """Read the prior.json of a checkpoint, unless the setting reset_prior leaves it out.
 
         Raises:
-            PriorMismatch: there is none, it is damaged, or another estimator's.
+            PriorMismatch: the prior is missing, damaged, or another estimator's.
         """
         if not self.config.reset_prior:
             self.load(folder)

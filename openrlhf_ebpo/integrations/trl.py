@@ -64,7 +64,7 @@ class RunningPrior:
         return self.accelerator.gather(local.contiguous()).double().cpu().numpy()
 
     def _cycle_of(self, micro_batches: int = 0) -> int:
-        """Return which generation cycle of the sampler comes so many micro-batches after the latest optimizer step."""
+        """Return the sampler's generation cycle so many micro-batches after the latest optimizer step."""
         position = self.state.global_step * self.args.gradient_accumulation_steps + micro_batches
         return position // (self.args.steps_per_generation * self.num_iterations)
 

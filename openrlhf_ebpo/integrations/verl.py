@@ -36,7 +36,7 @@ class PriorCheckpoint(CheckpointCallback):
     """Makes the estimator of the run, and keeps its state with verl's checkpoints.
 
     Args:
-        config: verl's whole configuration.
+        config: verl's complete configuration.
 
     Raises:
         UsageError: the estimator, or a setting that hides rewards from it. PriorMismatch: the checkpoint to resume from

@@ -7,7 +7,7 @@ RUN_DIR/
   comparison.png              the runs side by side
   result.json                 written last: the quickstart is finished
 
-Every stage whose result is there is passed over, so a second call resumes where the first stopped.
+Stages whose results exist are skipped, so a second call resumes where the first stopped.
 """
 
 from __future__ import annotations

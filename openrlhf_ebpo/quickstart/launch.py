@@ -76,8 +76,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def show_progress(bar: tqdm, run_dir: Path) -> None:
-    """Move the bar; if it is disabled, since nobody sees it, print a line every tenth step. Both say how long is
-    left."""
+    """Move the bar; if it is disabled (no terminal), print a line every tenth step. Both show the time left."""
     metrics = read_metrics(run_dir)
     if not metrics or metrics[-1]["step"] <= bar.n:
         return
@@ -90,7 +89,7 @@ def show_progress(bar: tqdm, run_dir: Path) -> None:
 
 
 def time_left(metrics: list[dict], total: int) -> str:
-    """Say how long the steps up to `total` take, at the pace of the latest ten; empty before the second step."""
+    """Format the time of the steps up to `total`, at the pace of the latest ten; empty before the second step."""
     first, last = metrics[-11:][0], metrics[-1]
     if first is last or last["step"] >= total:
         return ""

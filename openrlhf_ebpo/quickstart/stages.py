@@ -44,7 +44,7 @@ Stage = tuple[str, Callable[[], bool], Callable[[], None]]  # what it says, whet
 
 
 def run_stages(stages: list[Stage]) -> None:
-    """Run one after the other; one whose result is there is skipped."""
+    """Run the stages in order; skip those whose results exist."""
     for number, (name, done, stage) in enumerate(stages, 1):
         print(f"[{number}/{len(stages)}] {name}", flush=True)
         if not done():
@@ -163,7 +163,7 @@ class Training:
         return name, (self.arm / "model" / last).exists, self.train
 
     def train(self) -> None:
-        """Train. In a log file, where nobody sees a bar move, lines show the progress."""
+        """Train. In a log file, lines show the progress instead of a bar."""
         in_a_file = not sys.stderr.isatty()
         if in_a_file:
             print("      starting Ray and vLLM", flush=True)

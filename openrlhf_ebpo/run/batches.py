@@ -46,11 +46,11 @@ class BatchSettings:
 
     @property
     def age(self) -> int:
-        """How many steps older the weights of a rollout may be than those that it is trained with."""
+        """Return the largest number of steps between the weights of a rollout and those that train on it."""
         return self.queue + max(-(-self.generated // self.prompts) - 1, 0)
 
     def trainable(self, responses: int) -> int:
-        """Return how many of a batch's responses fill complete groups and complete optimizer steps.
+        """Count the responses of a batch that fill complete groups and complete optimizer steps.
 
         Without them, several ranks get unequal numbers of responses and wait for each other forever, fewer responses
         than ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A
@@ -74,6 +74,6 @@ class BatchSettings:
 
 
 def data_parallel_ranks(args) -> int:
-    """Return how many ranks of the actor train on different responses. args: upstream's, nested."""
+    """Count the ranks of the actor that train on different responses. args: upstream's, nested."""
     gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
     return gpus // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)

@@ -85,7 +85,7 @@ def final_model(run_dir: Path) -> tuple[int, Path] | None:
 
 
 def recorded_run_dir(run_dir: Path) -> str | None:
-    """Return where the run directory was when it was written."""
+    """Return the path of the run directory at the time of writing."""
     before = get_nested(read_run(run_dir), "args", "logger", "run_dir")
     return before if isinstance(before, str) else None
 

@@ -1,6 +1,6 @@
 """The two files by which the trainer and its supervisor know of each other, both in the run directory.
 
-heartbeat.json: what a training is doing, and since when. The driver writes it until the trainer is there, then the
+heartbeat.json: what a training is doing, and since when. The driver writes it until the trainer exists, then the
 process that trains. A heartbeat never stops a training: where it cannot be written, nothing is.
 
 end_after_step: asks a training to save after its current step and to end. The supervisor writes it when a scheduler's

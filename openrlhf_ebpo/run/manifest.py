@@ -181,8 +181,8 @@ def is_unfinished(checkpoint: Path) -> bool:
 
 
 def damage(checkpoint: Path, contents: bool = False) -> str | None:
-    """Return why a checkpoint cannot be loaded; None if sizes and, with `contents`, checksums are those that were
-    saved."""
+    """Describe the fault for which a checkpoint cannot be loaded; None if sizes and, with `contents`, checksums are
+    those that were saved."""
     if not checkpoint.is_dir():
         return "the folder is missing"
     if is_unfinished(checkpoint):

@@ -131,7 +131,7 @@ def find_results(directory: str | Path) -> list[Result]:
     """Return all results in a run directory, a results directory or a part of one, by task and step.
 
     Raises:
-        UsageError: nothing is there, one is damaged, or it was written by another version.
+        UsageError: there is no result, one is damaged, or it was written by another version.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -154,7 +154,7 @@ def read_result(directory: str | Path) -> Result:
     """Read the result in one directory step-…
 
     Raises:
-        UsageError: there is none, it is damaged, or it was written by another version.
+        UsageError: the result is missing, damaged, or it was written by another version.
     """
     path = Path(directory) / SUMMARY
     try:

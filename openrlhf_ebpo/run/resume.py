@@ -42,7 +42,7 @@ def tags_of(folders: Sequence[Path]) -> list[str]:
 
 
 def damage_of(folders: Sequence[Path], tag: str, contents: bool = False) -> str | None:
-    """Return why `tag` cannot be loaded in all folders, None if it can."""
+    """Describe the fault for which `tag` cannot be loaded in all folders; None if it can."""
     for folder in folders:
         if why := damage(folder / tag, contents):
             return why if len(folders) == 1 else f"{folder.name}: {why}"
@@ -72,13 +72,13 @@ class Search(NamedTuple):
         """Check that there is a complete checkpoint, or never was one.
 
         Raises:
-            CheckpointError: the run would begin at step 0 next to what is left of checkpoints; or there is none of the
+            CheckpointError: the run would begin at step 0 next to remains of checkpoints; or none exists of the
                 requested step.
         """
         if self.step is not None and self.tag is None:
             steps = sorted({step_of(tag) for tag in tags_of(self.folders) if not damage_of(self.folders, tag)})
             lacks = "".join(f"; {tag}: {why}" for tag, why in self.skipped.items())
-            there = f"steps that are there: {', '.join(map(str, steps))}" if steps else "no step is there"
+            there = f"saved steps: {', '.join(map(str, steps))}" if steps else "no step is saved"
             raise CheckpointError(
                 f"{FLAG} {self.step}: no complete checkpoint of this step is in {self.folders[0]}{lacks}; {there}"
             )

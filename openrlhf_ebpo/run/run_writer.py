@@ -141,7 +141,7 @@ def plain(value):
 
 
 def size_notice(responses: int, tokens: int, every: int) -> str:
-    """Say how much disk the rollouts take; texts that compress badly take more.
+    """Estimate the disk space of the rollouts; texts that compress badly take more.
 
     responses: of a step, each of up to so many tokens. every: how many steps there are to a logged one.
     """

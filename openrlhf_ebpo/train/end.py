@@ -71,7 +71,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def describe_cause(error: BaseException) -> str:
-    """Return why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
+    """Describe the cause of a training's end, for run.json and the screen: one line, unless the message is our own."""
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.errors import without_traceback

@@ -43,7 +43,7 @@ CUDA_STARTS = "import os; os.environ.pop('PYTORCH_NVML_BASED_CUDA_CHECK', None);
 class Finding:
     """One line of `doctor`.
 
-    found: what is there. remedy: what to do; None if all is well. fatal: nothing would run.
+    found: what the machine has. remedy: what to do; None if all is well. fatal: nothing would run.
     """
 
     found: str
@@ -223,7 +223,7 @@ def cuda_start(found: list[dict]) -> Finding:
     if cause is None:
         text = f"torch uses CUDA; GPUs: {', '.join(devices()) or 'found'}"
         return Finding(f"{text}; NVIDIA driver {drivers}" if drivers else text)
-    remedy = "nvidia-smi says whether the driver is there and which CUDA it carries; CUDA_VISIBLE_DEVICES may hide it"
+    remedy = "nvidia-smi shows the driver and its version of CUDA; CUDA_VISIBLE_DEVICES may hide a GPU"
     least = LEAST_DRIVER.get(int(cuda.partition(".")[0]), 0) if cuda else 0
     if drivers and int(re.match(r"\d*", drivers)[0] or least) < least:
         remedy = f"the NVIDIA driver is {drivers}, and torch's CUDA {cuda} needs {least} or newer: update it"

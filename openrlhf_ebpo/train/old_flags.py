@@ -7,7 +7,7 @@ Defaults. A script relied on those of its release.
 - --prompt_max_len or --generate_max_len show a release up to 0.9.7. What changed since is set explicitly: the other of
   the two (1024), --rollout.micro_batch_size 8 and --train.micro_batch_size 4. A checkpoint limit of 1e8 GB was none.
 - 0.9.8 to 0.9.10 had the micro batches of 0.9 and the flags of 0.10: nothing tells them from 0.10.1, whose defaults
-  are taken. Micro batches change speed and memory; since 0.11.2's loss is a mean over the whole step, not the result.
+  are taken. Micro batches change speed and memory; since 0.11.2's loss is a mean over the step, not the result.
 - An old script that gives no length at all may be of either: a notice says that 0.11.2's default applies.
 - Defaults older than 0.9.3 are not restored: nothing in a command tells these releases apart.
 

@@ -1,4 +1,4 @@
-"""What a training will do, for the end of a dry run: steps, responses, checkpoints, evaluations, disk."""
+"""Predict a training, for the end of a dry run: steps, responses, checkpoints, evaluations, disk."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_rewa
 
 
 def report(exam: RewardProbe, named: str, column: str | None, is_math: bool) -> list[str]:
-    """Say what the reward pays, and what is wrong with that. named: the reward, with its flag. column: of the labels.
+    """Describe what the reward pays, and its faults. named: the reward, with its flag. column: of the labels.
 
     Raises:
         UsageError: no call got a reward, and none will; or `math` pays none of its labels.

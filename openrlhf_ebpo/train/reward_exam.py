@@ -48,7 +48,7 @@ class RewardProbe:
     passes: a response has passed from this reward on. end: the end token of responses. few_calls: ask at most
     SERVER_CALLS times. giver: of the rewards, for messages.
     own, wrong: index of a row -> True where its label, or another one, passes. without_end: labels that pass only
-        without the end token. empty: reward of an empty response, None if there is none. pays_thoughts: an answer
+        without the end token. empty: reward of an empty response, None if none was asked for. pays_thoughts: an answer
         passes in thoughts that the prompt has opened and the response does not end. calls: that came back. failed:
         index and cause of those without a reward.
     """
@@ -152,8 +152,7 @@ def different(row: Row, others: Iterable[Row]) -> str | None:
 
 
 def answer_of(label: object) -> str | None:
-    """Return what a response gives as its answer; None for an empty label, and for an object, which is not an
-    answer."""
+    """Return the label as the answer of a response; None for an empty label, and for an object."""
     try:
         text = gold_text(label)
     except MissingGold:

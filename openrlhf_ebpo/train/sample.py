@@ -105,7 +105,7 @@ def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
 
 
 def verdict(samples: Sequence[Sample], settings: SampleSettings) -> list[str]:
-    """Sum the answers up, and say what to do if the reward reads none or failed."""
+    """Summarise the answers, with a remedy if the reward reads none or failed."""
     count, limit = len(samples), settings.sampling.max_new_tokens
     cut_at = f"{limit} tokens" if limit else f"--data.max_len {settings.engine.max_len}"
     rewards = [each.reward for each in samples if each.reward is not None]

@@ -52,7 +52,7 @@ def fingerprint(seam: Seam) -> str:
 
 
 def reason(seam: Seam) -> str:
-    """Return what takes the target's place, why, and until when."""
+    """Describe the replacement of a target, with its reason and when it can go."""
     facts = (f"by {seam.replacement} {seam.condition}", seam.why, f"until {seam.until} {seam.link}")
     wrap = textwrap.TextWrapper(118, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
     return "\n".join(map(wrap.fill, facts))

@@ -1,4 +1,4 @@
-"""How long a training waits for its rollout engines, and how their errors and deaths are read."""
+"""Time limits of a training for its rollout engines, and the reading of their errors and deaths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_cause(death) -> str:
 
 
 def is_engine_death(error: BaseException) -> bool:
-    """Tell the end of the actor's process, or of vLLM's EngineCore, from other errors of a call."""
+    """Return whether an error of a call is the end of the actor's process or of vLLM's EngineCore."""
     import ray
     from vllm.v1.engine.exceptions import EngineDeadError
 

@@ -240,7 +240,7 @@ SEAMS = (
         "openrlhf_ebpo.upstream.rollout.deaths:end_with_actor",
         process="rollout",
         kind="safety",
-        why="an EngineCore outlives an actor that is killed by SIGKILL; in a cluster that was joined nobody ends it, "
+        why="an EngineCore outlives an actor that is killed by SIGKILL; in a cluster that was joined nothing ends it, "
         "and on a GPU a restart does not get its memory",
         until="vLLM ends its EngineCore with the process that started it",
     ),
@@ -251,7 +251,7 @@ SEAMS = (
         process="rollout",
         kind="safety",
         why="without --algo.advantage.is_correction_level vLLM is not asked how likely the tokens were that it "
-        "sampled, and nobody sees it sample from other weights than those that are trained",
+        "sampled, and sampling from stale weights goes unnoticed",
         until="upstream always measures how far rollouts and trainer are apart",
     ),
     Seam(
@@ -388,7 +388,7 @@ SEAMS = (
         "openrlhf_ebpo.upstream.controller.engine_watch:wait_for_engines_too",
         process="controller",
         kind="safety",
-        why="nobody looks whether the rollout engines start, join the weight-sync group and live: where one does not, "
+        why="upstream never checks that the rollout engines start, join the weight-sync group and live: if one fails, "
         "the policy waits for it, and the driver for the policy",
         until="upstream waits for its engines",
     ),

@@ -27,7 +27,7 @@ TRAINING_COLUMNS = (
 
 
 def begin(folder: Path, cpu: bool) -> dict:
-    """Return the report in `folder`, to resume; a new one if there is none.
+    """Return the report in `folder`, to resume; a new one if it is missing.
 
     Raises:
         UsageError: its report.json is something else, or is of the other kind.

@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from openrlhf_ebpo.quickstart.stages import preparation, run_stages
 run_stages(preparation(Path(sys.argv[1])))
-"""  # does nothing if the model is there
+"""  # does nothing if the model exists
 
 
 def train(work: Work, name: str) -> dict:

@@ -45,7 +45,7 @@ def add_flags(parser: argparse.ArgumentParser, output: str, seeds: int) -> None:
 
 
 def run(options: argparse.Namespace, jobs: Sequence[Job]) -> None:
-    """Measure what is missing, one setting after the other, and print the tables of all that is there."""
+    """Measure what is missing, one setting after the other, and print the tables of all results."""
     kind = type(jobs[0])
     if not options.table:
         check_steps(options.output, kind, jobs[0].steps)
@@ -92,7 +92,7 @@ def read_results(source: Path, kind: type[Job]) -> list[dict]:
         found = recorded(source, kind)
         results = [job | {"seed": seed} | record for job, records in found for seed, record in records.items()]
     if not results:
-        raise UsageError(f"--output {source}: there is no result")
+        raise UsageError(f"--output {source}: no result in this folder")
     for together in settings(results).values():
         for name in COMMON:
             found = {each.get(name) for each in together}

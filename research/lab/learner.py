@@ -92,7 +92,7 @@ def build(spec: str, group: int) -> tuple[Estimator | str, float]:
     TOKEN_BASELINE.
 
     Raises:
-        UsageError: there is no such estimator or part, or nothing but training itself computes it.
+        UsageError: the estimator or part is unknown, or only training itself computes it.
     """
     name, options = parsed(spec)
     if name == TOKEN_BASELINE:
@@ -193,8 +193,7 @@ def exact_success(task: str, shape: policy.Shape, weights: torch.Tensor) -> dict
 
 
 def sampled_success(task: str, shape: policy.Shape, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return what `exact_success` does, from SAMPLES responses to each of SAMPLED_WORDS words, as far as these tell
-    pass@k."""
+    """Estimate `exact_success` from SAMPLES responses to each of SAMPLED_WORDS words, as far as these give pass@k."""
     prompts, answers = examples(task, [tasks.words()[0][:SAMPLED_WORDS]] * len(weights))
     size = (*answers.shape[:2], SAMPLES, shape.response)
     uniforms = torch.rand(size, generator=torch.Generator().manual_seed(0))

@@ -112,7 +112,7 @@ def within(passed: np.ndarray, sizes: np.ndarray) -> float:
 
 
 def with_interval(ratio: Callable, passed: np.ndarray, sizes: np.ndarray) -> Kappa:
-    """`ratio` of all tasks, and of tasks drawn again and again; NaN where there are not both passes and failures."""
+    """`ratio` of all tasks, and of tasks drawn again and again; NaN without both passes and failures."""
     rng, count, drawn = np.random.default_rng(0), len(passed), []
     for _ in range(BOOTSTRAPS):
         chosen = rng.integers(count, size=count)

@@ -15,7 +15,7 @@ import torch
 from lab import learner, policy, tasks
 from lab.cells import Cell
 
-BATCHES = 18  # of a pass, where there are several
+BATCHES = 18  # of a pass, if there are several
 
 
 def batches(
@@ -26,7 +26,7 @@ def batches(
 
     Args:
         name: of ORDERS, or "drawn": new words at every step.
-        weights: (S, weights), the policies at the start, which say what is easy.
+        weights: (S, weights), the policies at the start, which define what is easy.
     """
     if name == "drawn":
         yield from learner.draws(cell, seeds, replicate)

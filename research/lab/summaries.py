@@ -36,10 +36,10 @@ COLUMNS = (
 
 
 def show(source: Path, cells: list[str], export: Path | None) -> None:
-    """Print the tables of what is there, and write what they are made of to `export`.
+    """Print the tables of the results, and write their data to `export`.
 
     Raises:
-        UsageError: nothing is there.
+        UsageError: there is no result.
     """
     summaries = [each for each in summarised(source) if each["cell"] in cells]
     tables = (overview(summaries), decoded(summaries), long_answers(summaries), details(summaries))
@@ -49,10 +49,10 @@ def show(source: Path, cells: list[str], export: Path | None) -> None:
 
 
 def summarised(source: Path) -> list[dict]:
-    """Of the results in a folder, or of an export.
+    """Summarise the results in a folder, or read an export.
 
     Raises:
-        UsageError: nothing is there, or networks of several sizes.
+        UsageError: there is no result, or results of networks of several sizes.
     """
     if source.is_file():
         return json.loads(source.read_text())
@@ -65,7 +65,7 @@ def summarised(source: Path) -> list[dict]:
             runs.append(Run({"cell": cell, **kept}, list(records.values())))
             sizes.add((job["width"], job["layers"]))
     if not runs:
-        raise UsageError(f"--output {source}: there is no result of learning.py")
+        raise UsageError(f"--output {source}: no result of learning.py in this folder")
     if len(sizes) > 1:
         raise UsageError(
             f"--output {source}: networks of several sizes, (width, layers) {sorted(sizes)}: one folder each"

@@ -170,7 +170,7 @@ FIGURES = {
     ),
     "validation": figure(
         "Validation",
-        "maj@16 and pass@16 go on rising with EBPO, where GRPO reaches a plateau or falls. (Here: pass@1 and "
+        "maj@16 and pass@16 keep rising with EBPO, where GRPO reaches a plateau or falls. (Here: pass@1 and "
         "pass@16, which are exact)",
         "Held-out pass@1 and pass@16 over training steps of GRPO and EBPO, at two starts.",
         validation,

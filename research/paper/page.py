@@ -1,4 +1,4 @@
-"""A figure in words and numbers: a CSV file of what is drawn, and a paragraph of Markdown."""
+"""A figure as text and numbers: a CSV file of what is drawn, and a paragraph of Markdown."""
 
 from __future__ import annotations
 

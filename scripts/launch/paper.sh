@@ -2,7 +2,7 @@
 # Settings of every run: the paper's text (arXiv 2602.05165, section 4 and its appendix).
 # Sourced by run.sh after model, order and G are known; a method file may replace any of these.
 
-questions=16900  # of DAPO-Math-17K, less those held out; a data file that is there is counted
+questions=16900  # of DAPO-Math-17K, less those held out; an existing data file is counted
 prompts=512      # a rollout batch
 mini_batch=128   # prompts an optimizer step: four steps a rollout batch
 prompt_len=4096  # longer prompts are cut, at their beginning

@@ -5,7 +5,7 @@ metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups (parquet.py: their columns); filters, search, answers
 prompts.py, visits.py  the prompts of a run; a group of a prompt, and the same prompt elsewhere
 run_state.py, improvement.py   the state of a run, and its result from start to end
-change.py              differences in words, with their intervals (eval/differences.py)
+change.py              differences as text, with their intervals (eval/differences.py)
 warnings.py, seeds.py, headline.py   warnings by warnings.json; runs of one configuration; who did better
 results.py             eval/: results, questions, samples
 text.py, reading.py, turns.py   texts of models: escaped, laid out, split into turns

@@ -124,7 +124,7 @@ def _arithmetic(row: Mapping, scale: tuple[float, float] | None) -> HTML:
 
 
 def _legend(estimator: str) -> str:
-    """Say what the numbers of an answer are."""
+    """Label the numbers of an answer."""
     grpo = "(r − μ) divided by the group’s standard deviation"
     if estimator == GRPO:
         return f"The number is the advantage in training: {grpo}, less a KL penalty in the reward if there is one."

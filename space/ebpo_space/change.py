@@ -1,4 +1,4 @@
-"""Differences in words: with their intervals (eval/differences.py), and what they are over."""
+"""Differences as text: with their intervals (eval/differences.py), and what they are over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def format_value(value: float, is_share: bool, signed: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """A difference and the ends of its interval, fractions if `is_share`. over: what it is taken over, in words."""
+    """A difference and the ends of its interval, fractions if `is_share`. over: what it is taken over, as text."""
 
     difference: float
     low: float

@@ -48,7 +48,7 @@ def empty(title: str, *lines: str, kind: str = "") -> HTML:
 
 
 def no_runs(awaited: Sequence[str]) -> HTML:
-    """Say what to do without a run. awaited: folders that the app was started with."""
+    """Describe the next step without a run. awaited: folders that the app was started with."""
     if awaited:
         places = join(html("<code>{}</code> ", harmless(without_homes(each), 200)) for each in awaited[:8])
         return empty("Waiting for a run", places, "A run appears here as soon as training writes it.", kind="nothing")

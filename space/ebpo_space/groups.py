@@ -126,7 +126,7 @@ def file_of(run: Run, step: int) -> str:
     """Name of the file of a step's rollouts.
 
     Raises:
-        RunError: there is none.
+        RunError: the run has none.
     """
     path = rollouts_path(run.path, step)
     if not path.is_file():

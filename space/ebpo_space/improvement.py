@@ -27,8 +27,8 @@ FEWEST_AT_PEAK = 3  # steps whose mean is a peak
 
 @dataclass(frozen=True)
 class Peak:
-    """The best point between start and end, from which a run fell by more than noise explains. at: in words; fall: from
-    there to the end, its interval widening for the choice of the best point; best: the best single step, in words."""
+    """The best point between start and end, from which a run fell by more than noise explains. at: as text; fall: from
+    there to the end, its interval widening for the choice of the best point; best: the best single step, as text."""
 
     at: str
     value: float
@@ -38,8 +38,8 @@ class Peak:
 
 @dataclass(frozen=True)
 class Outcome:
-    """From `first` to `last`, fractions if `is_share`. what: what was measured, in words; change: None if its
-    interval is not known, and `how` says why; peak: None if the end is about as good as any step."""
+    """From `first` to `last`, fractions if `is_share`. what: what was measured, as text; change: None if its
+    interval is unknown, and `how` gives the reason; peak: None if the end is about as good as any step."""
 
     what: str
     first: float

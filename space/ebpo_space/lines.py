@@ -49,7 +49,7 @@ class Line:
 
     @functools.cached_property
     def inside(self) -> np.ndarray:
-        """Which values the y axis is made for."""
+        """Return the values that the y axis covers."""
         return np.ones(len(self.y), bool) if self.is_final else ~outside(self.y)
 
 
@@ -62,7 +62,7 @@ def _trace(x: np.ndarray, y: np.ndarray, **more) -> dict:
 
 def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
     """Draw faint raw lines, and bold smoothed ones (`bold`) over all of them; few points as they are, with markers. The
-    line that the pointer reads, the raw one where there is one, has its place among the panel's values as meta."""
+    line that the pointer reads, the raw one if drawn, has its place among the panel's values as meta."""
     raw, traces = [], []
     faint = 0.28 if len(lines) <= 3 else 0.16
     for place, (line, (bold_x, bold_y)) in enumerate(zip(lines, bolds, strict=True)):
@@ -113,7 +113,7 @@ def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def outlying(lines: Sequence[Line], unit: str) -> str:
-    """Say what lies beyond the ends of `usual_range`; "" for nothing."""
+    """Describe what lies beyond the ends of `usual_range`; "" for nothing."""
     points = [(float(line.x[i]), float(line.y[i])) for line in lines for i in np.flatnonzero(~line.inside)]
     if not points:
         return ""
@@ -134,7 +134,7 @@ def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Axes:
-    """How panels of metrics are drawn. unit: of the x axis; share: of the run, for the moving mean; log: but where a
+    """Settings of the axes of metric panels. unit: of the x axis; share: of the run, for the moving mean; log: unless a
     value is not positive; whole: no value is left out of the y axis."""
 
     unit: str

@@ -18,7 +18,7 @@ AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step 
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
 FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
 REWARD = ("rollout/reward_mean", "reward")  # names of the mean reward
-LEAST = 8  # steps: of fewer nobody can say what is usual
+LEAST = 8  # steps: fewer have no usual range
 AT_A_TIME = 2**22  # bytes whose rows are held at once, some tens of times as large as the file says
 _TAIL = 64  # bytes before the last position that must still be the same
 
@@ -133,7 +133,7 @@ def _loaded(line: bytes):
 
 
 def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
-    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does."""
+    """Merge rows of a known step into it, as `run_log.read_metrics` does."""
     if not rows:
         return metrics
     fresh_steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
@@ -179,7 +179,7 @@ def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
 
 def outside(values: np.ndarray) -> np.ndarray:
     """Find the values that would squeeze all others into a line: further from the middle half than FAR times its
-    width. None where there are more than a few of them, which then are what the run did."""
+    width. None if there are more than a few of them, which then are what the run did."""
     if len(values) < LEAST:
         return np.zeros(len(values), bool)
     low, high = np.percentile(values, (25, 75))

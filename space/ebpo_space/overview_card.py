@@ -143,7 +143,7 @@ def _difference(of: RunView) -> HTML:
     run, groups = of.run, of.groups
     responses = int(groups.compared.sum())
     if not responses:
-        return HTML("<p>There are no rollouts with both advantages.</p>")
+        return HTML("<p>No rollouts have both advantages.</p>")
     moved, steps = int(groups.rescued.sum()), f"in {len(np.unique(groups.step)):,} steps"
     template = '<p class="big">{}</p><p>{}</p><p>{}</p>'
     if run.estimator == GRPO or not moved:

@@ -22,12 +22,12 @@ FEWEST, REPETITIVE = 40, 0.5
 
 @dataclass(frozen=True)
 class Options:
-    """How a text is laid out.
+    """Settings of a text's layout.
 
     Attributes:
         source: what the route `ROUTE` is asked with for what is left out; None: it cannot be asked for.
         raw: as it was written, with all marks of its template.
-        room: characters of a part that are there at first.
+        room: characters of a part that are shown at first.
         truncated: the generation ended at its limit.
         find: what is searched for.
         is_answer: the answer that it gives is marked: `extracted`, what the grader took, where that is known.

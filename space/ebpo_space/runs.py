@@ -1,4 +1,4 @@
-"""Which runs there are: directories and data set repos of the Hub that the app was started with.
+"""Find the runs: directories and data set repos of the Hub that the app was started with.
 
 A visitor only ever names a run by its key. Paths come from the command line alone, and files of a run are opened
 through `inside`, so a symbolic link in a run cannot lead out of it.
@@ -218,7 +218,7 @@ def describe(run: Run) -> dict:
 
 @functools.lru_cache(64)
 def _described(path: Path, stamp: tuple[int, ...]) -> dict:
-    """Cached: every click asks for it. Nobody changes it."""
+    """Cached, since every click asks for it. Callers must not change it."""
     try:
         found = read_run(path.parent) or {}
     except RunDirectoryError:  # its message is for whoever trains there

@@ -72,7 +72,7 @@ def choose(run: Run, groups: Groups, chosen: Filter, fail: float = 0.0, passing:
     """Find groups by the index alone; with a text, the texts of those that fit are searched, latest first.
 
     Returns:
-        positions in the index, latest step first; what a text search has not read, in words.
+        positions in the index, latest step first; a note on what a text search has not read, or "".
     """
     first, last = step_range(chosen.steps, groups)
     keep = (groups.step >= first) & (groups.step <= last) & _of_kind(groups, chosen.kind, fail, passing)

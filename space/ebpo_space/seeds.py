@@ -19,7 +19,7 @@ from openrlhf_ebpo.run.run_log import get_nested
 
 from .text import common_start
 
-APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
+APART = frozenset({"ckpt", "logger", "hub"})  # sections on saving and logging, which do not change a training
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Band:
 
 def group_by_configuration(runs: Sequence) -> list[list]:
     """Put runs (each with its `run` and `about`) of one configuration together, in their order: the arguments are the
-    same but seed, names and paths of what is written. A run without arguments stands alone, and so does the copy of one
-    that is there."""
+    same but seed, names and paths of what is written. A run without arguments stands alone, and so does the copy of
+    another run."""
     found: dict[object, list] = {}
     for run in runs:
         same = configuration(run.about)

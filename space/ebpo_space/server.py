@@ -135,7 +135,7 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
     """Read a range of a text. query: the source that `reading.answer` was given, with from and to.
 
     Raises:
-        RunError: there is no such text.
+        RunError: the text does not exist.
     """
     try:
         start, stop = int(query["from"]), int(query["to"])

@@ -22,7 +22,7 @@ from openrlhf_ebpo.run.catalogue import HELD_OUT
 from .change import sudden_fall
 from .metrics import REWARD, Metrics
 
-FEWEST, FAR = 10, 8  # steps that say what is usual before a spike; standard deviations
+FEWEST, FAR = 10, 8  # steps that define the usual value before a spike; standard deviations
 SOLVED = 0.9  # share of the reward from which a low entropy is not a loss: nothing is left to explore
 NOISE = 4  # standard errors
 RISE = 0.1  # of the reward, as a share of the way from fail to pass
@@ -48,7 +48,7 @@ class Rule:
         metrics: names; the first that the run has is tested.
         test: name of the function that flags steps (`TESTS`).
         level, window, floor: what it compares with.
-        when: the thresholds in words.
+        when: the thresholds, as text.
         groups: kind of groups that show it, "" where groups say nothing.
     """
 

@@ -106,7 +106,7 @@ class Workspace:
         """Open a run with its metrics and groups; what of it cannot be read is listed in `problems`.
 
         Raises:
-            RunError: there is no such run.
+            RunError: the run is unknown.
         """
         run = self.runs.get(key)
         run = replace(run, number=(numbers or self.numbers())[key])
@@ -174,8 +174,8 @@ class Rendered:
         self._place = functools.lru_cache(MAX_KEPT_PAGES)(lambda key: _Place())
 
     def get(self, key: Hashable, render: Callable[[], dict]) -> dict:
-        """Return what is kept under the key, or what `render` makes. Of visitors who ask at once one renders, the
-        others wait; nothing is kept of what raises."""
+        """Return the page kept under the key, or the result of `render`. Of visitors who ask at once one renders and
+        the others wait; an error is not kept."""
         place = self._place(key)
         with place.lock:
             if self.clock() >= place.until:

@@ -32,7 +32,7 @@ EVIL_NAME = "<img src=x onerror=alert(1)>"
 
 
 def pytest_collection_modifyitems(items):
-    """Without a browser these tests say what is missing, and fail where CI is set."""
+    """Without a browser these tests name the missing program, and fail where CI is set."""
     lacking = None if Path(CHROMIUM).exists() else "chromium is not installed (Debian: apt-get install chromium)"
     for module in ("playwright", "gradio"):
         lacking = lacking or (None if importlib.util.find_spec(module) else f"{module} is not installed")

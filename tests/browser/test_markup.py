@@ -35,7 +35,7 @@ def marked(serve, tmp_path_factory):
 
 @pytest.fixture
 def look(visit, marked):
-    """look(query, ready) -> page, as soon as something is there; at the end no page has anything foreign (and as for
+    """look(query, ready) -> page, as soon as it shows something; at the end no page has anything foreign (and as for
     all
     visits: no dialog, no other host asked, no error)."""
     pages = []

@@ -224,7 +224,7 @@ CLEANED = """html => {
 
 
 def test_the_sanitiser_stands_alone(look):
-    """What a fault of a renderer could bring: nothing but prose, sizes and classes of formulas."""
+    """A fault of a renderer brings nothing but prose, sizes and classes of formulas."""
     page = look("")
     cases = {
         '<a href="javascript:alert(1)">x</a>': "x",

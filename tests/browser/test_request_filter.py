@@ -1,4 +1,4 @@
-"""What the server of the Space refuses, over HTTP, however it was started: nothing that a visitor sends lands on its
+"""The server of the Space refuses over HTTP, however it was started: nothing that a visitor sends lands on its
 disk."""
 
 import json

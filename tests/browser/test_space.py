@@ -157,7 +157,7 @@ def test_a_prompt_that_was_never_solved_is_found_and_its_answers_stand_beside_th
 
 
 def test_equations_are_numbered_one_after_the_other(visit):
-    """Containment starts a counter anew: the tenth number is as wide as the first where each of them is 1."""
+    """Containment restarts a counter: the tenth number is as wide as the first where each of them is 1."""
     page = visit("?tab=samples&runs=ebpo")
     page.wait_for_selector(".answer .part .piece.md")
     widths = page.evaluate(

@@ -23,8 +23,8 @@ def installed():
 
 @pytest.fixture(scope="session")
 def of_two_ranks(tmp_path_factory) -> list[dict]:
-    """Return what each case of health_ranks.py, loss_mean_ranks.py and micro_batch_ranks.py has come to,
-    for each of the two ranks."""
+    """Return the results of each case of health_ranks.py, loss_mean_ranks.py and micro_batch_ranks.py, for
+    each of the two ranks."""
     return outcomes_of(Path(__file__).with_name("health_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 

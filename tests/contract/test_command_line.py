@@ -1,4 +1,4 @@
-"""Upstream's command lines, cut from its own source: same flags, its own validation, errors in words."""
+"""Upstream's command lines, cut from its own source: same flags, its own validation, errors of one line."""
 
 import argparse
 import json
@@ -372,7 +372,7 @@ def test_help_teaches_our_flags_and_upstreams(capsys):
 
 
 def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
-    """From the newest whole checkpoint, or from the step that is asked for; with what has changed."""
+    """From the newest complete checkpoint, or from the requested step; with the changed settings."""
     for step in (4, 8):
         folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
         folder.mkdir(parents=True)

@@ -17,7 +17,7 @@ WEIGHT = "model.layers.1.mlp.up_proj.weight"
 
 @pytest.fixture(scope="module")
 def outcomes(of_two_ranks) -> list[dict]:
-    """Return what each case has come to, for each of the two ranks."""
+    """Return the result of each case, for each of the two ranks."""
     return [rank["health"] for rank in of_two_ranks]
 
 

@@ -17,7 +17,7 @@ def test_a_logit_takes_sixteen_bytes_without_flash_attn():
     head = torch.nn.Linear(8, WORDS, bias=False, dtype=torch.bfloat16)
 
     def step() -> dict:
-        """As openrlhf.models.actor: the output keeps its logits, which the loss does not need any more."""
+        """As openrlhf.models.actor: the output keeps its logits, which the loss no longer needs."""
         output = {"logits": head(hidden)}
         output["logits"] = output["logits"].to(torch.float32)
         log_probs_from_logits(output["logits"], labels).sum().backward()

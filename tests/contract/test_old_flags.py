@@ -46,7 +46,7 @@ def test_the_list_of_this_release_is_what_is_installed(extract):
 
 
 def old_values(release: str) -> dict:
-    """Return what the release's own parser made of the script, defaults included."""
+    """Parse the script with the release's own parser, defaults included."""
     parser = argparse.ArgumentParser()
     for flag in listed(release):
         more = {"type": {"int": int, "float": float, "str": str}[flag["type"]]} if flag["type"] else {}

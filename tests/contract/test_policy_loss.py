@@ -44,7 +44,7 @@ def build(sections):
 
 
 def results(loss, data, **kwargs):
-    """Return what the loss returns, and the gradient of its first part."""
+    """Return the results of the loss, and the gradient of the first."""
     log_probs, old, advantages, mask, rollout = data
     log_probs = log_probs.clone().requires_grad_()
     found = loss(log_probs, old, advantages, action_mask=mask, rollout_log_probs=rollout, **kwargs)
@@ -251,7 +251,7 @@ def experience(policy, rows=16, length=30):
 
 
 def trained(trainer) -> tuple[dict, torch.Tensor]:
-    """A whole ppo_train of upstream's: its status, and the weights after it."""
+    """A complete ppo_train of upstream's: its status, and the weights after it."""
     torch.manual_seed(0)  # upstream shuffles
     trainer.replay_buffer.append(experience(trainer.actor))
     status = trainer.ppo_train(0.0)

@@ -75,8 +75,8 @@ def responses(tmp_path):
     return lambda *labels, **limits: run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), labels, **limits)
 
 
-def run_all(executor, labels, seconds: float = 60.0, beside=None, **limits) -> list[dict]:
-    """`beside`: a coroutine function of the executor that runs meanwhile."""
+def run_all(executor, labels, seconds: float = 60.0, meanwhile=None, **limits) -> list[dict]:
+    """`meanwhile`: a coroutine function of the executor that runs meanwhile."""
     params = SimpleNamespace(max_tokens=4, logprobs=None)  # upstream gives the samples of a prompt the same object
 
     async def execute(label: str) -> dict:
@@ -85,7 +85,7 @@ def run_all(executor, labels, seconds: float = 60.0, beside=None, **limits) -> l
     async def gather():
         settings = RewardSettings(timeout=seconds, **limits)
         await LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), settings)
-        other = asyncio.ensure_future(beside(executor)) if beside else None
+        other = asyncio.ensure_future(meanwhile(executor)) if meanwhile else None
         found = await asyncio.gather(*map(execute, labels))
         await (other or asyncio.sleep(0))
         return found
@@ -126,8 +126,7 @@ def test_waiting_for_a_free_place_does_not_count(responses):
 def test_where_every_call_hangs_the_run_stops_with_the_cause(responses):
     limit = seconds(0.2)
     cause = (
-        f"reward_func is not called any more: its last .* hung or .*; the last: reward_func took longer than "
-        f"{limit:g} s"
+        f"reward_func is no longer called: its last .* hung or .*; the last: reward_func took longer than {limit:g} s"
     )
     with pytest.raises(RewardSourceError, match=cause) as stopped:
         responses(*["hangs"] * 4 * max(MIN_FAILED, 4 * default_calls()), seconds=limit)
@@ -144,13 +143,13 @@ def test_an_actor_says_how_many_rewards_have_not_come_back_and_since_when(respon
             seen.append(LimitedRolloutActor.pending_rewards(actor))
             await asyncio.sleep(0.05)
 
-    responses("hangs", "good", "hangs", seconds=seconds(1.0), beside=watch)
+    responses("hangs", "good", "hangs", seconds=seconds(1.0), meanwhile=watch)
     assert max(count for count, _ in seen) >= 2 and seen[-1] == (0, None)
     assert any(since and since > 0.3 for count, since in seen if count == 2)
 
 
 def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
-    """They grade in processes of their own, for which waiting must not count. Nobody else's file is even imported."""
+    """They grade in processes of their own, for which waiting must not count. Other files are not even imported."""
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
     from openrlhf_ebpo.rewards.reward_settings import BUILT_IN

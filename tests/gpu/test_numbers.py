@@ -39,7 +39,7 @@ def test_the_advantage_stage_gives_the_same_on_cuda_tensors():
 
 
 def changed(device: str, loss):
-    """Return what a loss makes of the same log-probabilities and advantages: (advantages, selected), on the CPU."""
+    """Return a loss of the same log-probabilities and advantages: (advantages, selected), on the CPU."""
     generator = seeded()
     old, advantages = -torch.rand(16, 40, generator=generator), torch.randn(16, 1, generator=generator).expand(16, 40)
     new = old + 0.1 * torch.randn(16, 40, generator=generator)

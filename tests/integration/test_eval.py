@@ -57,7 +57,7 @@ def lines(path: Path) -> list[dict]:
 
 
 def an_engine() -> list[psutil.Process]:
-    """A rollout actor, and vLLM's core behind it, which would be left over; none as long as there is none."""
+    """A rollout actor, and vLLM's core behind it, which would be left over; empty while neither runs."""
     processes = psutil.Process().children(recursive=True)  # the cluster is this process's
     try:
         return next(([each.parent(), each] for each in processes if "EngineCore" in each.name()), [])

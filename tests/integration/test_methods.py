@@ -82,7 +82,7 @@ def test_it_trains_on_what_it_generated(runs, method):
     run = runs[method]
     metrics = read_metrics(run.run_dir)
     assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1)) and len(metrics) >= 2
-    trained = [row for row in metrics if row["rollout/num_samples"] >= 16]  # less is no optimizer step
+    trained = [row for row in metrics if row["rollout/num_samples"] >= 16]  # less is not an optimizer step
     assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in trained) and len(trained) >= 2
     assert read_run(run.run_dir)["status"] == "complete"
     assert any(run.output.joinpath("model").glob("*.safetensors"))
@@ -136,6 +136,6 @@ def test_lora_rolls_out_the_adapted_policy_also_after_a_restart(runs):
     """vllm_kl compares vLLM's log-probabilities with the actor's: near 0 though the adapters have moved the policy."""
     run = runs["ebpo"]
     metrics = read_metrics(run.run_dir)
-    assert metrics[2]["kl"] > 0.01, "the policy that went on is the one that was trained"
+    assert metrics[2]["kl"] > 0.01, "the policy that continued is the trained one"
     assert all(abs(row["vllm_kl"]) < 0.02 for row in metrics)
     assert (run.output / "model" / "adapter_model.safetensors").is_file()

@@ -1,4 +1,4 @@
-"""A long step is no stall: while a policy's actor is in one call, the heartbeat has its micro-batches."""
+"""A long step is not a stall: while a policy's actor is in one call, the heartbeat has its micro-batches."""
 
 import subprocess
 import sys

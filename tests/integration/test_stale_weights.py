@@ -25,7 +25,7 @@ class Stale(GlobalMean):
 @pytest.fixture(scope="module")
 def stale(train, command, tmp_path_factory):
     """(output, run directory) of four steps; the learning rate is 0 in the first, so the third is the first that can
-    show it. The fourth is there since Ray loses what a worker prints shortly before the end."""
+    show it. The fourth exists since Ray loses what a worker prints shortly before the end."""
     output = tmp_path_factory.mktemp("stale")
     (output / "no_sync.py").write_text(FAULT)
     training = train(command(output, advantage_estimator="no_sync:Stale", data__max_samples=32), PYTHONPATH=str(output))

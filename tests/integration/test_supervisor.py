@@ -22,7 +22,7 @@ def reward_func(queries, prompts, labels, **kwargs):
 
 @pytest.mark.nightly  # daily: unit/test_supervisor.py, integration/test_restarts.py, integration/test_which_ray.py
 @pytest.mark.timeout(400)
-def test_a_dead_gcs_ends_a_training_in_its_own_ray_and_nobody_joins_that(train, command, tmp_path, monkeypatch):
+def test_a_dead_gcs_ends_a_training_in_its_own_ray_and_no_process_joins_that(train, command, tmp_path, monkeypatch):
     run_dir = tmp_path / "model" / "run"
     training = train(command(tmp_path, train__num_episodes=1000), RAY_ADDRESS="local")
     training.wait_for_step(run_dir, 1)

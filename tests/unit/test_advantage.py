@@ -124,7 +124,7 @@ def test_it_is_a_leave_one_out_james_stein_baseline_up_to_scale(size):
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
 def test_a_batch_of_one_value_moves_nothing_also_where_groups_differ_in_size(value):
-    """Their weights and so their baselines differ; standardising would blow that difference up to whole units."""
+    """Their weights and so their baselines differ; standardising would blow that difference up to full units."""
     prior = ebpo_step(EXAMPLE, ALL, Prior(), CONFIG).state
     valid = ALL.clone()
     valid[0, 1:] = False

@@ -1,4 +1,4 @@
-"""The catalogue of metrics: whole, read by whoever shows metrics, and open to a run's own."""
+"""The catalogue of metrics is complete, read wherever metrics are shown, and open to a run's own."""
 
 import ast
 import json

@@ -53,7 +53,7 @@ def test_how_often_rollouts_are_logged_is_recorded_and_no_other_setting_of_the_l
 
 
 def test_a_schedule_of_another_length_jumps_and_says_so(tmp_path):
-    """What transformers' schedule does with the state of a shorter one, and the warning of it."""
+    """transformers' schedule with the state of a shorter one, and the warning of it."""
     import torch
     from transformers.trainer import get_scheduler
 

@@ -288,7 +288,7 @@ def test_the_input_is_never_the_output(folder):
 
 def test_an_output_from_elsewhere_is_not_replaced(folder, asked_for):
     (folder / "out.parquet").write_text("something else")
-    with pytest.raises(UsageError, match="is there and not from here"):
+    with pytest.raises(UsageError, match="exists and is not from this command"):
         difficulty.run(arguments(folder))
     with pytest.raises(KeyboardInterrupt):
         difficulty.run(arguments(folder, force=True))

@@ -96,7 +96,7 @@ def test_the_same_command_again_changes_nothing_and_another_is_refused(prepared,
     before = output.read_bytes(), output.stat().st_mtime_ns
     order_again("--by", "topic")
     assert (output.read_bytes(), output.stat().st_mtime_ns) == before
-    assert "is there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="holds something else: name another file, or replace it with --force"):
         order_again("--by", "shuffle")
     assert output.read_bytes() == before[0]

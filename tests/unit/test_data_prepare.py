@@ -357,7 +357,7 @@ def test_a_foreign_folder_is_not_touched_and_an_empty_one_is_used(source, tmp_pa
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.tex").touch()
-    with pytest.raises(SystemExit, match="no result of this command is there"):
+    with pytest.raises(SystemExit, match="the folder holds no result of this command"):
         prepare(source, output=foreign)
     assert [p.name for p in foreign.iterdir()] == ["thesis.tex"]
     (tmp_path / "empty").mkdir()

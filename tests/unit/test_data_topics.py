@@ -109,7 +109,7 @@ def test_a_repeat_is_done_and_other_settings_need_another_file_or_force(three_ki
 
 def test_an_output_without_a_report_is_not_replaced(three_kinds, tmp_path):
     (tmp_path / "out.jsonl").write_text("mine\n")
-    assert "no result of this command is there" in refused(
+    assert "the folder holds no result of this command" in refused(
         main, "topics", "--input", three_kinds[0], "--output", tmp_path / "out.jsonl", "--k", 3
     )
     assert (tmp_path / "out.jsonl").read_text() == "mine\n"

@@ -1,4 +1,4 @@
-"""Every relative link of the pages leads to a file that is there, and to a heading that it has."""
+"""Every relative link of the pages leads to an existing file, and to a heading that it has."""
 
 import re
 from collections import Counter

@@ -36,7 +36,7 @@ def other():
 
 
 def record(run_dir, session, touched: float = 0.0, **changes) -> None:
-    """Return what the lock of a supervisor that was killed says; it was touched so many seconds ago."""
+    """Read the lock of a killed supervisor; it was touched so many seconds ago."""
     holder = {"host": socket.gethostname(), "pid": 4242, "since": "2026-01-01T00:00:00+00:00", "session": session}
     (run_dir / LOCK).write_text(json.dumps({**holder, **changes}))
     os.utime(run_dir / LOCK, times=(time.time() - touched,) * 2)

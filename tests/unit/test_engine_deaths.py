@@ -33,7 +33,7 @@ def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
     )
     assert deaths.last_error("all is well") is None
     assert "log of the rollout actor" in deaths.describe_exit([1], None)
-    assert deaths.describe_exit([], None).startswith("its EngineCore does not work any more")
+    assert deaths.describe_exit([], None).startswith("its EngineCore failed")
 
 
 def test_what_an_engine_prints_is_found_where_it_goes_to_a_file(tmp_path):
@@ -125,7 +125,7 @@ def test_who_waits_for_an_engine_to_join_learns_how_that_ended(monkeypatch):
         actor = await started(join)
         waiting = asyncio.create_task(actor.joined())
         await asyncio.sleep(0.05)
-        assert not waiting.done(), "nobody has called it yet"
+        assert not waiting.done(), "not called yet"
         calls = await asyncio.gather(actor.init_process_group(number), waiting, return_exceptions=True)
         return [each if isinstance(each, int) else str(each) for each in calls]
 
@@ -144,7 +144,7 @@ def test_the_limits_end_a_start_before_the_barrier_of_the_other_ranks_does():
 
 
 def test_engines_join_a_group_where_upstream_makes_one():
-    """Upstream's own line, from its source: with CUDA's memory handles nobody calls the engine to join."""
+    """Upstream's own line, from its source: with CUDA's memory handles the engine is never called to join."""
     tree = ast.parse(module_path("openrlhf.trainer.ray.ppo_actor").read_text())
     line = next(
         node.value

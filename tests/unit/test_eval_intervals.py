@@ -81,7 +81,7 @@ def test_a_difference_is_the_other_way_round_with_the_other_sign():
 
 
 def test_a_difference_of_models_that_agree_is_surer_the_more_responses_agree():
-    """Three questions of thirty solved by both: with one response to each that is no proof that they are alike."""
+    """Three questions of thirty solved by both: with one response to each that does not prove that they are alike."""
     values = np.array([1.0] * 3 + [0.0] * 27)
     highs = [differences.of_questions(values, values, n)[1] for n in (1, 8, 64)]
     assert 0.05 < highs[0] < 0.1 and highs[0] > 2 * highs[1] > 4 * highs[2] > 0

@@ -29,7 +29,7 @@ def test_the_named_protocols_are_what_they_say():
 
 
 def test_fingerprints_are_pinned_to_the_version():
-    """Whoever changes a setting of a named protocol raises its version: old results are of another protocol then."""
+    """A changed setting of a named protocol needs a new version: old results are of another protocol then."""
     assert {name: (protocol.version, protocol.fingerprint()) for name, protocol in PROTOCOLS.items()} == {
         "default": (1, "8192b69284f6"),
         "greedy": (1, "51907294af9e"),
@@ -151,7 +151,7 @@ def test_template_arguments_are_json(pairs, found):
     ],
 )
 def test_invalid_template_arguments(pairs):
-    with pytest.raises(UsageError, match=r"--template_kwargs.* (write NAME=VALUE|x is there twice|not for you to set)"):
+    with pytest.raises(UsageError, match=r"--template_kwargs.* (write NAME=VALUE|x is given twice|not for you to set)"):
         parse_kwargs(pairs)
 
 

@@ -85,7 +85,7 @@ def test_models_side_by_side_with_a_missing_task_and_the_papers_numbers(tmp_path
     text = evaluation_report.write_report(directories, tmp_path / "out", reported="qwen3-8b,4").read_text()
     rows = table(text, "pass@1")
     assert rows[0][:3] == ["task", "base", "mine"] and "GRPO, Qwen3-8B, G = 4 (reported)" in rows[0]
-    assert [row[0] for row in rows[1:]] == ["aime24", "amc23", "math500"]  # one task in common is no average
+    assert [row[0] for row in rows[1:]] == ["aime24", "amc23", "math500"]  # one task in common is not an average
     assert rows[1][1].startswith("16.7") and rows[1][2].startswith("66.7")
     assert rows[1][3:] == ["50.21", "51.04", "45.63", "37.92", "53.75", "56.04"]
     assert rows[2][2] == rows[3][1] == "–"
@@ -250,7 +250,7 @@ def test_names(tmp_path):
     one, other = tmp_path / "one" / "run", tmp_path / "other" / "run"
     assert evaluation_report.labels_of([one, other]) == ["one/run", "other/run"]
     assert evaluation_report.labels_of([one]) == ["run"]
-    with pytest.raises(UsageError, match="one directory is there twice: "):
+    with pytest.raises(UsageError, match="a directory is given twice: "):
         evaluation_report.gather([one, one], None)
 
 

@@ -114,7 +114,7 @@ def answered(monkeypatch):
         ({"tasks": ","}, ["names no task"]),
         ({"model": "/nowhere/model"}, ["--model /nowhere/model", "no such folder"]),
         ({"model": None, "checkpoints": "x", "step": 3, "run_dir": "y"}, ["--step goes with", "--run_dir goes with"]),
-        ({"tasks": "aime24", "answer_column": "gold"}, ["--answer_column goes with file: tasks"]),
+        ({"tasks": "aime24", "answer_column": "gold"}, ["--answer_column needs a file: task"]),
     ],
 )
 def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
@@ -329,7 +329,7 @@ def test_the_exported_checkpoints_of_a_run_by_step(run_dir, caplog):
         found = models.of_run(run_dir)
     assert [(model.step, Path(model.path).name) for model in found] == [(0, "base"), (2, "2"), (8, "best_8")]
     assert "step 4" in caplog.text and "--ckpt.save_hf" in caplog.text
-    assert "step 6" in caplog.text and "not there any more" in caplog.text
+    assert "step 6" in caplog.text and "no longer exists" in caplog.text
     assert [model.step for model in models.of_run(run_dir, base=False)] == [2, 8]
 
 

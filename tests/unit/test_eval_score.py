@@ -182,7 +182,7 @@ def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, 
 
 def test_a_file_that_is_there_is_not_replaced_unless_asked(scored, tmp_path):
     (tmp_path / "out.jsonl").write_text("precious")
-    with pytest.raises(SystemExit, match="is there and not from here"):
+    with pytest.raises(SystemExit, match="exists and is not from this command"):
         scored([PAIR])
     assert (tmp_path / "out.jsonl").read_text() == "precious"
     found, printed = scored([PAIR, PAIR], "--force")

@@ -1,4 +1,4 @@
-"""Who may write where, and what the client's failures mean, against the test server."""
+"""Permissions to write, and the messages of the client's failures, against the test server."""
 
 import json
 import logging
@@ -253,7 +253,7 @@ def test_a_proxy_that_cannot_be_used_is_one_line(proxy):
     assert done.stderr.startswith("error: the proxy of the environment (HTTPS_PROXY, ALL_PROXY) cannot be used: ")
 
 
-# A whole attempt
+# A complete attempt
 
 
 def slow():

@@ -1,4 +1,4 @@
-"""What a run has exported and the Hub lacks is pushed: in order, in spite of faults, kills and a Hub that is away."""
+"""A push sends the exports that the Hub lacks: in order, in spite of faults, kills and a Hub that is away."""
 
 import json
 import shutil
@@ -339,7 +339,7 @@ def test_the_final_model_of_a_run_that_saved_nothing_else(hub, use_hub, make_run
 
 
 class Blobs(dict):
-    """What is stored by LFS; remembers every arrival."""
+    """The store of LFS; remembers every arrival."""
 
     def __init__(self):
         super().__init__()

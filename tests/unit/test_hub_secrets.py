@@ -39,7 +39,7 @@ HOME = "/home/alice.needle"
 
 @pytest.fixture
 def at_home(monkeypatch):
-    """Whoever runs this lives in HOME."""
+    """Make HOME the folder of the user who runs this."""
     monkeypatch.setenv("HOME", HOME)
 
 
@@ -203,7 +203,7 @@ def test_home_folders_of_anybody_are_taken_out_of_our_records(text, left):
     assert "bob" not in without_homes(text).replace("host/home/bob", "").replace("s3://home/bob", "").lower()
 
 
-def test_roots_home_is_nobodys_name(monkeypatch):
+def test_the_home_of_root_is_not_a_user_name(monkeypatch):
     monkeypatch.setenv("HOME", "/root")
     assert "/root" not in own_homes() and dict(Publishable({"x.txt": b"cd /root/x"}))
 

@@ -137,7 +137,7 @@ def test_it_pushes_during_a_training_and_ends_after_it(hub, use_hub, quick, run_
 
 
 def test_a_training_that_was_killed_is_over(hub, use_hub, quick, run_dir):
-    training.push_while_training(push_of(run_dir, hub_api()))  # nobody holds its lock
+    training.push_while_training(push_of(run_dir, hub_api()))  # its lock is free
     assert list(hub.repo(REPO).tags) == ["step-000002", "step-000004"]
 
 
@@ -215,7 +215,7 @@ def test_after_the_time_limit_the_command_says_what_is_left(hub, pushes, run_dir
 
 
 def test_the_child_ends_with_its_training(hub, pushes, run_dir, tmp_path):
-    """However it ends: what it was sending is sent by the next start, or by hub push."""
+    """The next start, or hub push, sends what an interrupted push was sending."""
     code = (
         "from openrlhf_ebpo.hub.hub_settings import HubSettings; from openrlhf_ebpo.hub.training import Pushes; "
         f"import os, signal; pushes = Pushes(HubSettings({REPO!r}), {str(run_dir)!r}); pushes.start(); "

@@ -1,4 +1,4 @@
-"""A repeated command compares every flag that its result depends on with the result or progress that is there."""
+"""A repeated command compares every flag that its result depends on with the existing result or progress."""
 
 import argparse
 from pathlib import Path

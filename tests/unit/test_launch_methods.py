@@ -84,7 +84,7 @@ def expected(method: str, order: str) -> dict:
 
 
 def words_of(argv: list[str]) -> dict:
-    """Flag -> its words, joined; True where there are none."""
+    """Flag -> its words, joined; True without words."""
     found, flag = {}, None
     for word in argv:
         if word.startswith("--"):
@@ -116,7 +116,7 @@ def test_a_rows_flags_are_those_of_the_table(method, order, argvs):
 
 @pytest.fixture(scope="module")
 def answers(argvs) -> dict:
-    """Return what the dry runs say: of each method on shuffled prompts, and of EBPO in each order."""
+    """Return the output of dry runs: of each method on shuffled prompts, and of EBPO in each order."""
     chosen = {row: argv for row, argv in argvs.items() if row[1] == "shuffle" or row[0] == "ebpo"}
     return dict(zip(chosen, dry_runs(list(chosen.values())), strict=True))
 

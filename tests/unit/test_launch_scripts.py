@@ -344,7 +344,7 @@ def test_a_slurm_job_passes_its_signals_on_and_waits_for_the_training(stand_ins,
 
 
 def test_a_ray_that_did_not_start_is_waited_for_as_long_as_was_said():
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # bound, and not listening
         taken.bind(("127.0.0.1", 0))
         words = [f"127.0.0.1:{taken.getsockname()[1]}", "8", "1"]
         command = [sys.executable, LAUNCH / "wait_for_gpus.py", *words]

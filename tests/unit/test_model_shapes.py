@@ -53,7 +53,7 @@ def test_an_untied_head_is_a_weight_and_a_tied_one_is_none(tmp_path):
 
 @pytest.mark.parametrize(
     "config",
-    [{"model_type": "of nobody"}, {"architectures": ["OwnModel"]}, {"quantization_config": {"bits": 4}}],
+    [{"model_type": "unknown"}, {"architectures": ["OwnModel"]}, {"quantization_config": {"bits": 4}}],
     ids=json.dumps,
 )
 def test_what_is_not_known_is_not_refused(tmp_path, config):

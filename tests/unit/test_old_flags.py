@@ -52,7 +52,7 @@ def new(parser):
 
 
 def sample(flag: dict) -> list[str]:
-    """Values that are no default, as many as the flag takes."""
+    """Values that are not defaults, as many as the flag takes."""
     if flag["action"] == "StoreTrue":
         return []
     values = [v for v in flag["choices"] or [] if v != flag["default"]]

@@ -97,7 +97,7 @@ def test_the_picture_of_two_runs_is_a_small_png_with_both(tmp_path):
 
 
 def drawn(picture):
-    """Tell if the colours of the first and of the second run are there."""
+    """Return whether the colours of the first and of the second run are drawn."""
     from PIL import Image
 
     there = {colour for _, colour in Image.open(picture).convert("RGB").getcolors(1 << 24)}

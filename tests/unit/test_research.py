@@ -34,7 +34,7 @@ HELP = [
 
 @pytest.fixture(scope="module")
 def output_of(tmp_path_factory):
-    """What a script prints, started from a checkout; this process imports for all of them what takes long."""
+    """Return the output of a script, started from a checkout; this process imports for all of them what takes long."""
     for name in ("torch", "matplotlib.pyplot", "pyarrow.parquet"):
         importlib.import_module(name)
 

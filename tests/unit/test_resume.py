@@ -180,7 +180,7 @@ def test_the_step_that_is_asked_for_is_taken_and_another_is_refused_with_those_t
     halve(actor / "global_step2" / MODEL)
     with pytest.raises(CheckpointError, match=r"load_step 2: .*; global_step2: .* were saved; steps .*: 6, 10$"):
         newest_complete([actor], 2).check()
-    with pytest.raises(CheckpointError, match=r"load_step 2: .*no step is there"):
+    with pytest.raises(CheckpointError, match=r"load_step 2: .*no step is saved"):
         newest_complete([actor.parent / "none"], 2).check()
 
 
@@ -238,7 +238,7 @@ def test_a_checkpoint_without_a_manifest_is_not_resumed_and_not_replaced(tmp_pat
 
 def test_an_average_of_weights_that_is_not_saved_is_not_resumed(tmp_path):
     settings = RunSettings(tmp_path / "run", tmp_path, resume=True, force=True)
-    check_checkpoints(settings, averages=True)  # nothing is there yet
+    check_checkpoints(settings, averages=True)  # the folder does not exist yet
     save(tmp_path / "_actor", "global_step9")
     with pytest.raises(UsageError, match=r"--train\.enable_ema: "):
         check_checkpoints(settings, averages=True)

@@ -155,7 +155,7 @@ def test_numbers_cross_the_border_as_numbers(ask, kind):
     assert reply == {"rewards": 0.5, "scores": 1, "extra_logs": {"judge": judge}}
 
 
-def test_what_nobody_reads_may_be_anything_and_prints_are_no_replies(ask):
+def test_unread_values_may_be_anything_and_prints_are_not_replies(ask):
     assert [reply["rewards"] for reply in ask("dropped", "lambda", "prints", "good")] == [1.0, 1.0, 0.0, 1.0]
 
 

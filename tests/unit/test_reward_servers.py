@@ -213,7 +213,7 @@ def test_all_that_hang_end_the_run(address):
     assert found[-1] == hanging.failure and "no answer in" in hanging.failure
 
 
-def test_where_nobody_answers_it_says_so_and_asks_no_more(address, monkeypatch):
+def test_a_server_that_does_not_answer_is_named_and_not_asked_again(address, monkeypatch):
     monkeypatch.setattr(servers, "MAX_CONCURRENT_REQUESTS", MIN_FAILED)
     silent = RewardServers([f"{address}/error"], 4.0)
     found = together(silent, 20 * MIN_FAILED)

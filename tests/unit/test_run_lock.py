@@ -106,7 +106,7 @@ def test_what_ends_lets_go_also_with_an_error(tmp_path):
         pass
 
 
-def test_a_killed_holder_blocks_nobody(tmp_path):
+def test_the_lock_of_a_killed_holder_is_free(tmp_path):
     with another_process(tmp_path) as process:
         process.kill()
         process.wait()
@@ -200,7 +200,7 @@ def test_on_a_disk_without_locks_a_training_begins_with_a_warning(tmp_path, monk
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\0" * 9000, '{"host": "\\u001b[31m", "pid": {"a": 1}}'])
-def test_a_lock_file_of_nonsense_stops_nobody_and_is_printed_harmlessly(tmp_path, text, capsys):
+def test_a_lock_file_of_nonsense_does_not_block_and_is_printed_harmlessly(tmp_path, text, capsys):
     (tmp_path / LOCK).write_text(text)
     with held(tmp_path):
         pass

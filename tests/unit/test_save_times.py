@@ -1,4 +1,4 @@
-"""When a training saves: by steps, by minutes; and the request that it ends after a step."""
+"""A training saves by steps and by minutes, and ends after a step on request."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""How scores are written: one text in the report, on the model card and in the Space."""
+"""Scores are written the same in the report, on the model card and in the Space."""
 
 import re
 

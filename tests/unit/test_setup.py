@@ -91,7 +91,7 @@ def test_root_gets_what_is_lacking_and_goes_on(machine, tmp_path):
     text = machine(user=0)
     first, second = calls.read_text().splitlines()
     assert first == "update -qq" and second.startswith("install -y -qq python3 python3-venv")
-    assert "no venv is made in this test" in text  # what lacked is there, so the set-up went on
+    assert "no venv is made in this test" in text  # what lacked is installed, so the set-up continued
 
 
 def test_other_systems_are_told_what_to_look_for(machine):

@@ -1,4 +1,4 @@
-"""What the page says of one answer and of a group's answers: the arithmetic of the advantage, repetition, errors,
+"""Texts about one answer and about a group's answers: the arithmetic of the advantage, repetition, errors,
 order."""
 
 import re

@@ -1,4 +1,4 @@
-"""What the Space reads of a run: metrics, groups, search, results."""
+"""The Space's readers of a run: metrics, groups, search, results."""
 
 import dataclasses
 
@@ -154,7 +154,7 @@ def test_text_is_found_in_prompts_answers_and_labels(learnt):
     assert set(groups.cluster[positions]) == {"Geometry"} and len(positions) == (groups.cluster == "Geometry").sum()
     row = answers(learnt, groups, int(positions[0]))[2]
     assert positions[0] in choose(index.run, index.read()[0], Filter("all", text=row["response"][-40:]))[0]
-    assert not len(choose(index.run, index.read()[0], Filter("all", text="nobody wrote this"))[0])
+    assert not len(choose(index.run, index.read()[0], Filter("all", text="in no answer"))[0])
 
 
 def test_a_visit_without_valid_answers_is_not_called_wrong(learnt):

@@ -1,4 +1,4 @@
-"""What the panels of the page Dynamics are made of, without a browser."""
+"""The panels of the page Dynamics, without a browser."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def test_what_is_pointed_at_is_the_step_itself_and_a_cut_axis_says_so():
 
 @pytest.mark.parametrize("count", [16, 300])
 def test_every_checkpoint_keeps_its_error_bar(count):
-    """A base model far below all checkpoints is no outlier, and of many checkpoints none is left out."""
+    """A base model far below all checkpoints is not an outlier, and of many checkpoints none is left out."""
     y = np.append(20.0, 60 + 0.001 * np.arange(count - 1))
     (trace,) = checkpoint_panel("t", [Line("a", 0, np.arange(count), y, y - 3, y + 5)])["figure"]["data"]
     assert values(trace["x"]).tolist() == list(range(count)) and values(trace["y"])[0] == 20

@@ -1,4 +1,4 @@
-"""What came of a run: paired over questions, or over steps, whose noise is that of successive differences."""
+"""The outcome of a run: paired over questions, or over steps, whose noise is that of successive differences."""
 
 import numpy as np
 import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Whatever a run holds, and of whatever type, is shown as text: no element of it reaches a page, and no page fails."""
+"""Every value of a run, of any type, is shown as text: no element of it reaches a page, and no page fails."""
 
 import contextlib
 import json
@@ -82,7 +82,7 @@ def views(shown: Workspace) -> list[dict]:
 
 
 def show(shown: Workspace, view: dict) -> dict:
-    """What the page sends; nothing of it is foreign."""
+    """Return the page's HTML; nothing of it is foreign."""
     found = PAGES[view["tab"]].render(clean(view), shown)
     orjson.dumps(found, option=orjson.OPT_PASSTHROUGH_SUBCLASS, default=str)  # as the server sends it
     address(clean(view)).encode()
@@ -168,7 +168,7 @@ def test_only_literals_are_html():
 
 
 def test_a_page_that_forgets_to_escape_shows_text(marked, monkeypatch):
-    """What reaches the browser as HTML is HTML by its type."""
+    """Only values of the type HTML reach the browser as HTML."""
     shown = workspace(marked)
     careless = replace(PAGES["overview"], render=lambda view, workspace: {"notes": f"<b>{MARK}"})
     monkeypatch.setitem(PAGES, "overview", careless)

@@ -320,7 +320,7 @@ def test_seeds_of_a_configuration_are_one_column_and_never_compared_with_each_ot
     found = table(workspace, runs="ebpo-1,grpo-1,ebpo-2,grpo-2")
     head = re.findall(r'<th scope="col">(.*?)</th>', found)
     assert len(head) == 4 and "ebpo-*" in head[2] and "step 12, 2 seeds" in head[2] and "grpo-*" in head[3]
-    assert found.count("over 2 seeds") == 2 * 9, "6 changes and 3 differences, each in words and in a title"
+    assert found.count("over 2 seeds") == 2 * 9, "6 changes and 3 differences, each as text and in a title"
     assert "t-interval over seeds" in found and "Differences are to" in found
     shown = evaluation.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)
     panels = {panel["id"]: panel for panel in board(shown).values()}
@@ -367,7 +367,7 @@ def test_a_step_that_few_seeds_have_is_left_out_and_said(folder, tmp_path):
 def test_questions_can_be_searched(workspace):
     shown = evaluation.render(clean({"runs": "ebpo-1", "find": "QUESTION 7:"}), workspace)["questions"]
     assert shown.count("<li>") == 1 and "Question 7:" in shown
-    none = evaluation.render(clean({"runs": "ebpo-1", "find": "nobody asked"}), workspace)["questions"]
+    none = evaluation.render(clean({"runs": "ebpo-1", "find": "not a question"}), workspace)["questions"]
     assert "No question of" in none and "<li>" not in none
 
 

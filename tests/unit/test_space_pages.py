@@ -1,4 +1,4 @@
-"""What the Space's pages show for a view, without a browser; and views as addresses."""
+"""The Space's pages for a view, without a browser; and views as addresses."""
 
 import html
 import json
@@ -268,7 +268,7 @@ def test_steps_may_be_typed_with_blanks_and_capitals(workspace, typed, label):
 
 @pytest.mark.parametrize("at", ["9" * 200 + ".1", "1." + "9" * 200, "-1.-1"])
 def test_a_place_that_no_run_has_is_said(workspace, at):
-    assert "There is no group" in show(workspace, "samples", at=at)["notes"]
+    assert "This run has no group" in show(workspace, "samples", at=at)["notes"]
 
 
 def test_an_address_gives_back_its_view():

@@ -1,4 +1,4 @@
-"""Where a text of a model stands on a page: its parts, its ends, what is said about it; and the route for the rest."""
+"""The layout of a model's text on a page: its parts, its ends, notes about it; and the route for the rest."""
 
 import gzip
 import shutil

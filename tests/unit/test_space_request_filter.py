@@ -1,4 +1,4 @@
-"""Which requests the server admits, by name and by sender; what browsers may keep."""
+"""The server admits requests by name and by sender, and limits what browsers may keep."""
 
 import asyncio
 import hashlib

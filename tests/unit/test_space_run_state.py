@@ -1,4 +1,4 @@
-"""How a run is: every end and every stop."""
+"""The state of a run: every end and every stop."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which runs the Space finds: in folders, on the Hub, by which names; and what it refuses."""
+"""The Space finds runs in folders and on the Hub, by their names, and refuses others."""
 
 import shutil
 import socket
@@ -220,7 +220,7 @@ def test_a_folder_without_a_run_is_awaited_and_shown_once_it_has_one(tmp_path, m
     (named,) = parse(["--runs", given.format(tmp=tmp_path)]).runs
     runs = Runs([named])
     workspace, view = Workspace(runs), clean({})
-    is_repo = given == "new/later"  # reads as owner/name until the folder is there
+    is_repo = given == "new/later"  # reads as owner/name until the folder exists
     assert runs.listed() == ([named] if is_repo else []) and runs.awaited() == ([] if is_repo else [named])
     assert is_repo or "Waiting for a run" in overview.render(view, workspace)["notes"]
     shutil.copytree(learnt.path, tmp_path / named, dirs_exist_ok=True)

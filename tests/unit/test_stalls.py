@@ -1,4 +1,4 @@
-"""When a training that stands still is said, and ended; when a failed one is started again. Pure decisions."""
+"""Decisions: when a stalled training is reported and ended, and when a failed one is restarted."""
 
 import os
 import re
@@ -77,7 +77,7 @@ def test_the_words_name_phase_what_is_outstanding_and_since_when():
         "no step for 11 minutes (the last was 7); phase: rewards, 3 of 256 outstanding, since 12:03:10"
     )
     assert re.fullmatch(r"phase: training, since \d\d:\d\d:\d\d", describe_phase(beat(1)))
-    assert describe_missing_step(None, 30) == "no step for 30 s; phase: unknown, as there is no heartbeat"
+    assert describe_missing_step(None, 30) == "no step for 30 s; phase: unknown, since the heartbeat is missing"
     assert [duration(seconds) for seconds in (0.4, 119, 120, 7199, 7200)] == [
         "0 s",
         "119 s",

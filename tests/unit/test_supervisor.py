@@ -322,7 +322,7 @@ def test_what_was_there_before_the_command_is_not_its_to_end(start, tmp_path):
             os.kill(process.pid, signal.SIGKILL)
 
 
-def test_a_pipe_that_nobody_reads_ends_it_as_a_shell_says(start):
+def test_a_pipe_without_a_reader_ends_it_as_a_shell_reports(start):
     command = start("talks").ready()
     command.process.stdout.close()
     command.process.wait(SECONDS)

@@ -54,6 +54,6 @@ def shrinkage(rewards: PerResponse, valid: PerResponse, reward_range: float) -> 
 
 
 def _without_own(values: PerGroup, counted: PerGroup) -> PerGroup:
-    """Compute the mean over the other groups of those that count; 0 where there are none."""
+    """Compute the mean over the other groups of those that count; 0 if no other counts."""
     others = counted.sum() - counted
     return np.where(others > 0, ((values * counted).sum() - values * counted) / np.maximum(others, 1), 0.0)

@@ -70,7 +70,7 @@ def opened_thoughts(prompt: str) -> str:
 
 
 def without_thoughts(response: str, in_thoughts: bool = False) -> str:
-    """Return what follows the last end of thoughts, and nothing of thoughts that do not end. in_thoughts: as in
+    """Return the text after the last end of thoughts, and nothing of thoughts that do not end. in_thoughts: as in
     `extract_answer`."""
     start, end = 0, 0 if in_thoughts else len(response)
     for tag in THOUGHT_TAG.finditer(response):
@@ -116,8 +116,7 @@ def _joined_boxes(text: str, boxes: list[tuple[int, int, str]]) -> str:
 
 
 def _after_label(text: str) -> str | None:
-    """Return what follows the last "Answer:" at the start of a line: the first block of text that is not markup
-    alone."""
+    """Return the text after the last "Answer:" at the start of a line: the first block that is not only markup."""
     end = len(text)
     while end >= 0:
         start = text.rfind("\n", 0, end) + 1
@@ -168,7 +167,7 @@ def unwrap(text: str) -> str:
 
 
 def _opened(text: str) -> tuple[str | None, str]:
-    """Return what the delimiters at the start of a text enclose, and what follows; None without delimiters."""
+    """Split a text into the part that its leading delimiters enclose and the rest; None without delimiters."""
     if environment := ENVIRONMENT.match(text):
         inner, closed, after = text[environment.end() :].partition(rf"\end{{{environment['name']}}}")
         return (_joined(inner), after) if closed else (None, "")

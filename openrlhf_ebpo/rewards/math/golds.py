@@ -18,7 +18,7 @@ MAX_WORDS = 12  # the grader reads more as well, as a product of letters that no
 
 
 class MissingGold(GoldError):
-    """There is no gold answer."""
+    """The gold answer is missing."""
 
 
 def gold_text(value) -> str:
@@ -26,7 +26,7 @@ def gold_text(value) -> str:
     "\boxed{25}", "Answer: 25" and "… #### 25"; a number in full, "0.00001" for 1e-05; a list of several with commas.
 
     Raises:
-        MissingGold: there is none. GoldError: it is neither text nor number, or not one answer; in words.
+        MissingGold: the label is empty. GoldError: it is neither text nor number, or not one answer.
     """
     texts = [_one_gold(piece) for piece in (value if isinstance(value, (list, tuple)) else [value])]
     if not texts or not all(texts):

@@ -56,10 +56,10 @@ def extra_logs(verdict: Verdict) -> dict[str, float]:
 
 
 def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
-    """Return what follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own
-    "Answer:" and \\boxed must not be taken for the response's, so there is no guessing: it is found as it is, but for a
-    beginning-of-text token, for spaces and Unicode forms that a tokenizer changes, or without its beginning, which
-    upstream cuts off where a prompt is too long.
+    """Return the text after the prompt in a decoded sequence, without the special tokens at its end. The prompt's own
+    "Answer:" and \\boxed must not be taken for the response's, so the prompt is never guessed: it is
+    found as it is, but for a beginning-of-text token, for spaces and Unicode forms that a tokenizer changes, or without
+    its beginning, which upstream cuts off if a prompt is too long.
 
     Raises:
         RewardError: it is not found in any of these ways.

@@ -75,7 +75,7 @@ def is_ordered(bracket: str) -> bool:
 
 
 def _inside(text: str) -> tuple[str, str]:
-    """Return what one pair of brackets encloses, and the opening one."""
+    """Return the text that one pair of brackets encloses, and the opening bracket."""
     for opening, closing in BRACKETS.items():
         ends = (closing,) if opening != "(" and opening != "[" else (")", "]")
         end = next((each for each in ends if text.endswith(each)), None)

@@ -1,7 +1,7 @@
 """A pool of processes that can be killed, for graders (pool.py) and for users' reward files (sources.py).
 
 Python cannot end a thread, and a crash, `os._exit`, C code that keeps Python's lock or a request for all memory ends or
-stops a whole process. So each call has a process to itself, for as long as it takes; worker.py is the other side.
+stops a complete process. So each call has a process to itself, for as long as it takes; worker.py is the other side.
 Processes are reused, and one that had to be killed is replaced when it is needed.
 
 No library does this: concurrent.futures breaks the whole pool with one killed process, Pebble leaves the children of a
@@ -144,7 +144,7 @@ class Processes:
             self._most = len(self._workers)
             return self._acquire()
         self._ready_at = min(self._ready_at, time.monotonic())
-        if worker.on_gpu:  # a model is there once
+        if worker.on_gpu:  # one copy of a model on the GPU
             self._most = 1
         return worker
 

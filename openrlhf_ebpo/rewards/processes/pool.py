@@ -101,7 +101,7 @@ class Pool:
         return verdict if answer else Verdict(False, NO_ANSWER)
 
     def ask(self, gold: str, answer: str, *rest) -> bool:
-        """Return what the grader's `grade` returns, without the cache. rest: its further arguments.
+        """Call the grader's `grade` without the cache. rest: its further arguments.
 
         Raises:
             GoldError, GraderError: as `grade`; also if the gold answer alone ends its process.

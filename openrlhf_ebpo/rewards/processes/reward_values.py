@@ -33,8 +33,8 @@ def describe(error: BaseException) -> str:
 
 
 def check_reward(returned, giver: str = "reward_func") -> dict:
-    """Return what OpenRLHF reads of one response's reward, as plain numbers: a reward function's crosses to another
-    process as JSON. Values of `extra_logs` that hold no number are left out.
+    """Check one response's reward and return the part that OpenRLHF reads, as plain numbers: a reward function's
+    crosses to another process as JSON. Values of `extra_logs` that hold no number are left out.
 
     Args:
         returned: {"rewards": number, "scores": number, optional, "extra_logs": dict of numbers, optional,

@@ -58,7 +58,7 @@ class RewardSource:
     """Base of the sources, which gives up after failures in a row.
 
     Attributes:
-        failure: why the source is not called any more; None while it is.
+        failure: the reason why the source is no longer called; None while it is.
     """
 
     def __init__(self, concurrent: int, max_failed: int, seconds: float):
@@ -74,7 +74,7 @@ class RewardSource:
         """Return the reward of one response. Waiting for a free place does not count.
 
         Raises:
-            RewardError: there is none; the cause.
+            RewardError: the source failed; with the cause.
         """
         async with self._room:
             if self.failure:
@@ -99,8 +99,7 @@ class RewardSource:
 
 
 def default_calls() -> int:
-    """Return how many calls of a reward function run at a time: as many as in asyncio.to_thread, through which upstream
-    calls."""
+    """Return the number of concurrent calls of a reward function: that of asyncio.to_thread, which upstream uses."""
     return min(32, len(os.sched_getaffinity(0)) + 4)
 
 
@@ -140,7 +139,7 @@ class RewardFile(RewardSource):
     def _find_failure(self) -> str | None:
         if not self._failures.lasted(self._max_failed, self._seconds):
             return None
-        return f"reward_func is not called any more: its last {self._failures.count} calls hung or ended their process"
+        return f"reward_func is no longer called: its last {self._failures.count} calls hung or ended their process"
 
     async def _run(self, function: Callable, *arguments):
         try:

@@ -153,7 +153,7 @@ def _limit_cpu(seconds: float) -> None:
 
 
 def _reply(function: Callable, payload: bytes) -> bytes:
-    """Return the function's result as JSON, or {"error": why there is none}."""
+    """Return the function's result as JSON, or {"error": cause}."""
     try:
         reply = json.dumps(function(*pickle.loads(payload))).encode()
         if len(reply) > MAX_REPLY_BYTES:

@@ -32,7 +32,7 @@ class Start(NamedTuple):
 
 
 def find_start(run: RunSettings, attempts: Collection[str]) -> Start:
-    """Return where a driver begins that is started now: --ckpt.load_step counts until this command has saved something.
+    """Find the checkpoint from which a new driver resumes: --ckpt.load_step counts until this command has saved one.
 
     Args:
         attempts: what the checkpoints of this command's drivers are marked with.
@@ -81,8 +81,8 @@ class Restarts:
 
 
 def restarted_by() -> bool | None:
-    """Return None in a command that somebody has started; in one that its supervisor has started again, whether a
-    checkpoint of this run is there to resume. Asked once: the processes that this one starts are not restarts."""
+    """Return None if a user started this command; if its supervisor restarted it, whether this run has a checkpoint to
+    resume from. Only the first call tells: the processes that this one starts are not restarts."""
     if RESTART not in os.environ:
         return None
     return json.loads(os.environ.pop(RESTART))["saved"]

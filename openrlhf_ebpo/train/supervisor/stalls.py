@@ -9,12 +9,12 @@ from datetime import datetime
 from openrlhf_ebpo.run.heartbeat import Beat
 
 USUAL_STEPS = 5  # a step may take so many usual ones before it is called late
-WINDOW = 20  # steps that say what is usual
+WINDOW = 20  # steps that define the usual time
 
 
 @dataclass
 class Stalls:
-    """`update` takes each heartbeat; `is_due` and `limit_passed` then say what to do.
+    """`update` takes each heartbeat; `is_due` and `limit_passed` then decide.
 
     Attributes:
         warn: seconds without a step before a warning; again after twice as long, and so on.
@@ -67,7 +67,7 @@ class Stalls:
 def describe_phase(beat: Beat | None) -> str:
     """phase: rewards, 3 of 256 outstanding, since 12:03:10 (for 11 minutes)"""
     if beat is None:
-        return "phase: unknown, as there is no heartbeat"
+        return "phase: unknown, since the heartbeat is missing"
     since = "" if " since " in beat.detail else f", since {datetime.fromtimestamp(beat.since):%H:%M:%S}"
     return f"phase: {beat.phase}{', ' if beat.detail else ''}{beat.detail}{since}"
 

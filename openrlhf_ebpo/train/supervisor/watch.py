@@ -47,7 +47,7 @@ def main(channel: int, driver: int, restart_command: Sequence[str]) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print a line, whatever a progress bar has left of the one before. Nobody may be there to read it, and a closed
+    """Print a line, whatever a progress bar has left of the one before. The reader may be gone, and a closed
     stderr is None: then it goes to stdout."""
     with contextlib.suppress(OSError):
         begin = "\r\x1b[K" if sys.stderr and sys.stderr.isatty() else "\n"

@@ -25,7 +25,7 @@ class BestCheckpoint:
 
     Upstream takes metric and best value from the checkpoint that is loaded. So another metric on the command line has
     no effect, and a best checkpoint that was saved after that one is forgotten, and gives way to a worse. Here the
-    command's metric counts, and the best value is that of the best checkpoint that is there.
+    command's metric counts, and the best value is that of the best existing checkpoint.
     """
 
     def restore_best_checkpoint_state(self, checkpoint_states) -> None:
@@ -54,8 +54,8 @@ class BestCheckpoint:
 
 
 def best_so_far(ckpt_path: Path, run_dir: Path, key: str) -> float | None:
-    """Return the value of the best checkpoint; None if there is none, or neither it nor metrics.jsonl has one. Those of
-    later steps than the one that is resumed from were moved aside."""
+    """Return the value of the best checkpoint; None without such a checkpoint, or if neither it nor metrics.jsonl has a
+    value. Those of later steps than the one that is resumed from were moved aside."""
     folder = ckpt_path / "_actor"
     tags = [tag for tag in resume.tags_of([folder]) if tag.startswith(resume.BEST)]
     tag = max((tag for tag in tags if not damage(folder / tag)), key=step_of, default=None)

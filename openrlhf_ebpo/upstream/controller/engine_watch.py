@@ -30,8 +30,7 @@ def wait_for_engines_too(original):
 
 
 def syncs_in_a_group(args) -> bool:
-    """Return what ActorPPOTrainer decides: engines that share the policy's GPUs get weights through CUDA's memory
-    handles."""
+    """Decide as ActorPPOTrainer: engines that share the policy's GPUs get weights through CUDA's memory handles."""
     return not (args.vllm.sync_backend == "nccl" and args.train.colocate_all and not args.train.async_enable)
 
 

@@ -86,8 +86,7 @@ class EBPOExperienceMaker:
             rollout.micro_batch_size = requested
 
     def _ranks(self) -> int:
-        """Return how many parts a batch is cut into: the least number that the data-parallel ranks of every model
-        divide."""
+        """Return the number of parts of a batch: the least common multiple of the data-parallel ranks of all models."""
         from openrlhf.trainer.ray.launcher import RayActorGroup
 
         models = (self.critic_model_group, self.reward_model_group, self.initial_model_group)

@@ -55,7 +55,7 @@ class GuardedSamplesGenerator:
             return super()._process_response_into_experience(response, **kwargs)
         if error is not None:
             logger.warning("a reward failed, its response is left out: %s", error)
-            # without a score the dynamic filter lets the whole group pass: its other samples count, and so does this
+            # without a score the dynamic filter lets the complete group pass: its other samples count, and so does this
             # error
             response = {**response, "reward": math.nan, "scores": None}
         experience = super()._process_response_into_experience(response, **kwargs)
@@ -63,7 +63,7 @@ class GuardedSamplesGenerator:
         return experience
 
     def _reward_error(self, response) -> str | None:
-        """Return why the reward could not be computed; agents' rewards are checked here."""
+        """Return the error of a response's reward, if any; agents' rewards are checked here."""
         if ERROR_KEY in response or not self.args.train.agent_func_path:
             return response.get(ERROR_KEY)
         try:

@@ -78,7 +78,7 @@ class ScheduledEvaluation(BestCheckpoint):
 
     @contextlib.contextmanager
     def holding_engines(self) -> Iterator[None]:
-        """Keep others from generating; in synchronous training there are none."""
+        """Keep others from generating; only asynchronous training has others."""
         yield
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):

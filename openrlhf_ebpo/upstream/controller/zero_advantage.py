@@ -36,7 +36,7 @@ def notice(step: int, result: Estimate, metrics: Mapping[str, float], passes: fl
 
 
 def reason(result: Estimate, metrics: Mapping[str, float], passes: float) -> str:
-    """Return the reason, in words."""
+    """Describe the reason."""
     shares = [f"{100 * metrics[name]:.0f} % {words}" for name, words in SHARES.items() if metrics.get(name)]
     return "; ".join([_rewards(result.rewards[result.valid], passes), *shares])
 

@@ -99,6 +99,6 @@ def adapt_args(args) -> list[str]:
         change(args.vllm, "sync_backend", "gloo", "vllm.sync_backend", "NCCL needs CUDA")
         change(args.vllm, "sync_with_ray", False, "vllm.sync_with_ray", "weights go over a gloo group")
         change(args.vllm, "enforce_eager", True, "vllm.enforce_eager", "compiling costs more than it saves here")
-        change(args.vllm, "enable_sleep", False, "vllm.enable_sleep", "there is no GPU memory to give back")
-        change(args.ds, "enable_sleep", False, "ds.enable_sleep", "there is no GPU memory to give back")
+        change(args.vllm, "enable_sleep", False, "vllm.enable_sleep", "a CPU has no GPU memory to free")
+        change(args.ds, "enable_sleep", False, "ds.enable_sleep", "a CPU has no GPU memory to free")
     return changes

@@ -38,7 +38,7 @@ def missing_libraries() -> list[str]:
 
 
 def failing_import(code: str) -> str | None:
-    """Return why `code` does not run in a fresh Python, on one line; None if it runs."""
+    """Return the error of `code` in a fresh Python, on one line; None if it runs."""
     try:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=IMPORT_SECONDS
@@ -53,7 +53,7 @@ def failing_import(code: str) -> str | None:
 
 
 def remedy(cause: str) -> str | None:
-    """Return what to install if `cause`, a message of the dynamic loader, names a missing library."""
+    """Name the package to install if `cause`, a message of the dynamic loader, names a missing library."""
     found = re.search(r"(\S+\.so[.\d]*): cannot open shared object file", cause)
     if found is None:
         return None

@@ -105,7 +105,7 @@ class ReloadingWorker:
 
 
 def load_weights(model_runner, weights: list[tuple[str, torch.Tensor]]) -> None:
-    """Load one whole sync (names as in the Hugging Face model) and check the head.
+    """Load one complete sync (names as in the Hugging Face model) and check the head.
 
     Raises:
         RuntimeError: a layer did not take its weights, or the head still computes with others than those sent.

@@ -26,6 +26,6 @@ class AccumulatingCritic:
 
 
 def set_accumulation_boundary(trainer, engine, step: int) -> None:
-    """Tell DeepSpeed's engine if this is the last micro-batch; it counts by itself if their number never changes."""
+    """Inform DeepSpeed's engine of the last micro-batch; it counts by itself if their number never changes."""
     if trainer.args.train.dynamic_batch_enable:
         engine.set_gradient_accumulation_boundary(bool(trainer.replay_buffer.dynamic_optimizer_step[step]))

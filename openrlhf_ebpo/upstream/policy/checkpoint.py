@@ -193,8 +193,8 @@ def checkpoint_to_load(strategy, folder: Path) -> resume.Search:
 
 
 def unreadable_state(checkpoint: Path) -> str | None:
-    """Return why upstream's trainer cannot resume from the client state in this checkpoint of a policy. Weights stay on
-    the disk."""
+    """Describe why upstream's trainer cannot resume from the client state in this checkpoint of a policy; None if it
+    can. Weights are not loaded."""
     import torch
 
     path = min(checkpoint.glob("*model_states.pt"), default=None)

@@ -74,7 +74,7 @@ class HealthyUpdates:
         }
 
     def _raise_if_any(self, what: str, weights: list[str]) -> None:
-        """Every rank's findings; the ranks agree by one number, and tell each other more only where there is a
+        """Every rank's findings; the ranks agree by one number, and exchange more only if there is a
         fault."""
         if not self.strategy.all_reduce(float(bool(weights or self._first_fault)), op="max"):
             return

@@ -107,7 +107,7 @@ class MergedWeightSync:
         from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
         from torch.multiprocessing.reductions import reduce_tensor
 
-        own = weight.clone()  # a separate allocation: an IPC handle exports the whole allocation
+        own = weight.clone()  # a separate allocation: an IPC handle exports the complete allocation
         handles: list = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(handles, (get_physical_gpu_id(), reduce_tensor(own)))
         if torch.distributed.get_rank() == 0:

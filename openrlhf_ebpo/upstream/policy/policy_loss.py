@@ -45,7 +45,7 @@ def token_covariance(log_probs: torch.Tensor, advantages: torch.Tensor, mask: to
 
 
 def selection_size(ratio: float, tokens: int) -> int:
-    """⌊ratio · tokens⌋, at least one token unless the ratio is 0 or there is none."""
+    """⌊ratio · tokens⌋, at least one token unless the ratio or `tokens` is 0."""
     return min(max(int(ratio * tokens), 1), tokens) if ratio > 0 else 0
 
 

@@ -95,7 +95,7 @@ class PolicyMetrics:
         return total
 
     def _mean_over_ranks(self, sum_and_count: torch.Tensor) -> float | None:
-        """None where there was nothing to measure."""
+        """None if nothing was measured."""
         total, count = self.strategy.all_reduce(sum_and_count, op="sum").tolist()
         return total / count if count else None
 

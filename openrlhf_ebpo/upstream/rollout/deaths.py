@@ -1,7 +1,7 @@
 """End the run with its cause when a rollout engine dies, as any other process; `--train.max_restarts` resumes it.
 
 vLLM's EngineCore is a process below the rollout actor. When it ends, requests fail with an EngineDeadError that names
-no cause, and a collective_rpc under way (of a weight sync, of joining its group) waits for ever: nobody completes its
+no cause, and a collective_rpc under way (of a weight sync, of joining its group) waits for ever: nothing completes its
 future (vllm/v1/engine/core_client.py, `process_outputs_socket`). So the actor ends with its EngineCore, and every call
 fails. The EngineCore ends with its actor, which the kernel sees to: a cluster that the command has joined would keep
 it, with its memory.
@@ -35,7 +35,7 @@ class FailFastRolloutActor:
         self._sync_error: Exception | None = None
 
     async def death(self) -> str:
-        """Return how the EngineCore ended, or why a weight sync failed, once it has; the actor ends right after."""
+        """Wait for the EngineCore to end or a weight sync to fail; return the cause. The actor exits right after."""
         while not (self.llm.errored or self._sync_error):
             await asyncio.sleep(POLL_SECONDS)
         asyncio.get_running_loop().call_later(EXIT_DELAY_SECONDS, os._exit, 1)
@@ -64,7 +64,7 @@ class FailFastRolloutActor:
         return await self.joined()
 
     async def joined(self):
-        """Return when the engine is in the weight-sync group.
+        """Wait until the engine is in the weight-sync group.
 
         Raises:
             EngineError: it took longer than JOIN_SECONDS.
@@ -110,7 +110,7 @@ def describe_exit(codes: list[int], error: str | None) -> str:
         name = signal.Signals(-code).name
         memory = f": mostly the machine or its container was out of memory; {LESS_MEMORY}" if name == "SIGKILL" else ""
         return f"its EngineCore was ended by {name}{memory}"
-    ended = f"its EngineCore ended with status {codes[0]}" if codes else "its EngineCore does not work any more"
+    ended = f"its EngineCore ended with status {codes[0]}" if codes else "its EngineCore failed"
     return f"{ended}: {error}" if error else f"{ended}; the log of the rollout actor says more"
 
 

@@ -46,7 +46,7 @@ class PendingRewards:
             del self._began[call]
 
     def count(self) -> tuple[int, float | None]:
-        """Return how many there are, and the seconds since the oldest was requested."""
+        """Return their number, and the seconds since the oldest was requested."""
         oldest = min(self._began.values(), default=None)
         return len(self._began), None if oldest is None else time.monotonic() - oldest
 

@@ -59,5 +59,5 @@ class MeasuredRolloutActor:
 
 
 def at_once(max_length: int) -> int:
-    """Return how many responses are measured, of that many tokens at most."""
+    """Count the responses that are measured, of that many tokens at most."""
     return min(MAX_RESPONSES, max(MIN_RESPONSES, TOKENS // max_length))

@@ -39,7 +39,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """board: the panels; notes: problems, or what to do when nothing is there; quick: how the panels are drawn."""
+    """board: the panels; notes: problems, or the next step if there is no panel; quick: how the panels are drawn."""
     if not workspace.runs.listed() and not view["runs"]:
         return {"notes": no_runs(workspace.runs.awaited()), "controls": controls([])}
     opened, problems = workspace.open_all(view)
@@ -82,7 +82,7 @@ def quick(view: dict, runs: Sequence[LoadedRun]) -> HTML:
 
 
 def controls(runs: Sequence[LoadedRun]) -> dict:
-    """Nothing is looked for where there is no metric."""
+    """Look for nothing without a metric."""
     return {"metric": {"visible": bool(runs)}}
 
 

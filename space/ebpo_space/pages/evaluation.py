@@ -138,7 +138,7 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
 
 
 def panels(found: Sequence[tuple[int, Result]], tasks: Sequence[str], one_base: bool = False) -> list[dict]:
-    """Draw pass@1 by step where a run has several checkpoints, and pass@k where there are several samples."""
+    """Draw pass@1 by step if a run has several checkpoints, and pass@k if there are several samples."""
     by_step, by_k = [], []
     for task in tasks:
         mine = [(number, result) for number, result in found if result.task == task]

@@ -113,7 +113,7 @@ def render(view: dict, workspace: Workspace) -> dict:
 
 @dataclass
 class Look:
-    """What one visitor looks at: runs are read as far as the page needs them, and what goes wrong is in `problems`."""
+    """The runs and groups of one page view, read as far as the page needs them; errors are collected in `problems`."""
 
     view: dict
     workspace: Workspace
@@ -173,7 +173,7 @@ class Look:
         found = self.choose(Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), self.text))
         current = choose_group(view, groups, found)
         if "." in view["at"] and current is None:
-            self.problems.append(f"There is no group {view['at']} in this run.")
+            self.problems.append(f"This run has no group {view['at']}.")
         failed, passed = groups.all_fail(self.opened.rewards[0]), groups.all_pass(self.opened.rewards[1])
         listed = self._errors(found) if view["kind"] == "errors" else HTML()
         listed += group_list(self.opened.run, groups, found, current, view["shown"], failed, passed)

@@ -30,7 +30,7 @@
   // history; going back asks for the view of that address.
   const STEPS = ["tab", "runs", "run", "at", "question", "task", "zoom"];
   const locate = (props, trigger, watch) => {
-    let latest = 0, returned = true; // the answer to going back, and the first one, are no step
+    let latest = 0, returned = true; // the answer to going back, and the first one, are not steps
     addEventListener("popstate", () => {
       returned = true;
       tell(trigger, { address: location.search });

@@ -42,14 +42,14 @@ window.space.cut = (() => {
     return found;
   };
 
-  /** Where a text of which only the beginning is there ends well. */
+  /** Finds the best end of a text of which only the beginning is shown. */
   const ending = (text) => {
     const found = pieces(text, 1);
     const whole = text.length - (found.length > 1 ? found.at(-1).text.length : 0);
     return whole > text.length / 2 ? whole : text.length;
   };
 
-  /** Where a text of which only the end is there begins well: after the code or the formula that it may begin in. */
+  /** Finds the best beginning of a text of which only the end is shown: after code or a formula that it begins in. */
   const beginning = (text) => {
     const fences = [...text.matchAll(/^[ \t]{0,6}(?:```+|~~~+).*$/gm)];
     if (fences.length % 2) return fences[0].index + fences[0][0].length + 1;

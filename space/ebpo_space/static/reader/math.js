@@ -107,7 +107,7 @@ self.readerMath = (() => {
         if (/^\\(?:boxed|fbox|sqrt)/.test(text.slice(at, at + 7))) break;
       } else break;
     }
-    if (/^\\[a-z]+\s*\{\s*\}$/.test(text.slice(at, end))) return null; // \boxed{} in a task is no answer
+    if (/^\\[a-z]+\s*\{\s*\}$/.test(text.slice(at, end))) return null; // \boxed{} in a task is not an answer
     return end > BARE.lastIndex ? { start: at, end, tex: text.slice(at, end), display: false } : null;
   };
 
@@ -153,7 +153,7 @@ self.readerMath = (() => {
       else if (text.startsWith("\\begin{", at)) one = environment(text, at, find);
       else one = bare(text, at);
       if (one) found.push(one);
-      const skip = sign === "\\" ? 2 : text[at + 1] === "$" ? 2 : 1; // \$ is no formula, and $$ not the end of $
+      const skip = sign === "\\" ? 2 : text[at + 1] === "$" ? 2 : 1; // \$ is not a formula, and $$ not the end of $
       NEXT.lastIndex = one ? one.end : at + skip;
     }
     return found;

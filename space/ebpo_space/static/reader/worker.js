@@ -43,7 +43,7 @@ const formula = (one, source, inline) => {
   return `<span class="tex${kind}" data-tex="${escaped(one.tex)}">${found}</span>`;
 };
 
-// No HTML, no links, no images: they stay as they were written. Indented text is no code, and a line below text no heading:
+// No HTML, no links, no images: they stay as they were written. Indented text is not code, and a line below text not a heading:
 // answers indent formulas, and underline sums.
 const markdown = markdownit({ html: false, linkify: false, breaks: true, maxNesting: 20 });
 markdown.disable(["link", "image", "autolink", "html_block", "html_inline", "reference", "entity", "code", "lheading"]);
