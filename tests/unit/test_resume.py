@@ -175,10 +175,10 @@ def test_the_step_that_is_asked_for_is_taken_and_another_is_refused_with_those_t
     save(actor, "best_global_step6")
     assert newest_complete([actor], 2).tag == "global_step2" and newest_complete([actor], 2).skipped == {}
     assert newest_complete([actor], 6).tag == "best_global_step6"
-    with pytest.raises(CheckpointError, match=r"load_step 3: no complete .*steps that are there: 2, 6, 10$"):
+    with pytest.raises(CheckpointError, match=r"load_step 3: no complete .*saved steps: 2, 6, 10$"):
         newest_complete([actor], 3).check()
     halve(actor / "global_step2" / MODEL)
-    with pytest.raises(CheckpointError, match=r"load_step 2: .*; global_step2: .* were saved; steps .*: 6, 10$"):
+    with pytest.raises(CheckpointError, match=r"load_step 2: .*; global_step2: .* were saved; saved steps: 6, 10$"):
         newest_complete([actor], 2).check()
     with pytest.raises(CheckpointError, match=r"load_step 2: .*no step is saved"):
         newest_complete([actor.parent / "none"], 2).check()
