@@ -3,14 +3,19 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked_driver import ForkedDriver
 from patience import seconds, wait_until
 
+from openrlhf_ebpo import cli
+
 ROOT = Path(__file__).parents[2]
+TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
 PAGE = (ROOT / "docs" / "own_task.md").read_text()
 EXAMPLE = ROOT / "examples" / "own_task"
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -63,18 +68,29 @@ def test_the_reward_on_the_page_is_the_file():
     assert (EXAMPLE / "reward.py").read_text().endswith(shown)
 
 
-def test_the_flags_of_the_page_are_accepted(model, tmp_path):
+def called(script: str) -> list[list[str]]:
+    """Return the words of every call of openrlhf-ebpo in a script, as the shell expands them."""
+    shown = run("openrlhf-ebpo() { printf '%q ' \"$@\"; echo; }\n" + script)
+    return [shlex.split(line) for line in shown.splitlines()]
+
+
+def test_the_flags_of_the_page_are_accepted(model, tmp_path, capsys):
     """A dry run of both trainings; of the other commands every flag is in the --help."""
-    variables, arrays, _, trainings, *others = BLOCKS
-    assert "train=(" in arrays and trainings.count("${train[@]}") == 2
-    dry = re.sub(r"--ckpt.load_enable", "--ckpt.load_enable --dry_run", trainings)
-    printed = run(typed(model, tmp_path, variables, arrays, dry))
-    assert printed.count("dry run") >= 2 and not [*tmp_path.iterdir()]
-    for line in "".join(others).splitlines():
-        _, *words = line.partition("#")[0].split()
-        command = words[:2] if words[0] == "hub" else words[:1]
-        known = subprocess.run(["openrlhf-ebpo", *command, "--help"], capture_output=True, text=True, check=True).stdout
-        assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w.]+", known)), line
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = called(typed(model, tmp_path / "runs", *BLOCKS))
+    trainings = [[*words, "--dry_run"] for name, *words in commands if name == "train" and "--dry_run" not in words]
+    logs = [tmp_path / f"{number}.log" for number in range(len(trainings))]
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    started = [ForkedDriver(TRAIN, words, log, environment) for words, log in zip(trainings, logs, strict=True)]
+    for process, log in zip(started, logs, strict=True):
+        assert process.wait(seconds(120)) == 0 and "dry run" in log.read_text(), log.read_text()[-4000:]
+    assert len(logs) == 2 and not (tmp_path / "runs").exists()
+    for name, *words in commands:
+        if name != "train":
+            with pytest.raises(SystemExit, match="0"):
+                cli.main([name, *words[: name == "hub"], "--help"])
+            known = set(re.findall(r"--[\w.]+", capsys.readouterr().out))
+            assert {word for word in words if word.startswith("--")} <= known, words
 
 
 @pytest.mark.nightly  # daily: integration/test_own_task.py itself: the flags of the page are accepted
