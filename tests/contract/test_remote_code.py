@@ -1,23 +1,19 @@
 """Nothing imports a model's own code unless the command was told to, whatever it asks transformers for."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import custom_code
 import pytest
+from forks import Fork
 
+from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.quickstart import tiny_model
 
-ROOT = Path(__file__).parents[2]
 PROBE = """
 import json, sys
 from openrlhf_ebpo import extension
-from openrlhf_ebpo.upstream.install import install
-install()
-extension.trust_models({trust})
+extension.trust_models(sys.argv[1] == "True")
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, GenerationMixin
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.generation.utils import get_class_in_module
@@ -30,7 +26,7 @@ def outcome(call):
         return getattr(found, "__name__", type(found).__name__)
     except Exception as error:
         return type(error).__name__
-own, native = sys.argv[1:]
+own, native = sys.argv[2:]
 ways = dict(
     config=lambda: AutoConfig.from_pretrained(own, trust_remote_code=True),
     config_unasked=lambda: AutoConfig.from_pretrained(own),  # transformers would ask at the terminal
@@ -45,7 +41,7 @@ ways = dict(
     native_refused=lambda: AutoModelForCausalLM.from_pretrained(native, trust_remote_code=False),
     generate=lambda: AutoModelForCausalLM.from_pretrained(native, trust_remote_code=True).generate.__class__,
 )
-print(json.dumps({{name: outcome(call) for name, call in ways.items()}}))
+print(json.dumps({name: outcome(call) for name, call in ways.items()}))
 """
 
 
@@ -64,20 +60,25 @@ def models(tmp_path_factory) -> list[Path]:
     return [folder / "own", folder / "native"]
 
 
-def outcomes(models: list[Path], trust: bool, tmp_path: Path) -> dict[str, str]:
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "TORCHDYNAMO_DISABLE": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", PROBE.format(trust=trust), *map(str, models)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def output_of(tmp_path, monkeypatch):
+    """Run a script in a process forked from this one, in which every row is applied; returns what it prints."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    return lambda script, *argv: Fork(tmp_path / "log", script, *argv).end()
+
+
+@pytest.fixture
+def outcomes(models, tmp_path, output_of):
+    (tmp_path / "probe.py").write_text(PROBE)
+    return lambda trust: json.loads(output_of(tmp_path / "probe.py", trust, *models).splitlines()[-1])
 
 
 def markers(models: list[Path]) -> list[Path]:
     return [path for path in models[0].parent.iterdir() if path.name.endswith("has run code")]
 
 
-def test_no_way_leads_to_a_models_code_and_what_transformers_knows_loads_without(models, tmp_path):
-    found = outcomes(models, False, tmp_path)
+def test_no_way_leads_to_a_models_code_and_what_transformers_knows_loads_without(models, outcomes):
+    found = outcomes(False)
     assert markers(models) == []
     refused = ("config", "config_unasked", "model", "by_name", "in_module")
     assert {found.pop(name) for name in refused} == {"RemoteCodeError"}
@@ -86,8 +87,8 @@ def test_no_way_leads_to_a_models_code_and_what_transformers_knows_loads_without
     assert found.pop("generate") == "method" and set(found.values()) <= {"TokenizersBackend", "Qwen2Tokenizer"}
 
 
-def test_with_the_flag_they_do_as_without_this_project(models, tmp_path):
-    found = outcomes(models, True, tmp_path)
+def test_with_the_flag_they_do_as_without_this_project(models, outcomes):
+    found = outcomes(True)
     assert len(markers(models)) == 2
     assert found["config"] == found["config_unasked"] == found["by_name"] == found["vllm"] == "OwnConfig"
     assert found["model"] == found["vllms_class"] == found["native_model"] == "OwnForCausalLM"
@@ -95,7 +96,7 @@ def test_with_the_flag_they_do_as_without_this_project(models, tmp_path):
     assert found["native_refused"] == "Qwen3ForCausalLM"  # a caller that wants none gets none
 
 
-def test_with_the_flag_a_dry_run_accepts_the_model(models, tmp_path):
+def test_with_the_flag_a_dry_run_accepts_the_model(models, tmp_path, output_of):
     (tmp_path / "q.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n')
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     flags = {"actor.model_name_or_path": models[0], "data.prompt_dataset": tmp_path / "q.jsonl"}
@@ -103,7 +104,4 @@ def test_with_the_flag_a_dry_run_accepts_the_model(models, tmp_path):
     flags |= {"vllm.num_engines": 1, "ckpt.output_dir": tmp_path / "out", "ckpt.path": tmp_path / "ckpt"}
     flags |= {"rollout.batch_size": 32, "rollout.n_samples_per_prompt": 4, "advantage_estimator": "ebpo"}
     argv = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
-    command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv, "--dry_run", "--trust_remote_code"]
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "TORCHDYNAMO_DISABLE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert done.returncode == 0 and "dry run" in done.stdout, done.stderr
+    assert "dry run" in output_of(Path(train_ppo_ray.__file__), *argv, "--dry_run", "--trust_remote_code")
