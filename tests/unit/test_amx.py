@@ -24,15 +24,26 @@ assert output.eq(1).all()
 """
 
 
-def run_attention(before: str) -> int:
-    words = [sys.executable, "-W", "ignore", "-c", before + ATTENTION]
-    return subprocess.run(words, stdout=subprocess.DEVNULL).returncode
+IN_FORKS = f"""
+import os, sys
+{ATTENTION.splitlines()[1]}
+for before in sys.argv[1:]:
+    if os.fork() == 0:
+        exec(before)
+        exec({ATTENTION!r})
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+DRIVER_OR_WORKER = "from openrlhf_ebpo.upstream.install import install; install()"
+EXTENSION = "import openrlhf_ebpo.upstream.cpu.weight_sync"  # vLLM's worker extension
 
 
 @pytest.mark.skipif(not is_cpu_stack(), reason="vLLM has its CPU kernels in the CPU stack alone")
 @pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="this processor has no AMX tiles")
 def test_processes_of_the_cpu_stack_may_use_amx_tiles():
-    if run_attention("") != -signal.SIGILL:
+    words = [sys.executable, "-W", "ignore", "-c", IN_FORKS, "pass", DRIVER_OR_WORKER, EXTENSION]
+    done = subprocess.run(words, capture_output=True, text=True)
+    without, *others = map(int, done.stdout.split())
+    if without != -signal.SIGILL:
         pytest.skip("vLLM or this kernel grants the tiles by itself")
-    assert run_attention("from openrlhf_ebpo.upstream.install import install; install()") == 0  # drivers, workers
-    assert run_attention("import openrlhf_ebpo.upstream.cpu.weight_sync") == 0  # vLLM's worker extension
+    assert others == [0, 0], done.stderr[-3000:]
