@@ -63,10 +63,18 @@ def observed(batch: Batch, advantages: PerResponse, fail: float, success: float,
     means = group_mean(batch.rewards, batch.valid)
     grpo = grpo_advantages(batch.rewards, batch.valid, success - fail)
     unknown = np.full_like(means, np.nan)
+    alive = batch.valid.any(-1)
+
+    def fraction_all(value: float) -> float:
+        """Compute the fraction of groups whose valid rewards all equal the value, to 1e-6 of the range."""
+        everywhere = ((np.abs(batch.rewards - value) <= DEGENERATE * (success - fail)) | ~batch.valid).all(-1) & alive
+        return float(everywhere.sum() / max(alive.sum(), 1))
+
     metrics = dict(step.metrics) if step else {}
     if step:
         rescued = (grpo == 0) & (advantages != 0) & batch.valid
         metrics["ebpo/rescued_fraction"] = float(rescued.sum() / batch.valid.sum())
+    metrics |= {"ebpo/all_fail_fraction": fraction_all(fail), "ebpo/all_pass_fraction": fraction_all(success)}
     return Estimate(
         rewards=batch.rewards,
         valid=batch.valid,
@@ -76,7 +84,7 @@ def observed(batch: Batch, advantages: PerResponse, fail: float, success: float,
         advantages=advantages,
         grpo_advantages=grpo,
         state=step.state if step else None,
-        metrics={**metrics, **group_outcomes(batch.rewards, batch.valid, fail, success)},
+        metrics=metrics,
     )
 
 
@@ -128,18 +136,3 @@ def grpo_advantages(rewards: PerResponse, valid: PerResponse, reward_range: floa
     std = np.sqrt((centred**2).sum(-1, keepdims=True) / freedom)
     constant = np.abs(centred).max(-1, keepdims=True) <= DEGENERATE * reward_range
     return np.where(constant, 0.0, centred / (std + 1e-9))
-
-
-def group_outcomes(
-    rewards: PerResponse, valid: PerResponse, fail_reward: float, pass_reward: float
-) -> dict[str, float]:
-    """Compute the fractions of groups whose valid rewards all equal the fail, or the pass, value (to 1e-6 of the
-    range)."""
-    tolerance = DEGENERATE * (pass_reward - fail_reward)
-    alive = valid.any(-1)
-
-    def fraction(value: float) -> float:
-        everywhere = ((np.abs(rewards - value) <= tolerance) | ~valid).all(-1) & alive
-        return float(everywhere.sum() / max(alive.sum(), 1))
-
-    return {"ebpo/all_fail_fraction": fraction(fail_reward), "ebpo/all_pass_fraction": fraction(pass_reward)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry, stored
@@ -37,10 +36,6 @@ class AdvantageSettings:
             raise UsageError(str(error)) from None
         filtering = args.algo.dynamic_filtering_enable
         return cls(advantage.estimator, config, advantage.gamma, advantage.no_std_norm, filtering)
-
-    @property
-    def is_computed_here(self) -> bool:
-        return registry.computed_here(self.name)
 
     def is_centred(self) -> bool:
         """True also where nothing but training can compute it."""
@@ -76,7 +71,7 @@ class AdvantageSettings:
     def notices(self) -> list[str]:
         """Warn of flags that do nothing under the estimator, or take from it what it is for."""
         name, found = self.name, []
-        if self.is_computed_here and (self.gamma != 1 or self.no_std_norm):
+        if registry.computed_here(name) and (self.gamma != 1 or self.no_std_norm):
             found.append(f"--algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {name}")
         if name in registry.ESTIMATORS and name != "ebpo":
             given = [part for part in ("half_life", "clusters") if getattr(self.config, part) is not None]
@@ -87,11 +82,6 @@ class AdvantageSettings:
                 "prior then sees only groups with mixed rewards"
             )
         return [f"warning: {each}" for each in found]
-
-
-def split_variant(advantage: SimpleNamespace) -> None:
-    """Split, in place, the name of a variant into estimator and preset. advantage: upstream's `args.algo.advantage`."""
-    advantage.estimator, advantage.ebpo.preset = registry.split(advantage.estimator)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from openrlhf_ebpo.estimator.prior import Moments, Prior
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.group_statistics import Groups
+    from openrlhf_ebpo.estimator.groups import Groups
 
 COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
 REWARDS, MEANS, WITHIN = range(3)  # rows of COLUMNS
@@ -103,25 +103,21 @@ def updated(before: Table, groups: Groups, factor: float) -> Table:
     older = np.pad(before.moments * np.array([factor, 1, factor])[:, None, None], ((0, 0), (0, 0), (0, new)))
     table = Table(names, older, np.concatenate([before.seen, np.zeros(new, np.int64)]))
     rows = table.rows(groups)
-    moments = merged(older, moments_of(groups, rows, len(names)))
+    inside = (rows >= 0)[:, None] & groups.alive
+    totals = groups.totals * inside
+    columns = (  # as COLUMNS
+        (groups.rewards, groups.weights * inside),
+        (groups.means, totals),
+        (groups.variances, totals * groups.freedom),
+        (1 / groups.sizes, totals),
+    )
+    place = np.where(inside, rows[:, None], 0)
+    batch = np.stack([each_of(values, weights, place, len(names)) for values, weights in columns], axis=1)
+    moments = merged(older, batch)
     table.seen[rows[(rows >= 0) & groups.alive[:, 0]]] = before.seen.max(initial=0) + 1
     there = np.flatnonzero(moments[0, MEANS] >= LEAST_COUNT)
     kept = np.sort(there[np.argsort(-table.seen[there], kind="stable")[:MAX_CLUSTERS]])
     return Table(tuple(names[row] for row in kept), moments[..., kept], table.seen[kept])
-
-
-def moments_of(groups: Groups, rows: np.ndarray, size: int) -> np.ndarray:
-    """Compute a batch's moments in each cluster, (3, 4, size)."""
-    inside = (rows >= 0)[:, None] & groups.alive
-    rows = np.where(inside, rows[:, None], 0)
-    totals = groups.totals * inside
-    columns = (
-        each_of(groups.rewards, groups.weights * inside, rows, size),
-        each_of(groups.means, totals, rows, size),
-        each_of(groups.variances, totals * groups.freedom, rows, size),
-        each_of(1 / groups.sizes, totals, rows, size),
-    )
-    return np.stack(columns, axis=1)
 
 
 def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
@@ -144,7 +140,8 @@ def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
     """Return the prior of every group of a batch, as Moments of arrays (M, 1)."""
     own = np.pad(table.moments, ((0, 0), (0, 0), (0, 1)))[..., table.rows(groups)[:, None]]  # row -1 is empty
     rewards, means, within = (Moments(*own[:, row]) for row in (REWARDS, MEANS, WITHIN))
-    of_means, of_variances = (pooling_weight(means.count, estimate_kappa(table.column(row))) for row in (MEANS, WITHIN))
+    kappas = (estimate_kappa(table.column(row)) for row in (MEANS, WITHIN))
+    of_means, of_variances = (means.count / np.maximum(means.count + kappa, LEAST_COUNT) for kappa in kappas)
     typical = blend(mean_within_variance(table.column(MEANS)), run.group_means.variance, of_means)
     apart = of_means * (1 - of_means) * (rewards.mean - run.rewards.mean) ** 2
     count = np.full_like(means.count, max(run.rewards.count, 1))
@@ -182,10 +179,6 @@ def estimate_kappa(values: Moments) -> float:
 def mean_within_variance(values: Moments) -> float:
     """Mean variance inside a cluster."""
     return values.m2.sum() / max(values.count.sum() - (values.count > 0).sum(), LEAST_COUNT)
-
-
-def pooling_weight(count: np.ndarray, kappa: float) -> np.ndarray:
-    return count / np.maximum(count + kappa, LEAST_COUNT)
 
 
 def blend(own: np.ndarray, run: np.ndarray | float, weight: np.ndarray) -> np.ndarray:

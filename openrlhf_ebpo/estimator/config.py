@@ -90,24 +90,20 @@ class EstimatorConfig:
             raise ValueError(f"unknown preset {self.preset!r} of EBPO, choose from {sorted(PRESETS)}")
         given = {part: getattr(self, part) for part in PAPER if getattr(self, part) is not None}
         parts = PRESETS[self.preset] | given
-        if self.half_life is None:
-            _check(parts)
-            return parts
-        if not 0 < self.half_life < math.inf:
-            raise ValueError(f"{FLAG}.half_life is {self.half_life}: give a number of prompts above 0, or leave it out")
-        parts |= {"half_life": self.half_life, "history": self.history or "half_life"}
-        _check(parts)
+        if self.half_life is not None:
+            if not 0 < self.half_life < math.inf:
+                raise ValueError(
+                    f"{FLAG}.half_life is {self.half_life}: give a number of prompts above 0, or leave it out"
+                )
+            parts |= {"half_life": self.half_life, "history": self.history or "half_life"}
+        if ("half_life" in parts) != (parts["history"] == "half_life"):
+            raise ValueError(
+                f"half_life is {parts.get('half_life', 'missing')} and history {parts['history']}: a number of prompts "
+                "belongs to history half_life, and to no other"
+            )
+        if parts["weights"] == "score" and parts["prior"] == "beta_binomial":
+            raise ValueError("weights score does not go with prior beta_binomial, which counts successes")
         return parts
-
-
-def _check(parts: dict[str, Any]) -> None:
-    if ("half_life" in parts) != (parts["history"] == "half_life"):
-        raise ValueError(
-            f"half_life is {parts.get('half_life', 'missing')} and history {parts['history']}: a number of prompts "
-            "belongs to history half_life, and to no other"
-        )
-    if parts["weights"] == "score" and parts["prior"] == "beta_binomial":
-        raise ValueError("weights score does not go with prior beta_binomial, which counts successes")
 
 
 def stored(parts: dict[str, Any]) -> dict[str, Any]:

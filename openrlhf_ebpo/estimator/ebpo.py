@@ -15,8 +15,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.clusters import clustered
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig, stored
 from openrlhf_ebpo.estimator.contract import Batch, Step
-from openrlhf_ebpo.estimator.group_statistics import Groups, score_weights
-from openrlhf_ebpo.estimator.groups import GroupEstimator
+from openrlhf_ebpo.estimator.groups import GroupEstimator, Groups, score_weights
 from openrlhf_ebpo.estimator.history import HISTORIES
 from openrlhf_ebpo.estimator.shrinkage import (
     DEGENERATE,
@@ -108,16 +107,14 @@ class EBPO(GroupEstimator):
     def __init__(self, config: EstimatorConfig, name: str = ""):
         super().__init__(config, name)
         self.variant = config.variant()
-        self.parts = {part: self._code(part, choices) for part, choices in PARTS.items()}
+        for part, choices in PARTS.items():
+            if self.variant[part] not in choices:
+                raise ValueError(f"{part} {self.variant[part]!r}: choose from {', '.join(choices)}")
+        self.parts = {part: choices[self.variant[part]] for part, choices in PARTS.items()}
         self.history = self.parts["clusters"](self.parts["history"])
         self.centred = self.variant["weights"] != "score" or self.variant["normalise"] == "batch"
         reads = self.variant["within_variance"], self.variant["between_variance"]
         self.detailed = self.history.detailed or reads != ("pooled", "raw")
-
-    def _code(self, part: str, choices: dict[str, Any]) -> Any:
-        if (choice := self.variant[part]) not in choices:
-            raise ValueError(f"{part} {choice!r}: choose from {', '.join(choices)}")
-        return choices[choice]
 
     def initial(self) -> Any:
         return self.history.initial()

@@ -18,7 +18,7 @@ from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.group_statistics import Groups
+    from openrlhf_ebpo.estimator.groups import Groups
 
 HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)  # of the adaptive history, in rollout batches
 SLOWER = 2  # places in HALF_LIVES: variances are remembered four times as long as means
@@ -43,8 +43,13 @@ class Mixture:
         """Return a prior for each half-life: its own means, and variances of one that remembers four times as long.
         Variances are harder to estimate and change more slowly; taken about each batch's own mean, they do not grow
         with its drift."""
-        slower = self.priors[SLOWER:] + self.priors[-1:] * SLOWER
-        return [with_variances(prior, other) for prior, other in zip(self.priors, slower, strict=True)]
+        slower, found = self.priors[SLOWER:] + self.priors[-1:] * SLOWER, []
+        for prior, other in zip(self.priors, slower, strict=True):
+            means, spread = prior.group_means, other.spread  # no spread in batches of one group
+            between = spread.mean if spread.count else other.group_means.variance
+            moments = Moments(means.count, means.mean, means.count * between)
+            found.append(replace(prior, group_means=moments, within=other.within, inverse_sizes=other.inverse_sizes))
+        return found
 
     @property
     def prior(self) -> Prior:
@@ -86,18 +91,6 @@ def update_mixture(before: Mixture, batch: Prior, groups: Groups, config: Estima
 FACTORS = tuple(0.5 ** (1 / half_life) for half_life in HALF_LIVES)
 
 
-def with_variances(prior: Prior, other: Prior) -> Prior:
-    """Combine the means of one prior with the variances of another."""
-    means = prior.group_means
-    between = other.spread.mean if other.spread.count else other.group_means.variance  # batches of one group: no spread
-    return replace(
-        prior,
-        group_means=Moments(means.count, means.mean, means.count * between),
-        within=other.within,
-        inverse_sizes=other.inverse_sizes,
-    )
-
-
 def mixture(members: Sequence[Moments], weights: np.ndarray) -> Moments:
     """Compute the moments of a value that comes from each member with this probability; the count is the mean one."""
     counts, means, variances = (
@@ -117,26 +110,27 @@ def log_likelihoods(priors: Sequence[Prior], groups: Groups, config: EstimatorCo
     if not groups.weighted and groups.are_binary(config):
         rates = (means - config.fail_reward) / config.reward_range
         successes = np.rint(rates * sizes).astype(int)
-        logs = beta_binomial_logs(*beta_parameters(priors, config), successes, sizes.astype(int) - successes)
-    else:
-        logs = normal_logs(priors, means, sizes, config)
-    return logs.sum(-1)
+        return beta_binomial_logs(priors, successes, sizes.astype(int) - successes, config).sum(-1)
+    centre = np.array([[prior.group_means.mean] for prior in priors])
+    between = np.array([[prior.corrected_between_variance] for prior in priors])
+    within = np.array([[prior.within.mean] for prior in priors])
+    variance = np.maximum(between + within / sizes, DEGENERATE * config.reward_range**2)
+    return (-0.5 * (np.log(variance) + (means - centre) ** 2 / variance)).sum(-1)
 
 
-def beta_parameters(priors: Sequence[Prior], config: EstimatorConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate α and β of each prior by the method of moments, (H, 1). Half a success and half a failure are added, so
-    that a history without a success does not rule one out."""
+def beta_binomial_logs(
+    priors: Sequence[Prior], successes: np.ndarray, failures: np.ndarray, config: EstimatorConfig
+) -> np.ndarray:
+    """Compute log p(successes, failures) of every group under every prior, (H, M), without the binomial coefficient. α
+    and β of a prior are estimated by the method of moments; half a success and half a failure are added, so that a
+    history without a success does not rule one out."""
     counts = np.array([prior.group_means.count for prior in priors])
     rates = (np.array([prior.group_means.mean for prior in priors]) - config.fail_reward) / config.reward_range
     rates = np.clip((counts * rates + 0.5) / (counts + 1), LEAST_SPREAD, 1 - LEAST_SPREAD)
     most = rates * (1 - rates)
     spread = np.array([prior.corrected_between_variance for prior in priors]) / config.reward_range**2
     size = most / np.clip(spread, LEAST_SPREAD * most, (1 - LEAST_SPREAD) * most) - 1
-    return (size * rates)[:, None], (size * (1 - rates))[:, None]
-
-
-def beta_binomial_logs(alpha: np.ndarray, beta: np.ndarray, successes: np.ndarray, failures: np.ndarray) -> np.ndarray:
-    """Compute log p(successes, failures) of every group under every prior, (H, M), without the binomial coefficient."""
+    alpha, beta = (size * rates)[:, None], (size * (1 - rates))[:, None]
 
     def rising(start: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Compute the log of start · (start + 1) ⋯, so many factors."""
@@ -144,15 +138,6 @@ def beta_binomial_logs(alpha: np.ndarray, beta: np.ndarray, successes: np.ndarra
         return np.pad(logs, ((0, 0), (1, 0)))[:, steps]
 
     return rising(alpha, successes) + rising(beta, failures) - rising(alpha + beta, successes + failures)
-
-
-def normal_logs(priors: Sequence[Prior], means: np.ndarray, sizes: np.ndarray, config: EstimatorConfig) -> np.ndarray:
-    """Compute the log density of every group mean under every prior, (H, M)."""
-    centre = np.array([[prior.group_means.mean] for prior in priors])
-    between = np.array([[prior.corrected_between_variance] for prior in priors])
-    within = np.array([[prior.within.mean] for prior in priors])
-    variance = np.maximum(between + within / sizes, DEGENERATE * config.reward_range**2)
-    return -0.5 * (np.log(variance) + (means - centre) ** 2 / variance)
 
 
 @dataclass(frozen=True)

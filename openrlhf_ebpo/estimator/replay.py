@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 MAX_REWARD = float(np.finfo(np.float32).max)  # training has them in float32
 
 
-class ReplayError(ReportedError, ValueError):
-    """Logged rollouts that cannot be replayed; the message names the file."""
-
-
 @dataclass(frozen=True)
 class Logged:
     """One step of a run log. baselines, advantages: (M, G), what training used, NaN for a baseline that is not
@@ -39,29 +35,29 @@ def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str)
     """Read columns of a rollout file, one value per response, groups of `size` next to each other.
 
     Raises:
-        ReplayError: the rows are not complete groups in order, nothing is valid, a valid response has no finite reward
-            or advantage, or a response has no prompt_id, or a weight that is not a finite number from 0 on.
+        ReportedError: the rows are not complete groups in order, nothing is valid, a valid response has no finite
+            reward or advantage, or a response has no prompt_id, or a weight that is not a finite number from 0 on.
     """
     rows = len(columns["reward"])
     expected = np.arange(rows)
     if not rows or rows % size or np.any((columns["group"] * size + columns["sample"]) != expected):
-        raise ReplayError(f"{source}: its {rows:,} rows are not groups of {size} responses, one after the other")
+        raise ReportedError(f"{source}: its {rows:,} rows are not groups of {size} responses, one after the other")
     by_group = {name: column.reshape(-1, size) for name, column in columns.items()}
     valid = by_group["valid"]
     for name in ("reward", "advantage"):
         if broken := int((valid & ~(np.abs(by_group[name]) <= MAX_REWARD)).sum()):
-            raise ReplayError(f"{source}: {broken:,} valid responses have no finite {name}")
+            raise ReportedError(f"{source}: {broken:,} valid responses have no finite {name}")
     for name in ("action_tokens", "score_weight"):
         if not ((by_group[name] >= 0) & (by_group[name] <= MAX_REWARD)).all():
-            raise ReplayError(f"{source}: the column {name} has values that are not finite numbers from 0 on")
+            raise ReportedError(f"{source}: the column {name} has values that are not finite numbers from 0 on")
     if None in by_group["prompt_id"]:
-        raise ReplayError(f"{source}: the column prompt_id lacks values")
+        raise ReportedError(f"{source}: the column prompt_id lacks values")
     prompt_ids, clusters = (tuple(by_group[name][:, 0]) for name in ("prompt_id", "cluster"))
     weights = by_group["action_tokens"], by_group["score_weight"]
     try:
         batch = Batch.of(by_group["reward"], valid, prompt_ids, clusters, *weights)
     except ValueError as error:
-        raise ReplayError(f"{source}: {error}") from error
+        raise ReportedError(f"{source}: {error}") from error
     return Logged(step, source, batch, by_group["baseline"], by_group["advantage"])
 
 
@@ -84,7 +80,7 @@ def replay(
     where it is another one.
 
     Raises:
-        ReplayError: the estimator cannot work with a step; the message names its file.
+        ReportedError: the estimator cannot work with a step; the message names its file.
     """
     state = estimator.initial()
     for each in steps:
@@ -97,13 +93,13 @@ def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Esti
     """Compute one step, of a batch from anywhere.
 
     Raises:
-        ReplayError: the estimator cannot work with it; the message begins with `source`.
+        ReportedError: the estimator cannot work with it; the message begins with `source`.
     """
     try:
         with np.errstate(all="ignore"):  # what is not finite in the end is an EstimatorError
             return estimate(estimator, batch, state)
     except (EstimatorError, ReportedError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ReplayError(f"{source}: {estimator.name} cannot be replayed: {error}") from error
+        raise ReportedError(f"{source}: {estimator.name} cannot be replayed: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.estimator.advantage import estimate
+from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator
 from openrlhf_ebpo.estimator.registry import FLAG
@@ -32,30 +32,26 @@ class PriorMismatch(ReportedError, ValueError):
     """A stored prior that cannot serve this run; the message names the difference and the way out."""
 
 
-class StateError(RuntimeError):
-    """An estimator's state that cannot be stored."""
-
-
 def pack(estimator: Estimator, state: Any) -> dict:
     """Return the state as plain, versioned JSON values that `unpack` takes.
 
     Raises:
-        StateError: JSON would not give it back as it is, or the estimator itself would not restore it.
+        EstimatorError: JSON would not give it back as it is, or the estimator itself would not restore it.
     """
     saved = estimator.save(state)
     if not isinstance(saved, dict) or saved.keys() & {"schema", "identity"}:
-        raise StateError(f"the state of {estimator.name} must be a dictionary without the keys schema and identity")
+        raise EstimatorError(f"the state of {estimator.name} must be a dictionary without the keys schema and identity")
     stored = {"schema": SCHEMA, "identity": estimator.identity(), **saved}
     try:
         plain = json.loads(json.dumps(stored, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise StateError(f"the state of {estimator.name} cannot be saved: {error}. {FORM}") from error
+        raise EstimatorError(f"the state of {estimator.name} cannot be saved: {error}. {FORM}") from error
     if plain != stored:
-        raise StateError(f"the state of {estimator.name} comes back from JSON as something else. {FORM}")
+        raise EstimatorError(f"the state of {estimator.name} comes back from JSON as something else. {FORM}")
     try:
         estimator.restore({key: plain[key] for key in saved})
     except (KeyError, TypeError, ValueError) as error:
-        raise StateError(f"{estimator.name} would not take its own state back: {error}. {FORM}") from error
+        raise EstimatorError(f"{estimator.name} would not take its own state back: {error}. {FORM}") from error
     return plain
 
 

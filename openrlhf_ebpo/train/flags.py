@@ -132,7 +132,8 @@ def fill_defaults(args: SimpleNamespace) -> None:
     HubSettings.from_args(args).check(args.ckpt.save_steps, args.ckpt.save_hf)
     args.ckpt.load_enable = args.ckpt.load_enable or args.ckpt.load_step is not None
     args.logger.run_dir = args.logger.run_dir or str(Path(args.ckpt.output_dir) / "run")
-    advantage.split_variant(args.algo.advantage)
+    algo = args.algo.advantage
+    algo.estimator, algo.ebpo.preset = registry.split(algo.estimator)
     chat_template.set_template_kwargs(args.data)
     preflight.absolute_paths(args)
     args.reward.timeout = RewardSettings.from_args(args).timeout

@@ -8,8 +8,9 @@ import torch
 from estimates import ebpo_step
 from properties import given, settings, st
 
-from openrlhf_ebpo.estimator.advantage import group_outcomes, grpo_advantages
+from openrlhf_ebpo.estimator.advantage import grpo_advantages, observed
 from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.prior import Prior
 from tests.reference_ebpo import Reference
 
@@ -190,14 +191,15 @@ def test_grpo_normalises_within_the_valid_samples_of_a_group():
 )
 def test_groups_that_all_fail_or_all_pass_are_counted(fail, success, rewards, all_fail, all_pass):
     rewards = np.array(rewards, dtype=float)
-    found = group_outcomes(rewards, np.ones_like(rewards, dtype=bool), fail, success)
-    assert found == pytest.approx({"ebpo/all_fail_fraction": all_fail, "ebpo/all_pass_fraction": all_pass})
+    found = observed(Batch.of(rewards, np.ones_like(rewards)), rewards, fail, success)
+    assert found.metrics == pytest.approx({"ebpo/all_fail_fraction": all_fail, "ebpo/all_pass_fraction": all_pass})
 
 
 def test_outcomes_look_at_valid_samples_and_at_groups_that_have_one():
     rewards = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=float)
     valid = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]) > 0
-    assert group_outcomes(rewards, valid, 0.0, 1.0) == {"ebpo/all_fail_fraction": 0.5, "ebpo/all_pass_fraction": 0.5}
+    found = observed(Batch.of(rewards, valid), rewards, 0.0, 1.0)
+    assert found.metrics == {"ebpo/all_fail_fraction": 0.5, "ebpo/all_pass_fraction": 0.5}
 
 
 def test_rescued_responses_are_valid_and_were_zero_under_grpo():

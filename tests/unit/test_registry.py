@@ -13,7 +13,7 @@ from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
 from openrlhf_ebpo.estimator.config import PRESETS, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError, rehearse
+from openrlhf_ebpo.estimator.stored import PriorMismatch, rehearse
 
 ROOT = Path(__file__).parents[2]
 CONFIG = EstimatorConfig(n_samples_per_prompt=2)
@@ -192,7 +192,7 @@ def test_what_an_excluded_response_gets_is_ignored():
     ids=str,
 )
 def test_a_state_that_would_not_come_back_is_an_error_at_once(state):
-    with pytest.raises(StateError, match="mine:Own"):
+    with pytest.raises(EstimatorError, match="mine:Own"):
         stored.pack(gives(None), state)
 
 
@@ -201,7 +201,7 @@ def test_an_identity_comes_back_as_it_is():
         def identity(self):
             return {**super().identity(), "layers": (1, 2)}
 
-    with pytest.raises(StateError, match="JSON"):
+    with pytest.raises(EstimatorError, match="JSON"):
         stored.pack(Own(CONFIG), {})
 
 
@@ -214,7 +214,7 @@ BROKEN = {
     "per-prompt keys": (
         "    def step(self, batch, state):\n"
         "        return Step(batch.rewards, batch.rewards, {**state, **dict.fromkeys(batch.prompt_ids, 0.5)})",
-        "StateError: mine:Broken would not take its own state back",
+        "EstimatorError: mine:Broken would not take its own state back",
     ),
     "no valid response in a group": (
         "    def step(self, batch, state):\n        return Step(batch.rewards, batch.rewards / 0, state)",
