@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from lab.markdown_tables import table
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data.passes import steps_a_pass
 from openrlhf_ebpo.eval.paper import REPORTED
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
+from openrlhf_ebpo.train.plan import steps_a_pass
 
 QUESTIONS = 16_900  # DAPO-Math-17K less those held out
 PROMPTS, MINI_BATCH = 512, 128  # of a step, of an optimizer step

@@ -106,7 +106,8 @@ def clean(batches: Iterable[list[tuple]], datasource: str, show: Callable, tally
     show: (messages, bare question) -> what the model is shown, text or messages. tally: a new one, which is filled.
     """
     waiting = []
-    schema = prepared_schema(messages=tally.whole_chats)
+    kinds = {"id": pa.string(), "prompt": MESSAGES if tally.whole_chats else pa.string()}
+    schema = pa.schema({**kinds, **dict.fromkeys(("label", "question", "datasource"), pa.string())})
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for batch in batches:
             for prompt, answer, source in batch:
@@ -117,19 +118,6 @@ def clean(batches: Iterable[list[tuple]], datasource: str, show: Callable, tally
                 writer.write_table(_table(waiting, schema))
                 waiting = []
         writer.write_table(_table(waiting, schema))
-
-
-def prepared_schema(messages: bool) -> pa.Schema:
-    text = pa.string()
-    return pa.schema(
-        [
-            ("id", text),
-            ("prompt", MESSAGES if messages else text),
-            ("label", text),
-            ("question", text),
-            ("datasource", text),
-        ]
-    )
 
 
 def held_out(ids: np.ndarray, validation: int | float, seed: int) -> np.ndarray:

@@ -14,6 +14,10 @@ from openrlhf_ebpo.errors import UsageError
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
 TYPES = ("json", "csv", "parquet", "arrow", "text")  # of TYPE@FOLDER, which reads every file of the folder
+NOT_LOADED = (
+    ". If the Hub cannot be reached from here, download the data set's files elsewhere and name them as FILE or "
+    "FOLDER; HF_TOKEN opens data sets that ask for a login"
+)
 
 
 class DataSetError(ValueError):
@@ -87,24 +91,16 @@ def open_split(name: str, split: str, subset: str | None = None):
         found = _load(name, subset)
     except Exception as error:  # of any library that reads the files, or of the Hub's client
         cause = error.__cause__ or error
-        raise DataSetError(f"cannot be read ({type(cause).__name__}: {cause}){_remedy(name, cause)}") from error
+        remedy = "" if is_local(name) else NOT_LOADED
+        if "onfig" in str(cause) and "available" in str(cause):  # of `datasets`: one configuration has to be chosen
+            remedy = ". --subset of openrlhf-ebpo data prepare names one"
+        raise DataSetError(f"cannot be read ({type(cause).__name__}: {cause}){remedy}") from error
     if isinstance(found, DatasetDict) and split not in found:
         raise DataSetError(f"has {', '.join(found)}, and no split {split!r}")
     found = found[split] if isinstance(found, DatasetDict) else found
     if not len(found):
         raise DataSetError("it has no rows")
     return found
-
-
-def _remedy(name: str, cause: BaseException) -> str:
-    if "onfig" in str(cause) and "available" in str(cause):  # of `datasets`: one configuration has to be chosen
-        return ". --subset of openrlhf-ebpo data prepare names one"
-    if is_local(name):
-        return ""
-    return (
-        ". If the Hub cannot be reached from here, download the data set's files elsewhere and name them as FILE or "
-        "FOLDER; HF_TOKEN opens data sets that ask for a login"
-    )
 
 
 def _load(name: str, subset: str | None):

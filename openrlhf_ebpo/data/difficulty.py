@@ -68,6 +68,10 @@ from openrlhf_ebpo.upstream.tokenizer_fit import TRAINING, Prompting, fit_warnin
 from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 MODEL = "actor.model_name_or_path"
+SAMPLING_FLAGS = {  # by the name of Sampling's field
+    "rollout.n_samples_per_prompt": "n",
+    **{f"rollout.{name}": name for name in ("temperature", "top_p", "max_new_tokens")},
+}
 FORM = ("apply_chat_template", "template_kwargs", "input_template")  # of prompts
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 
@@ -171,17 +175,10 @@ class DifficultySettings:
             MODEL: model_identity(self.engine.model),
             "reward.remote_url": file_identity(rewards.sources[0]) if is_file else ",".join(rewards.sources) or None,
             "train.agent_func_path": file_identity(rewards.agent) if rewards.agent else None,
-            **self._sampling_flags(),
+            **{flag: getattr(self.sampling, name) for flag, name in SAMPLING_FLAGS.items()},
             "data.max_len": self.engine.max_len,
             **{f"data.{name}": getattr(self, name) for name in FORM},
             "data.template_kwargs": values(self.template_kwargs),
-        }
-
-    def _sampling_flags(self) -> dict:
-        names = {"n": "n_samples_per_prompt"}
-        return {
-            f"rollout.{names.get(name, name)}": getattr(self.sampling, name)
-            for name in ("n", "temperature", "top_p", "max_new_tokens")
         }
 
     def check(self) -> None:
@@ -196,17 +193,11 @@ class DifficultySettings:
         )
         install()  # what follows may import transformers, and rows for it come first
         check_suffix(self.output, "--output")
-        problems = [*self._number_problems(), *self.engine.problems()]
-        raise_problems([*problems, *output_problems(self.output, self.input, self.force)])
-        self.files.check()
-
-    def _number_problems(self) -> list[str]:
         sampling, max_len, rewards = self.sampling, self.engine.max_len, self.rewards
         fits = sampling.n >= 1, sampling.temperature >= 0, 0 < sampling.top_p <= 1, sampling.max_new_tokens >= 1
-        flags = self._sampling_flags()
         problems = [
-            f"--{flag} {value} makes no sense"
-            for (flag, value), fine in zip(flags.items(), fits, strict=True)
+            f"--{flag} {getattr(sampling, name)} makes no sense"
+            for (flag, name), fine in zip(SAMPLING_FLAGS.items(), fits, strict=True)
             if not fine
         ]
         if self.limit is not None and self.limit < 1:
@@ -224,7 +215,9 @@ class DifficultySettings:
             problems.append(
                 "--data.input_template needs a {} where the prompt goes, and no --data.apply_chat_template with it"
             )
-        return problems
+        problems += self.engine.problems()
+        raise_problems([*problems, *output_problems(self.output, self.input, self.force)])
+        self.files.check()
 
 
 def run(args: argparse.Namespace) -> None:

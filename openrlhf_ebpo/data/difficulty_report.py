@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 TOLERANCE = 1e-6
 LEVELS = 16  # pass rates are shown in sixteenths at most
+BAR_WIDTH = 40
 COLUMNS = {
     "pass_rate": pa.float64(),
     "pass_count": pa.int32(),
@@ -47,20 +48,17 @@ def histogram(rates: Iterable[float], n: int) -> list[int]:
     return counts
 
 
-def text_histogram(rates: Sequence[float], n: int, width: int = 40) -> str:
+def summary(records: dict, outcomes: dict, n: int, pass_reward: float) -> str:
+    """Draw the histogram of pass rates; below it the means, and warnings."""
+    rates = [row["pass_rate"] for row in outcomes.values() if row["pass_rate"] is not None]
     counts = histogram(rates, n)
     marks = {0: "  all fail", len(counts) - 1: "  all pass"}
-    lines = []
+    bars = []
     for level, count in enumerate(counts):
-        length = width * count / max(counts)
+        length = BAR_WIDTH * count / max(counts)
         bar = "█" * round(length) or ("▏" if count else "")
         share = f"{count:>7} {count / len(rates):>6.1%}"
-        lines.append(f"{level / (len(counts) - 1):>5.2f} {share}  {bar}{marks.get(level, '')}".rstrip())
-    return "\n".join(lines)
-
-
-def summary(records: dict, outcomes: dict, n: int, pass_reward: float) -> str:
-    rates = [row["pass_rate"] for row in outcomes.values() if row["pass_rate"] is not None]
+        bars.append(f"{level / (len(counts) - 1):>5.2f} {share}  {bar}{marks.get(level, '')}".rstrip())
     lines = [
         ("prompts", f"{len(rates)}"),
         ("mean pass rate", f"{statistics.fmean(rates):.3f}"),
@@ -70,7 +68,7 @@ def summary(records: dict, outcomes: dict, n: int, pass_reward: float) -> str:
         ("truncated", f"{statistics.fmean(row['truncated_share'] for row in outcomes.values()):.1%} of responses"),
     ]
     table = "\n".join(f"{name:<16}{value}" for name, value in lines)
-    return "\n\n".join(["", text_histogram(rates, n), table, *notices(records, outcomes, pass_reward)]).strip("\n")
+    return "\n\n".join(["", "\n".join(bars), table, *notices(records, outcomes, pass_reward)]).strip("\n")
 
 
 def notices(records: dict, outcomes: dict, pass_reward: float) -> list[str]:

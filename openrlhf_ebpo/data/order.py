@@ -62,7 +62,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     check(args)
-    table = read_table(args.input, needed_columns(args))
+    needed = {keys_of(args)[0]: "--data.input_key"}
+    needed |= {vars(args)[CLUSTER_KEY]: f"--{CLUSTER_KEY}"} if args.by == "topic" else {}
+    needed |= {PASS_RATE: ""} if needs_rates(args) else {}
+    table = read_table(args.input, needed)
     table, dropped = keep_in_range(table, args)
     ids = ids_of(table, keys_of(args)[0])
     if args.by == "topic":
@@ -113,16 +116,6 @@ def check(args: argparse.Namespace) -> None:
 
 def needs_rates(args: argparse.Namespace) -> bool:
     return args.by == "difficulty" or (args.min_pass_rate, args.max_pass_rate) != (0, 1)
-
-
-def needed_columns(args: argparse.Namespace) -> dict[str, str]:
-    """Return the columns, with the flag that names each."""
-    needed = {keys_of(args)[0]: "--data.input_key"}
-    if args.by == "topic":
-        needed[vars(args)[CLUSTER_KEY]] = f"--{CLUSTER_KEY}"
-    if needs_rates(args):
-        needed[PASS_RATE] = ""
-    return needed
 
 
 def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, dict[str, int]]:
@@ -191,7 +184,9 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     lines = [f"{table.num_rows:,} rows to {args.output}"]
     lines += [f"{count:,} rows {reason} are dropped" for reason, count in dropped.items()]
     if args.by == "topic":
-        lines.append(cluster_line(Counter(clusters_of(table, args))))
+        counts = Counter(clusters_of(table, args))  # in the order of their first row
+        named = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
+        lines.append(one_line(f"{len(counts)} clusters: {named}", WIDTH))
     if needs_rates(args):
         rates = rates_of(table)
         lines.append(f"pass rates along the file: {rates[0]:.2f} first, {rates[-1]:.2f} last, mean {rates.mean():.2f}")
@@ -199,11 +194,6 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     if (column := vars(args)[CLUSTER_KEY]) in table.column_names:
         flags.append(f"--{CLUSTER_KEY} {shlex.quote(column)}")
     return "\n".join([*lines, "", f"train on it:  {training_command(args.output, *flags, keys=keys_of(args))}"])
-
-
-def cluster_line(counts: Counter) -> str:
-    """Describe the clusters. counts: rows of each, in the order of their first row."""
-    return one_line(f"{len(counts)} clusters: {', '.join(f'{name} ({n:,})' for name, n in counts.items())}", WIDTH)
 
 
 main = command("openrlhf-ebpo data order", __doc__, add_flags, run, extra="data")

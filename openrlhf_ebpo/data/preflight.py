@@ -6,6 +6,7 @@ Every problem names the flag, what was found and what to write instead.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import symtable
 from collections.abc import Mapping
@@ -24,15 +25,10 @@ from openrlhf_ebpo.data.data_files import (
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 
-DATA_FLAGS = {  # data set -> its columns
-    "data.prompt_dataset": ("data.input_key", "data.label_key", "data.cluster_key"),
-    "data.dataset": ("data.input_key", "data.output_key"),
-    "eval.dataset": ("data.input_key", "data.label_key", "data.output_key"),
-}
-SPLIT_FLAGS = {
-    "data.prompt_dataset": "data.prompt_split",
-    "data.dataset": "data.dataset_split",
-    "eval.dataset": "eval.split",
+DATA_FLAGS = {  # data set -> its split, and its columns
+    "data.prompt_dataset": ("data.prompt_split", "data.input_key", "data.label_key", "data.cluster_key"),
+    "data.dataset": ("data.dataset_split", "data.input_key", "data.output_key"),
+    "eval.dataset": ("eval.split", "data.input_key", "data.label_key", "data.output_key"),
 }
 MODEL_FLAGS = tuple(f"{model}.model_name_or_path" for model in ("actor", "critic", "reward", "model"))
 NEEDED = {
@@ -75,28 +71,15 @@ def split_names(names: str | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """columns: by the flag that names them."""
-
-    flag: str
-    name: str
-    split: str
-    columns: Mapping[str, str | None]
-
-    def problems(self) -> list[str]:
-        return [f"--{self.flag} {self.name}: {each}" for each in dataset_problems(self.name, self.columns, self.split)]
-
-
-@dataclass(frozen=True)
 class InputFiles:
     """The files that the flags of a training name, as far as the command has such flags.
 
-    missing: flags without which the command cannot run. models: by the flag that names them. rewards: None for a
-    command that needs none.
+    missing: flags without which the command cannot run. data_sets: flag, name, split, and columns by the flag that
+    names them. models: by the flag that names them. rewards: None for a command that needs none.
     """
 
     missing: tuple[str, ...]
-    data_sets: tuple[DataSet, ...]
+    data_sets: tuple[tuple[str, str, str, Mapping[str, str | None]], ...]
     models: Mapping[str, tuple[str, ...]]
     rewards: tuple[str, ...] | None
     agent: str | None
@@ -107,20 +90,14 @@ class InputFiles:
     @classmethod
     def from_args(cls, args) -> InputFiles:
         """From upstream's nested arguments, of `train` or `sft`, before its validation."""
-        images = ("data.image_key",) if value_of(args, "data.max_images_per_prompt", 0) else ()
+        data_flags = dict(DATA_FLAGS)
+        if value_of(args, "data.max_images_per_prompt", 0):
+            data_flags["data.prompt_dataset"] += ("data.image_key",)
         return cls(
             missing=tuple(flag for flag in NEEDED if not value_of(args, flag, NO_FLAG)),
             data_sets=tuple(
-                DataSet(
-                    flag,
-                    name,
-                    value_of(args, SPLIT_FLAGS[flag]) or "train",
-                    {
-                        f"--{key}": value_of(args, key)
-                        for key in (*keys, *(images if flag == "data.prompt_dataset" else ()))
-                    },
-                )
-                for flag, keys in DATA_FLAGS.items()
+                (flag, name, value_of(args, split) or "train", {f"--{key}": value_of(args, key) for key in keys})
+                for flag, (split, *keys) in data_flags.items()
                 for name in split_names(value_of(args, flag))
             ),
             models={flag: split_names(value_of(args, flag)) for flag in MODEL_FLAGS},
@@ -138,7 +115,8 @@ class InputFiles:
             UsageError: all problems found, one per line.
         """
         problems = [f"--{flag} is missing: name {NEEDED[flag]}" for flag in self.missing]
-        problems += [problem for each in self.data_sets for problem in each.problems()]
+        for flag, name, split, columns in self.data_sets:
+            problems += [f"--{flag} {name}: {each}" for each in dataset_problems(name, columns, split)]
         for flag, names in self.models.items():
             for name in names:
                 problems += hub_models.model_problems(f"--{flag}", name, ask_hub=not self.use_ms)
@@ -159,9 +137,23 @@ class InputFiles:
             hub_models.check_weights(f"--{flag}", *names)
 
     def _reward_problems(self) -> list[str]:
-        flag = f"--{REWARD}"
-        first, *others = self.rewards or [None]
-        problems = agent_problems(f"--{AGENT}", self.agent)
+        """Check rewards, .py files that define `reward_func` or addresses of servers, and the file of an agent."""
+        flag, (first, *others), problems = f"--{REWARD}", self.rewards or [None], []
+        alone = bool(first and first.endswith(".py"))
+        for reward in filter(None, (first,) if alone else (first, *others)):
+            if reward.endswith(".py"):
+                called = "def reward_func(queries, prompts, labels)"
+                problems += _python_problems(flag, reward, "reward_func", called)
+            elif not reward.startswith(("http://", "https://")):
+                problems.append(f"{flag} {reward}: neither {', '.join(BUILT_IN)}, nor a .py file or an http(s) address")
+            else:
+                with contextlib.suppress(ValueError):  # of the port
+                    if urlsplit(reward).hostname and urlsplit(reward).port != 0:
+                        continue
+                problems.append(f"{flag} {reward}: names no server; write http://HOST:PORT/PATH")
+        if self.agent:
+            called = "class AgentExecutor(AgentExecutorBase)"
+            problems += _python_problems(f"--{AGENT}", self.agent, "AgentExecutor", called)
         if {first, self.agent} & {*BUILT_IN.values()} and not self.label_key:
             problems.append(
                 "--data.label_key is missing: the packaged rewards compare responses with the gold answers in a column"
@@ -171,10 +163,9 @@ class InputFiles:
                 "no reward: give --reward.remote_url (math, a .py file with reward_func, or a server's address), "
                 "--reward.model_name_or_path or --train.agent_func_path"
             )
-        if first and first.endswith(".py") and others:
+        if alone and others:
             problems.append(f"{flag} {first}: a .py file stands alone; OpenRLHF would not read what follows it")
-            others = []
-        return [problem for each in (first, *others) if each for problem in reward_problems(flag, each)] + problems
+        return problems
 
 
 # --- data
@@ -204,26 +195,8 @@ def dataset_problems(name: str, columns: dict[str, str | None], split: str = "tr
 # --- rewards
 
 
-def reward_problems(flag: str, reward: str) -> list[str]:
-    """Check a reward: a .py file that defines `reward_func`, or a server's address."""
-    if reward.endswith(".py"):
-        return _python_problems(flag, reward, "reward_func", "def reward_func(queries, prompts, labels)")
-    if not reward.startswith(("http://", "https://")):
-        return [f"{flag} {reward}: neither {', '.join(BUILT_IN)}, nor a .py file or an http(s) address"]
-    try:
-        named = urlsplit(reward).hostname and urlsplit(reward).port != 0
-    except ValueError:  # of the port
-        named = False
-    return [] if named else [f"{flag} {reward}: names no server; write http://HOST:PORT/PATH"]
-
-
-def agent_problems(flag: str, path: str | None) -> list[str]:
-    """Check an agent: a .py file that defines `AgentExecutor`."""
-    return _python_problems(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)") if path else []
-
-
 def check_agent_by_importing(agent: str | None) -> None:
-    """Run the imports of an agent's file, which `agent_problems` only reads.
+    """Run the imports of an agent's file, which `InputFiles.check` only reads.
 
     Raises:
         UsageError: they fail, or give no AgentExecutor.

@@ -109,7 +109,11 @@ def run(args: argparse.Namespace) -> None:
         data = load(args.input, args.split, subset=args.subset)
         named = (args.prompt_column, args.answer_column, args.source_column)
         columns = find_columns(nested_names(data.features.arrow_schema), args.input, *named)
-        print(chosen_columns(columns))
+        source = f"{columns.datasource!r}" if columns.datasource else "none (--input's name is used)"
+        print(
+            f"columns: prompt {columns.prompt!r}, answer {columns.answer!r}, data source {source}; "
+            "--prompt_column, --answer_column, --source_column name others"
+        )
         with new_folder(output, args.force) as folder:
             made = {"settings": settings, **prepare(data, columns, args, folder)}
             write_json(folder / output_report.NAME, made)
@@ -236,7 +240,11 @@ def describe(files: list[dict], columns: Columns, tally: Tally, validation: int,
 
 def as_text(made: dict, folder: Path) -> str:
     parts = [as_table(made), *(f"warning: {text}" for text in made["warnings"])]
-    return "\n\n".join([*parts, _next_steps(made, folder)])
+    train, validation = (folder / f"{name}.parquet" for name in ("train", "validation"))
+    validation = validation if made["validation"] else None
+    training = output_report.training_command(train, chat=made["chats"], validation=validation)
+    first = f"openrlhf-ebpo data topics (or difficulty) --input {shlex.quote(str(train))} --help"
+    return "\n\n".join([*parts, f"train on it:  {training}\nor first:     {first}"])
 
 
 def as_table(made: dict) -> str:
@@ -249,14 +257,6 @@ def as_table(made: dict) -> str:
     lines.append((made["kept"], f"kept: {made['train']:,} to train, {made['validation']:,} for validation"))
     lines = [f"{count:>12,} {count / max(total, 1):>8.2%}  {text}" for count, text in lines]
     return "\n".join(["        rows    share", *lines])
-
-
-def chosen_columns(columns: Columns) -> str:
-    source = f"{columns.datasource!r}" if columns.datasource else "none (--input's name is used)"
-    return (
-        f"columns: prompt {columns.prompt!r}, answer {columns.answer!r}, data source {source}; "
-        "--prompt_column, --answer_column, --source_column name others"
-    )
 
 
 def _warnings(tally: Tally, template: str) -> list[str]:
@@ -273,17 +273,6 @@ def _warnings(tally: Tally, template: str) -> list[str]:
             "nothing else in them says how to give the answer, --template dapo or --template TEXT does"
         )
     return warnings
-
-
-def _next_steps(made: dict, folder: Path) -> str:
-    train, validation = (folder / f"{name}.parquet" for name in ("train", "validation"))
-    training = output_report.training_command(
-        train, chat=made["chats"], validation=validation if made["validation"] else None
-    )
-    return (
-        f"train on it:  {training}\n"
-        f"or first:     openrlhf-ebpo data topics (or difficulty) --input {shlex.quote(str(train))} --help"
-    )
 
 
 main = command("openrlhf-ebpo data prepare", __doc__, add_flags, run, extra="data")

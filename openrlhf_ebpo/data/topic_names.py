@@ -71,25 +71,17 @@ def names(texts: list[str], labels: np.ndarray) -> list[str]:
     vocabulary = set().union(*bags)
     of_label: list[list[str]] = [[] for _ in range(labels.max() + 1)]
     for bag, label in zip(bags, labels, strict=True):
-        of_label[label] += sorted({_singular(word, vocabulary) for word in bag})
+        stems = {word: [word[: -len(end)] for end in ("s", "es") if word.endswith(end)] for word in bag}
+        # without a plural ending, if the data has that word too
+        of_label[label] += sorted({next((s for s in stems[word] if s in vocabulary), word) for word in bag})
     vectorizer = TfidfVectorizer(analyzer=list)
     weight = vectorizer.fit_transform([*of_label, ["words"]]).toarray()[:-1]  # never an empty vocabulary
     terms = vectorizer.get_feature_names_out()
-    return _unique([[terms[j] for j in np.argsort(-row, kind="stable") if row[j] > 0] for row in weight])
-
-
-def _singular(word: str, vocabulary: set[str]) -> str:
-    """Return `word` without its plural ending, if the data has that word too."""
-    endings = [word[: -len(ending)] for ending in ("s", "es") if word.endswith(ending)]
-    return next((stem for stem in endings if stem in vocabulary), word)
-
-
-def _unique(ranked: list[list[str]]) -> list[str]:
-    """Join the first words of each list; if that name is taken already, one word more, then a number."""
     taken: list[str] = []
-    for typical in ranked:
+    for row in weight:  # if a name is taken already, one word more, then a number
+        typical = [terms[j] for j in np.argsort(-row, kind="stable") if row[j] > 0]
         lengths = range(WORDS, max(len(typical), WORDS) + 1)
         candidates = [", ".join(typical[:n]) or "no words" for n in lengths]
-        numbered = (f"{candidates[0]} ({i})" for i in range(2, len(ranked) + 2))
+        numbered = (f"{candidates[0]} ({i})" for i in range(2, len(weight) + 2))
         taken.append(next(name for name in [*candidates, *numbered] if name not in taken))
     return taken

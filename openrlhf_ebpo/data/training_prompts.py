@@ -48,23 +48,17 @@ def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, 
     Raises:
         UsageError: they do not share one.
     """
-    found = Counter(_row_instruction(row, column) for row in rows)
+    found: Counter = Counter()
+    for row in rows:
+        prompt = lookup(row, column)
+        text = prompt_text(prompt) or ""
+        question = row.get("question")
+        question = question if isinstance(question, str) and question else bare_question(text)
+        before, is_there, after = text.partition(question) if question else ("", "", "")
+        messages = prompt if isinstance(prompt, list) else []
+        system = next((message["content"] for message in messages if message.get("role") == "system"), None)
+        found[(before + QUESTION + after, system) if is_there else None] += 1
     instruction, count = found.most_common(1)[0] if found else (None, 0)
     if instruction is None or count < AGREE * found.total():
         raise UsageError(f"{place}: its prompts (column {column!r}) do not have one instruction in common")
     return instruction
-
-
-def _row_instruction(row: dict, column: str) -> tuple[str, str | None] | None:
-    prompt = lookup(row, column)
-    text = prompt_text(prompt)
-    if not text:
-        return None
-    question = row.get("question")
-    question = question if isinstance(question, str) and question else bare_question(text)
-    if not question:
-        return None
-    before, found, after = text.partition(question)
-    messages = prompt if isinstance(prompt, list) else []
-    system = next((message["content"] for message in messages if message.get("role") == "system"), None)
-    return (before + QUESTION + after, system) if found else None

@@ -7,6 +7,7 @@ A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,8 +129,16 @@ def write_table(table: pa.Table | Iterable[pa.Table], path: str | Path) -> None:
     """
     suffix = check_suffix(path, "--output")
     tables = [table] if isinstance(table, pa.Table) else table
-    with replacing(path) as temporary:
-        (_write_parquet if suffix == ".parquet" else _write_json)(tables, temporary)
+    with replacing(path) as temporary, contextlib.ExitStack() as opened:
+        if suffix == ".parquet":
+            writer = None
+            for each in tables:
+                writer = writer or opened.enter_context(pq.ParquetWriter(temporary, each.schema, compression="zstd"))
+                writer.write_table(each)
+        else:
+            file = opened.enter_context(open(temporary, "w", encoding="utf-8"))
+            for batch in (batch for each in tables for batch in each.to_batches(ROW_BATCH_SIZE)):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
 
 
 def with_column(table: pa.Table, name: str, values, type: pa.DataType | None = None) -> pa.Table:
@@ -168,21 +177,3 @@ def check_columns(
             f"{flag} {path} has no column {name!r}, only {', '.join(found) or 'none'}"
             + (": " + "; ".join(remedies) if remedies else "")
         )
-
-
-def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
-    writer = None
-    try:
-        for table in tables:
-            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
-            writer.write_table(table)
-    finally:
-        if writer:
-            writer.close()
-
-
-def _write_json(tables: Iterable[pa.Table], path: Path) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        for table in tables:
-            for batch in table.to_batches(ROW_BATCH_SIZE):
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())

@@ -1,12 +1,19 @@
-"""Predict a training, for the end of a dry run: steps, responses, checkpoints, evaluations, disk."""
+"""Predict a training, for the end of a dry run: steps, responses, checkpoints, evaluations, disk.
+
+python -m openrlhf_ebpo.train.plan FILE PASSES BATCH G TRAIN_BATCH [filtered] counts the steps of passes over a file,
+for scripts/launch/run.sh.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from openrlhf_ebpo.data.data_files import is_local
+from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.data.data_files import is_local, load
+from openrlhf_ebpo.data.training_tables import SUFFIXES
 from openrlhf_ebpo.hub_models import local_folder
 from openrlhf_ebpo.model_folder import tensor_shapes
 from openrlhf_ebpo.run.batches import BatchSettings
@@ -38,6 +45,7 @@ class Plan:
     def from_args(cls, args, prompts: PromptSettings) -> Plan:
         """Count rows and weights of what is on this machine. args: upstream's, nested, validated or not."""
         folder = local_folder(prompts.model) if not args.ds.lora.rank else None
+        shapes = tensor_shapes(folder) if folder else None
         mixed = args.data.prompt_probs is not None
         return cls(
             prompts=None if mixed else count_rows(prompts, prompts.names, prompts.split),
@@ -50,7 +58,7 @@ class Plan:
             eval_steps=_every(args.eval.steps) if prompts.eval_names else 0,
             eval_prompts=count_rows(prompts, prompts.eval_names, prompts.eval_split),
             eval_responses=args.eval.n_samples_per_prompt,
-            weights=_count_weights(folder) if folder else None,
+            weights=sum(map(math.prod, shapes.values())) if shapes is not None else None,
         )
 
     @property
@@ -108,6 +116,42 @@ def _every(steps: float) -> int:
     return int(steps) if 0 < steps < 2**31 else 0
 
 
-def _count_weights(folder) -> int | None:
-    shapes = tensor_shapes(folder)
-    return None if shapes is None else sum(map(math.prod, shapes.values()))
+# The steps of passes over a file, before a training
+
+
+def steps_a_pass(prompts: int, batch: int, group: int, train_batch: int) -> int:
+    """Count the steps of a pass. batch: prompts a rollout batch. group: responses a prompt. train_batch: responses an
+    optimizer step.
+
+    OpenRLHF reads to the end of the data, where a batch may not be full. With several GPUs it is cut to complete
+    optimizer steps (upstream/controller/prompts.py): less than one is generated and left out, and does not count.
+    """
+    full, rest = divmod(prompts, batch)
+    return full + (rest * group >= math.lcm(train_batch, group))
+
+
+def left_out(prompts: int, batch: int, group: int, train_batch: int) -> int:
+    """Count prompts of a pass that fill no optimizer step."""
+    rest = prompts % batch
+    return rest - rest * group // math.lcm(train_batch, group) * math.lcm(train_batch, group) // group
+
+
+@error_exit()
+def main(argv: list[str] | None = None) -> None:
+    """Describe the passes in a sentence. filtered: prompts may be used up without being trained on."""
+    file, *arguments = sys.argv[1:] if argv is None else argv
+    numbers = [int(argument) for argument in arguments[:4] if argument.isdecimal()]
+    if 0 in numbers or len(numbers) < 4:  # the training says which flag that is
+        return
+    if "," in file or not file.endswith(SUFFIXES):  # such as a .json list: not known before the training
+        return
+    passes, *sizes = numbers
+    prompts = len(load(file, flag="--data.prompt_dataset"))
+    steps, left = steps_a_pass(prompts, *sizes), left_out(prompts, *sizes)
+    rest = f", {left} of which fill no optimizer step" if left else ""
+    fewer = ", less what is filtered out" if "filtered" in arguments else ""
+    print(f"{steps} steps a pass over {prompts:,} prompts{rest}; {passes * steps:,} in {passes} passes{fewer}")
+
+
+if __name__ == "__main__":
+    main()

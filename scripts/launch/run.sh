@@ -240,7 +240,7 @@ python -c 'import openrlhf_ebpo' 2>/dev/null || fail "$(command -v python || ech
 echo "$run_name: prompts by $order"
 filtered=
 [[ " ${command[*]} " != *" --algo.dynamic_filtering_enable "* ]] || filtered=filtered
-python -m openrlhf_ebpo.data.passes "$dataset" "$passes" "$(given --rollout.batch_size "$prompts")" \
+python -m openrlhf_ebpo.train.plan "$dataset" "$passes" "$(given --rollout.batch_size "$prompts")" \
     "$(given --rollout.n_samples_per_prompt "$G")" \
     "$(given --train.batch_size $((mini_batch * G)))" $filtered
 exec python -m openrlhf_ebpo.cli.train_ppo_ray "${command[@]}"

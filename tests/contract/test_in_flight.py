@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
-from openrlhf_ebpo.data.passes import steps_a_pass
+from openrlhf_ebpo.train.plan import steps_a_pass
 from openrlhf_ebpo.upstream.controller.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
 from openrlhf_ebpo.upstream.controller.rollouts import prompt_id
 

@@ -391,7 +391,10 @@ def test_the_ends_of_the_histogram_hold_only_all_fail_and_all_pass(rates, n, cou
 
 
 def test_the_printed_histogram_marks_its_ends_and_shows_small_counts():
-    lines = difficulty_report.text_histogram([0] * 1000 + [0.5] + [1] * 500, 2).splitlines()
+    rates = [0.0] * 1000 + [0.5] + [1.0] * 500
+    outcomes = {i: {"pass_rate": rate, "mean_length": 1, "truncated_share": 0} for i, rate in enumerate(rates)}
+    records = {i: {"rewards": [rate], "errors": {}} for i, rate in enumerate(rates)}
+    lines = difficulty_report.summary(records, outcomes, 2, 1.0).splitlines()
     assert lines[0].endswith("█" * 40 + "  all fail") and "66.6%" in lines[0]
     assert lines[1].endswith("▏")
     assert lines[2].endswith("█" * 20 + "  all pass")

@@ -9,7 +9,7 @@ from commands import refused, write_rows
 from questions import CALCULUS, GEOMETRY, PROBABILITY, fill, read, rows_of
 
 from openrlhf_ebpo.cli.data import main
-from openrlhf_ebpo.data import embedding_topics, topic_names, topics
+from openrlhf_ebpo.data import topic_names, topics
 from openrlhf_ebpo.data.training_tables import read_table
 
 # ---- embeddings
@@ -78,7 +78,7 @@ def test_questions_are_read_without_the_instruction_of_their_prompts(tmp_path):
 def test_another_seed_gives_other_clusters(tmp_path, monkeypatch):
     """Of points without any, which no two starts agree about."""
     points = np.random.default_rng(0).normal(size=(60, 20)).astype(np.float32)
-    monkeypatch.setattr(embedding_topics, "embed", lambda texts, model: points)
+    monkeypatch.setattr(topics, "embed", lambda texts, model: points)
     source = write_rows(tmp_path / "in.jsonl", rows_of([f"What is {i} apples and {i} pears?" for i in range(60)]))
     found = []
     for seed in (0, 1):
@@ -117,10 +117,10 @@ def test_an_output_without_a_report_is_not_replaced(three_kinds, tmp_path):
 
 def test_embeddings_are_unit_vectors_whatever_stands_around_them():
     texts = [fill(template, i) for i in range(5) for template in GEOMETRY]
-    vectors = embedding_topics.embed(texts, embedding_topics.MODEL)
+    vectors = topics.embed(texts, topics.MODEL)
     assert vectors.shape == (25, 384) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose(vectors[:3], embedding_topics.embed(texts[:3], embedding_topics.MODEL), atol=1e-5)
+    np.testing.assert_allclose(vectors[:3], topics.embed(texts[:3], topics.MODEL), atol=1e-5)
 
 
 def test_a_missing_model_says_what_to_do(three_kinds, tmp_path, monkeypatch):
@@ -141,16 +141,16 @@ def test_bad_k(tmp_path, k):
 
 def test_k_may_be_1_and_may_be_the_number_of_questions():
     vectors = np.eye(5, 8, dtype=np.float32)
-    labels, _ = embedding_topics.kmeans(vectors, 1, 0)
+    labels, _ = topics.kmeans(vectors, 1, 0)
     assert labels.tolist() == [0] * 5
-    labels, distances = embedding_topics.kmeans(vectors, 5, 0)
+    labels, distances = topics.kmeans(vectors, 5, 0)
     assert sorted(labels) == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(distances, 0, atol=1e-6)
 
 
 def test_label_0_is_the_largest_cluster():
     vectors = np.repeat(np.eye(3, dtype=np.float32), [2, 7, 4], axis=0)
-    labels, _ = embedding_topics.kmeans(vectors, 3, 0)
+    labels, _ = topics.kmeans(vectors, 3, 0)
     assert labels.tolist() == [2] * 2 + [0] * 7 + [1] * 4
 
 

@@ -303,7 +303,7 @@ def test_a_slurm_job_checks_then_starts_ray_on_all_nodes_then_trains(stand_ins, 
     call, log = stand_ins
     result = call("slurm.sh", "qwen3_8b", "ebpo", 4, "--order", "topic", "--train.seed", 7, **job)
     assert result.returncode == 0, result.stderr
-    calls = [line for line in log() if not line.startswith(("python -c", "python -m openrlhf_ebpo.data.passes"))]
+    calls = [line for line in log() if not line.startswith(("python -c", "python -m openrlhf_ebpo.train.plan"))]
     trainings = [line for line in calls if "openrlhf_ebpo.cli.train_ppo_ray" in line]
     assert calls[0] == trainings[0] and "--dry_run RAY_ADDRESS=" in trainings[0]
     assert calls[-1] == trainings[1] and trainings[1].endswith("--train.seed 7 RAY_ADDRESS=10.0.0.1:6379")

@@ -11,8 +11,8 @@ from commands import refused
 from openrlhf_ebpo import extension, hub_models, model_folder
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
 from openrlhf_ebpo.command import nested
-from openrlhf_ebpo.data.embedding_topics import load_encoder
 from openrlhf_ebpo.data.preflight import InputFiles
+from openrlhf_ebpo.data.topics import embed
 from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
@@ -272,5 +272,5 @@ def test_a_model_for_embeddings_runs_no_code_that_its_folder_names(tmp_path):
     (model / "modules.json").write_text(json.dumps(modules))
     (model / "config_sentence_transformers.json").write_text("{}")
     with pytest.raises(UsageError, match=r"cannot be loaded .*own\.Own"):
-        load_encoder(str(model))
+        embed(["a question"], str(model))
     assert not marker.exists()

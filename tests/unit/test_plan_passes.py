@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 from properties import given, st
 
-from openrlhf_ebpo.data import passes
 from openrlhf_ebpo.run.batches import BatchSettings
+from openrlhf_ebpo.train import plan
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from openrlhf_ebpo.run.batches import BatchSettings
     [(16_900, 33), (17_400, 34), (16_896, 33), (17_023, 33), (17_024, 34), (512, 1), (127, 0), (0, 0)],
 )
 def test_steps_of_the_papers_batches(prompts, expected):
-    assert passes.steps_a_pass(prompts, batch=512, group=4, train_batch=512) == expected
+    assert plan.steps_a_pass(prompts, batch=512, group=4, train_batch=512) == expected
 
 
 @pytest.mark.parametrize(("ranks", "dynamic", "kept"), [(2, False, 12), (2, True, 12), (1, True, 12), (1, False, 20)])
@@ -29,20 +29,20 @@ def test_as_many_steps_as_batches_with_something_to_train_on(prompts, batch, gro
     settings = BatchSettings(batch, group, mini * group, ranks=2, dynamic=True)
     sizes = [min(batch, prompts - start) * group for start in range(0, prompts, batch)]
     kept = [settings.trainable(size) for size in sizes]
-    assert passes.steps_a_pass(prompts, batch, group, mini * group) == sum(size > 0 for size in kept)
+    assert plan.steps_a_pass(prompts, batch, group, mini * group) == sum(size > 0 for size in kept)
     rest = sizes[-1] - kept[-1] if sizes and sizes[-1] < batch * group else 0
-    assert passes.left_out(prompts, batch, group, mini * group) == rest / group
+    assert plan.left_out(prompts, batch, group, mini * group) == rest / group
 
 
 def test_the_sentence_is_of_the_file(tmp_path, capsys):
     file = tmp_path / "train.parquet"
     pq.write_table(pa.table({"id": [str(i) for i in range(1100)]}), file)
-    passes.main([str(file), "30", "512", "4", "512"])
+    plan.main([str(file), "30", "512", "4", "512"])
     said = "2 steps a pass over 1,100 prompts, 76 of which fill no optimizer step; 60 in 30 passes"
     assert capsys.readouterr().out == f"{said}\n"
-    passes.main([str(file), "30", "512", "4", "512", "filtered"])
+    plan.main([str(file), "30", "512", "4", "512", "filtered"])
     assert capsys.readouterr().out == f"{said}, less what is filtered out\n"
-    passes.main(["owner/name", "30", "512", "4", "512"])
+    plan.main(["owner/name", "30", "512", "4", "512"])
     assert capsys.readouterr().out == ""
 
 
@@ -53,6 +53,6 @@ def test_what_only_the_training_can_judge_is_left_to_it(number, tmp_path, capsys
     for place in range(4):
         words = ["30", "512", "4", "512"]
         words[place] = number
-        passes.main([str(file), *words])
-    passes.main([f"{file},{file}", "30", "512", "4", "512"])
+        plan.main([str(file), *words])
+    plan.main([f"{file},{file}", "30", "512", "4", "512"])
     assert capsys.readouterr().out == ""
