@@ -188,7 +188,13 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
     if not unknown:
         return parser.parse_args(argv)
-    lines = [f"no such flag: {flag}{_suggestion(flag, parser)}" for flag in flags]
+    known, lines = list(parser._option_string_actions), []
+    for flag in flags:
+        leaf = flag.lstrip("-").replace("-", "_").rpartition(".")[2]
+        near = difflib.get_close_matches(flag, known, n=3, cutoff=0.75)
+        near += [k for k in known if k.rpartition(".")[2] == leaf and k not in near]
+        remedy = f". Did you mean {' or '.join(near[:3])}?" if near else f" (see {parser.prog} --help)"
+        lines.append(f"no such flag: {flag}{remedy}")
     lines = lines or [f"unexpected argument: {unknown[0]!r}"]
     parser.exit(2, "".join(f"{parser.prog}: error: {line}\n" for line in lines))
 
@@ -203,11 +209,3 @@ def nested(values: Mapping[str, object]) -> SimpleNamespace:
             section = vars(section).setdefault(each, SimpleNamespace())
         setattr(section, leaf, value)
     return args
-
-
-def _suggestion(flag: str, parser: argparse.ArgumentParser) -> str:
-    known = list(parser._option_string_actions)
-    leaf = flag.lstrip("-").replace("-", "_").rpartition(".")[2]
-    near = difflib.get_close_matches(flag, known, n=3, cutoff=0.75)
-    near += [k for k in known if k.rpartition(".")[2] == leaf and k not in near]
-    return f". Did you mean {' or '.join(near[:3])}?" if near else f" (see {parser.prog} --help)"

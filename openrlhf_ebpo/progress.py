@@ -35,11 +35,20 @@ def progress_file(path: str | Path, settings: dict, force: bool = False) -> Iter
         with suppress(OSError):  # a disk without locks
             if not try_lock(file):
                 raise UsageError(f"{path}: another process is writing to it; wait for it, or write elsewhere")
-        _drop_torn_line(file)
+        file.seek(0)
+        content = file.read()
+        if not content.endswith(b"\n"):  # a crash tore the last line: the next record must not be glued to it
+            file.truncate(content.rfind(b"\n") + 1)
         lines = _read(path)
-        if lines:
-            _check_settings(path, lines[0]["settings"], settings)
-        else:
+        found = lines[0]["settings"] if lines else settings
+        names = [name for name in {**found, **settings} if found.get(name) != settings.get(name)]
+        if names:
+            differences = "; ".join(f"{name}: {found.get(name)!r} there, {settings.get(name)!r} now" for name in names)
+            raise UsageError(
+                f"{path} was begun with other settings ({differences}). Repeat the old command to continue it, write "
+                "elsewhere, or start over with --force, which keeps the old file under another name."
+            )
+        if not lines:
             append_json_line(path, {"settings": settings})
         yield lines[1:], lambda record: append_json_line(path, record)
 
@@ -84,14 +93,6 @@ def model_identity(model: str) -> str:
     return f"{folder.name}@{fingerprint(b''.join(parts))}"
 
 
-def _drop_torn_line(file) -> None:
-    """Cut off what a crash left of a last line: the next record must not be glued to it."""
-    file.seek(0)
-    content = file.read()
-    if not content.endswith(b"\n"):
-        file.truncate(content.rfind(b"\n") + 1)
-
-
 def _read(path: Path) -> list[dict]:
     try:
         lines = read_json_lines(path)
@@ -102,13 +103,3 @@ def _read(path: Path) -> list[dict]:
             f"{path} is not a progress file, or is damaged ({error!r}): move it away, or let --force do it"
         ) from error
     return lines
-
-
-def _check_settings(path: Path, found: dict, wanted: dict) -> None:
-    names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
-    if names:
-        differences = "; ".join(f"{name}: {found.get(name)!r} there, {wanted.get(name)!r} now" for name in names)
-        raise UsageError(
-            f"{path} was begun with other settings ({differences}). Repeat the old command to continue it, write "
-            "elsewhere, or start over with --force, which keeps the old file under another name."
-        )

@@ -118,30 +118,26 @@ class LoggedRun:
         """
         found = {1: stored.read(estimator, init_prior)} if init_prior else {}
         if self.is_of(estimator) and registry.computed_here(estimator.name):
-            found = self._logged_starts(estimator) | found
+            before = [(step, path, read_prior_start(path)) for step, path in self.files.items()]
+            known = {
+                step: stored.unpack(estimator, state, f"the prior before the step in {path}")
+                for step, path, state in before
+                if state is not None
+            }
+            found = known | found
         if not self.files:
             raise UsageError(f"{self.folder}/rollouts holds no step" + (" yet" if self.running else ""))
         if keeps_state(estimator) and (unknown := unknown_starts([*self.files], found)):
+            every = self.arg("logger", "rollouts_every")
+            why = f"no rollouts of step {unknown[0] - 1} are in {self.folder}/rollouts"
+            if type(every) is int and every > 1:
+                why = f"the run had --logger.rollouts_every {every}"
             raise UsageError(
                 f"{estimator.name} keeps a state from step to step, and its state before step {unknown[0]} is not "
-                f"known: {self._missing_before(unknown[0])}. An estimator without a state can be replayed "
+                f"known: {why}. An estimator without a state can be replayed "
                 "(--estimator group_norm)"
             )
         return found
-
-    def _logged_starts(self, estimator: Estimator) -> dict[int, Any]:
-        found = {step: read_prior_start(path) for step, path in self.files.items()}
-        return {
-            step: stored.unpack(estimator, state, f"the prior before the step in {self.files[step]}")
-            for step, state in found.items()
-            if state is not None
-        }
-
-    def _missing_before(self, step: int) -> str:
-        every = self.arg("logger", "rollouts_every")
-        if type(every) is int and every > 1:
-            return f"the run had --logger.rollouts_every {every}"
-        return f"no rollouts of step {step - 1} are in {self.folder}/rollouts"
 
     def verdict(self, estimator: Estimator, found: dict[int, Difference]) -> str:
         """One line about the replayed steps.

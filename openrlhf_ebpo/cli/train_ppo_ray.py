@@ -24,17 +24,16 @@ from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.resume import Search
 from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics, read_rollouts, read_run, record_warning, step_files
-from openrlhf_ebpo.train import engine_arguments as arguments
 from openrlhf_ebpo.train import machine, old_flags, prompt_sets, reward_check
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.end import explained_end, recorded_end
 from openrlhf_ebpo.train.flags import Command, fill_defaults
-from openrlhf_ebpo.train.machine_arguments import adapt_args
 from openrlhf_ebpo.train.plan import Plan
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.supervisor.driver import under_supervision
 from openrlhf_ebpo.train.train_settings import TrainSettings
-from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.train.trained_rows import identify_rows
+from openrlhf_ebpo.train.upstream_main import UpstreamMain, adapt_args, set_engine_arguments
 from openrlhf_ebpo.upstream.check import check_release, installed_release
 from openrlhf_ebpo.upstream.controller import mismatch, zero_advantage
 from openrlhf_ebpo.upstream.install import all_seams, install
@@ -105,7 +104,7 @@ def show_dry_run(
     plan = Plan.from_args(args, settings.prompts)
     print(*notices, *plan.notices(), *warnings_of_prompts(settings), sep="\n")
     if found:
-        settings.rows.identify(found)
+        identify_rows(args, found)
     if command.assume_cuda is not None:
         memory = f", of {command.assume_cuda} GB" if command.assume_cuda else ""
         print(f"checked as for a machine with GPUs: {settings.sizes.placement.gpus}{memory}")
@@ -114,7 +113,9 @@ def show_dry_run(
         print(old_flags.shell_command(command.recorded, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
     if command.sample:
         settings.files.check_models_fetched()
-        for line in train_sample.sample(settings.sample, settings.prompts.first_prompts(command.sample)):
+        prompts = settings.prompts
+        rows = prompts.open_rows(prompts.names[0], prompts.split, command.sample)
+        for line in train_sample.sample(args, settings.rewards, prompts.render_rows(rows, prompts.model)):
             print(line, flush=True)
     print(*plan.lines(), rollouts_notice(settings), sep="\n")
     print(f"dry run: flags, files and settings are fine; {'no training' if command.sample else 'nothing'} was started")
@@ -143,7 +144,7 @@ def train(
 
     supervisor = under_supervision(["-m", __spec__.name, *command.argv])
     prepare_rewards(settings)
-    rows = settings.rows.identify(found)
+    rows = identify_rows(args, found)
     pushes = Pushes(settings.hub, settings.run.run_dir)
     with (
         explained_end(supervisor, lambda: how_to_continue(settings, pushes)),
@@ -155,7 +156,7 @@ def train(
         supervisor.claim(settings.run, settings.supervision, **started)
         heartbeat.Heartbeat(settings.run.run_dir).report(heartbeat.STARTING)
         pushes.start()
-        arguments.set_arguments(args.rollout.temperature)
+        set_engine_arguments(args.rollout.temperature)
         args.ckpt.verified = found.tag if found else None
         args.ckpt.data, args.ckpt.run = rows, read_run(settings.run.run_dir)["id"]
         upstream.train(args)

@@ -18,9 +18,8 @@ from openrlhf_ebpo.engines.model_check import ModelSaving
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
-from openrlhf_ebpo.train.answer_pairs import MODEL, PairSettings
-from openrlhf_ebpo.train.machine_arguments import adapt_args
-from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.train.answer_pairs import MODEL, pair_warnings
+from openrlhf_ebpo.train.upstream_main import UpstreamMain, adapt_args
 from openrlhf_ebpo.upstream.check import check_release, installed_release
 from openrlhf_ebpo.upstream.install import all_seams, install
 
@@ -53,7 +52,7 @@ def run(argv: list[str]) -> None:
     args = nested(flat)
     preflight.absolute_paths(args)
     chat_template.set_template_kwargs(args.data)
-    files, pairs = preflight.InputFiles.from_args(args), PairSettings.from_args(args)
+    files = preflight.InputFiles.from_args(args)
     install()
     files.check()
     files.check_models_fetched()
@@ -63,7 +62,7 @@ def run(argv: list[str]) -> None:
     print(*(f"{change}\n" for change in adapt_args(args)), sep="", end="", flush=True)
     first = os.environ["RANK"] == "0"
     if first:
-        print(*(f"{warning}\n" for warning in pairs.check()), sep="", end="", flush=True)
+        print(*(f"{warning}\n" for warning in pair_warnings(args)), sep="", end="", flush=True)
     with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
         command.train(args)
     import torch.distributed

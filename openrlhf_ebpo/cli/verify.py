@@ -172,7 +172,12 @@ def parse_row(line: str) -> dict | None:
 
 def check_rollouts(checked: Checked, report: Report) -> None:
     """Compare with the steps in metrics.jsonl. A crash may come between a step's files."""
-    files, every, last = checked.ran.files, logging_interval(checked.ran), checked.last
+    ran, files, last = checked.ran, checked.ran.files, checked.last
+    resumed = ran.json.get("resumed")
+    intervals = [ran.arg("logger", "rollouts_every")]  # and those that the run had before it was resumed
+    for row in resumed if isinstance(resumed, list) else []:
+        intervals.append(get_nested(row, "changed", "logger.rollouts_every", "was"))
+    every = math.lcm(*(each for each in intervals if type(each) is int and 0 < each < MAX_STEP))
     missing = [step for step in range(every, last + 1, every) if step not in files]
     beyond = [step for step in files if step > last]
     late = [step for step in (*missing, *beyond) if step >= last and not checked.complete]
@@ -181,17 +186,6 @@ def check_rollouts(checked: Checked, report: Report) -> None:
         report.note(f"rollouts and metrics.jsonl differ in {format_steps(late)}: the run is not complete")
     report.steps("rollouts", [step for step in missing if step not in late], "missing")
     report.steps("rollouts", [step for step in beyond if step not in late], "not in metrics.jsonl")
-
-
-def logging_interval(ran: LoggedRun) -> int:
-    """The interval at which steps were logged, whichever --logger.rollouts_every the run had at the time."""
-    resumed = ran.json.get("resumed")
-    rows = resumed if isinstance(resumed, list) else []
-    known = [
-        ran.arg("logger", "rollouts_every"),
-        *(get_nested(r, "changed", "logger.rollouts_every", "was") for r in rows),
-    ]
-    return math.lcm(*(each for each in known if type(each) is int and 0 < each < MAX_STEP))
 
 
 def check_advantages(checked: Checked, report: Report) -> None:

@@ -24,6 +24,7 @@ from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run import run_settings as run
 from openrlhf_ebpo.train import old_flags, prompt_sets
 from openrlhf_ebpo.train import sample as train_sample
+from openrlhf_ebpo.train.best_metric import check_best_metric
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
 from openrlhf_ebpo.upstream import save_times
@@ -127,9 +128,10 @@ def fill_defaults(args: SimpleNamespace) -> None:
     """Fill in, in place, what depends on other flags.
 
     Raises:
-        UsageError: flags of the Hub do not go together.
+        UsageError: flags of the Hub do not go together, or no evaluation has --ckpt.best_metric_key.
     """
     HubSettings.from_args(args).check(args.ckpt.save_steps, args.ckpt.save_hf)
+    check_best_metric(args.ckpt.best_metric_key, args.eval)
     args.ckpt.load_enable = args.ckpt.load_enable or args.ckpt.load_step is not None
     args.logger.run_dir = args.logger.run_dir or str(Path(args.ckpt.output_dir) / "run")
     algo = args.algo.advantage

@@ -174,22 +174,18 @@ def ray() -> Iterator[Finding]:
 def gpus() -> list[dict]:
     """List index, uuid, name, memory_mib, free_mib, driver and capability of each GPU that CUDA_VISIBLE_DEVICES leaves
     visible; none without an nvidia-smi that answers."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in output_of(*NVIDIA_SMI).splitlines()]
+    try:
+        done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = done.stdout.splitlines() if not done.returncode else []
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines]
     names = ("index", "uuid", "name", "memory_mib", "free_mib", "driver", "capability")
     found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     found = [each for each in found if {each["index"], each["uuid"]} & {*visible}] or found  # or names of parts (MIG)
     sizes = ("memory_mib", "free_mib")
     return [{**each, **{name: int(each[name]) if each[name].isdigit() else None for name in sizes}} for each in found]
-
-
-def output_of(*words: str) -> str:
-    """Run a program and return what it prints; nothing if it fails or does not exist."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return "" if done.returncode else done.stdout
 
 
 def devices() -> list[str]:
@@ -208,26 +204,24 @@ def gpu() -> Iterator[Finding]:
         yield Finding(text, f"to use it, in another environment:\n{GPU_INSTALL}" if devices() else None)
         return
     found = gpus()
-    yield cuda_start(found)
+    drivers = ", ".join(sorted({each["driver"] for each in found}))
+    cause, cuda = native.failing_import(CUDA_STARTS), cuda_version()
+    if cause is None:
+        text = f"torch uses CUDA; GPUs: {', '.join(devices()) or 'found'}"
+        yield Finding(f"{text}; NVIDIA driver {drivers}" if drivers else text)
+    else:
+        remedy = (
+            "nvidia-smi says whether the driver is there and which CUDA it carries; CUDA_VISIBLE_DEVICES may hide it"
+        )
+        least = LEAST_DRIVER.get(int(cuda.partition(".")[0]), 0) if cuda else 0
+        if drivers and int(re.match(r"\d*", drivers)[0] or least) < least:
+            remedy = f"the NVIDIA driver is {drivers}, and torch's CUDA {cuda} needs {least} or newer: update it"
+        yield Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
     for each in found:
         total, free = each["memory_mib"], each["free_mib"]
         if total and free is not None and free < FREE_GPU_SHARE * total:
             text = f"GPU {each['index']}: {free} of {total} MiB are free"
             yield Finding(text, "end what holds the rest (nvidia-smi names it), or lower --vllm.gpu_memory_utilization")
-
-
-def cuda_start(found: list[dict]) -> Finding:
-    """Start torch's CUDA; found: the GPUs."""
-    drivers = ", ".join(sorted({each["driver"] for each in found}))
-    cause, cuda = native.failing_import(CUDA_STARTS), cuda_version()
-    if cause is None:
-        text = f"torch uses CUDA; GPUs: {', '.join(devices()) or 'found'}"
-        return Finding(f"{text}; NVIDIA driver {drivers}" if drivers else text)
-    remedy = "nvidia-smi shows the driver and its version of CUDA; CUDA_VISIBLE_DEVICES may hide a GPU"
-    least = LEAST_DRIVER.get(int(cuda.partition(".")[0]), 0) if cuda else 0
-    if drivers and int(re.match(r"\d*", drivers)[0] or least) < least:
-        remedy = f"the NVIDIA driver is {drivers}, and torch's CUDA {cuda} needs {least} or newer: update it"
-    return Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
 
 
 def training_notices() -> list[str]:

@@ -151,7 +151,9 @@ def _rename(given: Given) -> list[str]:
     row = TABLE[given.flag]
     if row.kind == "to":
         return [word for new in row.new for word in _as(new, given)]
-    _check_count(given)
+    takes = 0 if row.kind == "set" else int(row.value)
+    if len(given.values) != takes:
+        raise UsageError(f"{given.flag} takes {takes or 'no'} value{'s' * (takes != 1)}, {len(given.values)} given")
     return [*row.new, row.value] if row.kind == "set" else []
 
 
@@ -159,13 +161,6 @@ def _as(new: str, given: Given) -> list[str]:
     """The words of a flag under its new name; --flag=value stays one word, its value may begin with a dash."""
     _, equals, value = given.words[0].partition("=")
     return [f"{new}{equals}{value}", *given.words[1:]]
-
-
-def _check_count(given: Given) -> None:
-    row = TABLE[given.flag]
-    takes = 0 if row.kind == "set" else int(row.value)
-    if len(given.values) != takes:
-        raise UsageError(f"{given.flag} takes {takes or 'no'} value{'s' * (takes != 1)}, {len(given.values)} given")
 
 
 def _lengths(last: dict[str | None, Given]) -> tuple[list[str], list[str]]:

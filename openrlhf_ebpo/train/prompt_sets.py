@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from openrlhf_ebpo.chat_template import ARGUMENTS, Kwargs, parse_kwargs, values
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.data.data_files import is_local
-from openrlhf_ebpo.data.preflight import dataset_problems
+from openrlhf_ebpo.data.preflight import dataset_problems, split_names
 from openrlhf_ebpo.engines.model_check import has_chat_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_models import local_folder
@@ -59,9 +59,9 @@ class PromptSettings:
         data, template = args.data, args.data.input_template
         return cls(
             model=args.actor.model_name_or_path,
-            names=_names(data.prompt_dataset),
+            names=split_names(data.prompt_dataset),
             split=data.prompt_split,
-            eval_names=_names(args.eval.dataset),
+            eval_names=split_names(args.eval.dataset),
             eval_split=args.eval.split,
             input_key=data.input_key,
             label_key=data.label_key,
@@ -134,10 +134,6 @@ class PromptSettings:
             for name, problem in found
         ]
 
-    def first_prompts(self, count: int) -> list[Prompt]:
-        """Read and render the first prompts of the training."""
-        return self.render_rows(self.open_rows(self.names[0], self.split, count), self.model)
-
 
 def open_rows(name: str, split: str, max_rows: int, use_ms: bool, flag: str):
     """Open a data set by upstream's own reader. flag: names the split.
@@ -145,14 +141,10 @@ def open_rows(name: str, split: str, max_rows: int, use_ms: bool, flag: str):
     Raises:
         UsageError: the data set has no such split, or a row that cannot be read. Others: what the reader raises.
     """
-    from datasets import disable_progress_bars
     from datasets.exceptions import DatasetGenerationError
-    from openrlhf.datasets.utils import blending_datasets
 
-    disable_progress_bars()
-    strategy = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=SimpleNamespace(use_ms=use_ms))
     try:
-        return blending_datasets(name, None, strategy, max_count=max_rows, dataset_split=split)
+        return read_rows(name, split, max_rows, use_ms)
     except AttributeError as error:  # of the splits, upstream has taken none
         raise UsageError(f"{name} has no split {split!r}: give another {flag}") from error
     except DatasetGenerationError as error:  # of any row: preflight reads the first ones
@@ -160,8 +152,14 @@ def open_rows(name: str, split: str, max_rows: int, use_ms: bool, flag: str):
         raise UsageError(f"{name} cannot be loaded, so the training could not either: {cause}") from error
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, (text or "").split(","))))
+def read_rows(names: str, split: str, max_rows: int, use_ms: bool, probs: str | None = None, seed: int = 42):
+    """Read data sets by upstream's reader. Raises what that raises."""
+    from datasets import disable_progress_bars
+    from openrlhf.datasets.utils import blending_datasets
+
+    disable_progress_bars()
+    strategy = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=SimpleNamespace(use_ms=use_ms))
+    return blending_datasets(names, probs, strategy, seed, max_count=max_rows, dataset_split=split)
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
@@ -178,34 +176,23 @@ def training_warnings(settings: PromptSettings) -> list[str]:
     folder = local_folder(settings.model)
     if folder is None:
         return []  # the dry run says so
-    model = str(folder)
-    found = or_warning("the prompts", lambda: _of_training(settings, model))
+    found = or_warning("the prompts", lambda: _compare(settings, str(folder), "data.prompt_dataset"))
     if settings.eval_names:
-        found += or_warning("the prompts of --eval.dataset", lambda: _of_evaluation(settings, model))
+        found += or_warning("the prompts of --eval.dataset", lambda: _compare(settings, str(folder), "eval.dataset"))
     return found
 
 
-def _of_training(settings: PromptSettings, model: str) -> list[str]:
-    prompts = _local_prompts(settings, settings.names, settings.split, model, "data.prompt_dataset")
-    example = {settings.input_key: "1 + 1 =", settings.label_key: "2"}
-    texts = [prompt.text for prompt in prompts or settings.render_rows([example], model)]
-    form = settings.chat_template, settings.room
-    return mismatches(model, tokenizer_of(model), Prompting(texts, _lengths(prompts, model), *form), TRAINING)
-
-
-def _of_evaluation(settings: PromptSettings, model: str) -> list[str]:
-    prompts = _local_prompts(settings, settings.eval_names, settings.eval_split, model, "eval.dataset")
-    longer = truncation_warnings(_lengths(prompts, model), settings.room, TRAINING, " of --eval.dataset")
-    return [f"warning: {model}: {line}" for line in longer]
-
-
-def _local_prompts(settings: PromptSettings, names: tuple[str, ...], split: str, model: str, flag: str) -> list[Prompt]:
-    tokenizer_of(model)  # an error of its files is not one of the prompts
-    prompts = []
+def _compare(settings: PromptSettings, model: str, flag: str) -> list[str]:
+    """Compare the prompts of --data.prompt_dataset with the model, or the lengths of those of --eval.dataset."""
+    of_evaluation = flag == "eval.dataset"
+    names, split = (settings.eval_names, settings.eval_split) if of_evaluation else (settings.names, settings.split)
+    tokenizer, prompts = tokenizer_of(model), []  # an error of its files is not one of the prompts
     for name in filter(is_local, names):
         prompts += settings.render_rows(settings.open_rows(name, split, MAX_ROWS), model, f"--{flag} {name}")
-    return prompts
-
-
-def _lengths(prompts: list[Prompt], model: str) -> list[int]:
-    return prompt_lengths(prompts, model) if prompts else []
+    lengths = prompt_lengths(prompts, model) if prompts else []
+    if of_evaluation:
+        longer = truncation_warnings(lengths, settings.room, TRAINING, " of --eval.dataset")
+        return [f"warning: {model}: {line}" for line in longer]
+    example = {settings.input_key: "1 + 1 =", settings.label_key: "2"}
+    texts = [prompt.text for prompt in prompts or settings.render_rows([example], model)]
+    return mismatches(model, tokenizer, Prompting(texts, lengths, settings.chat_template, settings.room), TRAINING)

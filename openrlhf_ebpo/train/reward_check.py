@@ -52,11 +52,16 @@ def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_rewa
         cause = one_line(f"{type(error).__name__}: {error}", MAX_CAUSE_CHARS)
         notices = [f"warning: the reward was not tried with the labels: {cause}"]
     for name, data in sets if is_math else ():
-        labels = label_column(data, prompts.label_key)
+        tables = data.select_columns([prompts.label_key]).with_format("arrow").iter(READ_ROWS)
+        labels = (label for table in tables for label in table.column(0).to_pylist())
         notices += label_notices(f"--data.prompt_dataset {name}", prompts.label_key, labels)
+    folder, end = local_folder(prompts.model), ""  # the token that responses end with, if the tokenizer is here
+    if folder:
+        announce_special_tokens(str(folder))
+        end = text_tokenizer(tokenizer_of(str(folder))).eos_token or ""
     named = f"{FLAG} {'math' if is_math else redacted_text(source)}"
     try:
-        exam = asyncio.run(examine(rewards, rows, pass_reward, end_token(prompts.model)))
+        exam = asyncio.run(examine(rewards, rows, pass_reward, end))
     except RewardError as error:
         raise UsageError(f"{FLAG} {error}") from None
     return notices + (report(exam, named, prompts.label_key, is_math) if exam else [])
@@ -66,7 +71,8 @@ def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_rewa
 
 
 def report(exam: RewardProbe, named: str, column: str | None, is_math: bool) -> list[str]:
-    """Describe what the reward pays, and its faults. named: the reward, with its flag. column: of the labels.
+    """Describe what the reward pays, and what is wrong with that. named: the reward, with its flag. column: of the
+    labels.
 
     Raises:
         UsageError: no call got a reward, and none will; or `math` pays none of its labels.
@@ -75,31 +81,25 @@ def report(exam: RewardProbe, named: str, column: str | None, is_math: bool) -> 
         return [f"warning: {named} gave no reward in {SECONDS:g} s"]
     if exam.is_dead:
         failure = f"{named} gave no reward in any of {exam.calls} calls; the first, {first_failure(exam)}"
-        if may_recover(exam):
+        silent = all(isinstance(error, NoReplyError) and not isinstance(error, Refused) for _, error in exam.failed)
+        # a server may come up later; or a few calls of a function hung, or ended their process
+        if silent and (exam.few_calls or len(exam.failed) < MIN_FAILED):
             return [f"warning: {failure}. If that stays so, the first step stops"]
         raise UsageError(failure)
-    lines = [f"reward: {', '.join(payments(exam))}"]
-    if is_math and exam.own and not any(exam.own.values()):
-        raise UsageError("\n".join([*lines, *findings(exam, named, column)]))
-    return [*lines, *(f"warning: {each}" for each in findings(exam, named, column))]
-
-
-def may_recover(exam: RewardProbe) -> bool:
-    """Return True if a server may come up later, or a few calls of a function hung or ended their process."""
-    silent = all(isinstance(error, NoReplyError) and not isinstance(error, Refused) for _, error in exam.failed)
-    return silent and (exam.few_calls or len(exam.failed) < MIN_FAILED)
-
-
-def payments(exam: RewardProbe) -> Iterator[str]:
+    paid = []
     if exam.own:
         failing = [i for i, passed in sorted(exam.own.items()) if not passed]
         first = f" (first that does not: {exam.rows[failing[0]].place})" if failing else ""
-        paid = len(exam.own) - len(failing)
-        yield f"{paid} of {len(exam.own)} labels earn {exam.passes:g} as their own answer{first}"
+        earned = len(exam.own) - len(failing)
+        paid.append(f"{earned} of {len(exam.own)} labels earn {exam.passes:g} as their own answer{first}")
     if exam.wrong:
-        yield f"{sum(exam.wrong.values())} of {len(exam.wrong)} wrong ones do"
+        paid.append(f"{sum(exam.wrong.values())} of {len(exam.wrong)} wrong ones do")
     if exam.empty is not None:
-        yield f"an empty response earns {exam.empty:g}"
+        paid.append(f"an empty response earns {exam.empty:g}")
+    lines, wrong = [f"reward: {', '.join(paid)}"], [*findings(exam, named, column)]
+    if is_math and exam.own and not any(exam.own.values()):
+        raise UsageError("\n".join([*lines, *wrong]))
+    return [*lines, *(f"warning: {each}" for each in wrong)]
 
 
 def findings(exam: RewardProbe, named: str, column: str | None) -> Iterator[str]:
@@ -138,37 +138,20 @@ def first_failure(exam: RewardProbe) -> str:
 # --- the rows of a training
 
 
-def label_column(data, label_key: str) -> Iterator:
-    for table in data.select_columns([label_key]).with_format("arrow").iter(READ_ROWS):
-        yield from table.column(0).to_pylist()
-
-
 def choose_rows(sets: Sequence[tuple], prompts: PromptSettings, most: int) -> list[Row]:
-    """Choose rows that are spread over the data sets."""
-    sizes = [len(data) for _, data in sets]
+    """Choose rows that are spread over the data sets. Their prompts are as training renders them; as they are, if the
+    tokenizer is not on this machine."""
+    sizes, folder = [len(data) for _, data in sets], local_folder(prompts.model)
     total, rows = sum(sizes), []
     chosen = sorted({i * total // most for i in range(most)}) if total else []
     for (name, data), start, size in zip(sets, itertools.accumulate([0, *sizes]), sizes, strict=False):
         numbers = [i - start for i in chosen if start <= i < start + size]
         found = list(data.select(numbers))
+        texts = [str(row[prompts.input_key]) for row in found]
+        if folder:
+            texts = [prompt.text for prompt in prompts.render_rows(found, str(folder))]
         suffix = f" of {name}" if len(sets) > 1 else ""
-        for i, text, row in zip(numbers, prompt_texts(found, prompts), found, strict=True):
+        for i, text, row in zip(numbers, texts, found, strict=True):
             label = row[prompts.label_key] if prompts.label_key else ""
             rows.append(Row(f"row {i + 1:,}{suffix}", text, label, answer_of(label)))
     return rows
-
-
-def prompt_texts(rows: list[dict], prompts: PromptSettings) -> list[str]:
-    """Return the prompts as training renders them; as they are, if the tokenizer is not on this machine."""
-    folder = local_folder(prompts.model)
-    if folder:
-        return [prompt.text for prompt in prompts.render_rows(rows, str(folder))]
-    return [str(row[prompts.input_key]) for row in rows]
-
-
-def end_token(model: str) -> str:
-    """Return the token that responses end with, "" if the tokenizer is not on this machine."""
-    folder = local_folder(model)
-    if folder:
-        announce_special_tokens(str(folder))
-    return (text_tokenizer(tokenizer_of(str(folder))).eos_token or "") if folder else ""

@@ -75,8 +75,11 @@ class RewardProbe:
         first, *others = [i for i, row in enumerate(self.rows) if row.answer is not None] or [None]
         if first is not None:
             known = await self._examine(first, None)  # the form that passes is the first to be tried for the others
-            if self.own[first] and opened_thoughts(self.rows[first].prompt):
-                await self._examine_cut(first, known)
+            row = self.rows[first]
+            if self.own[first] and opened_thoughts(row.prompt):  # its own label in thoughts that do not end
+                cut = known.removeprefix(empty_thoughts(row.prompt)).removesuffix(self.end)
+                reward = await self._ask(first, cut.replace("ANSWER", row.answer))
+                self.pays_thoughts = reward is not None and reward >= self.passes
             await asyncio.gather(*(self._examine(i, known) for i in others))
 
     @property
@@ -103,13 +106,6 @@ class RewardProbe:
             reward = await self._ask(i, (passed or responses[0]).replace("ANSWER", other))
             self.wrong[i] = reward is not None and reward >= self.passes
         return passed or responses[0]
-
-    async def _examine_cut(self, i: int, known: str) -> None:
-        """Ask for its own label in thoughts that do not end."""
-        row = self.rows[i]
-        cut = known.removeprefix(empty_thoughts(row.prompt)).removesuffix(self.end)
-        reward = await self._ask(i, cut.replace("ANSWER", row.answer))
-        self.pays_thoughts = reward is not None and reward >= self.passes
 
     async def _ask(self, i: int, response: str) -> float | None:
         row, reward = self.rows[i], None

@@ -6,7 +6,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from openrlhf_ebpo.chat_template import parse_kwargs
 from openrlhf_ebpo.command import one_line
@@ -34,49 +33,39 @@ def add_flag(group) -> None:
     )
 
 
-@dataclass(frozen=True)
-class SampleSettings:
-    """engine: as those of the run, without what pays off only in a long one. A response passes from `pass_reward`."""
-
-    engine: EngineSettings
-    sampling: Sampling
-    pass_reward: float
-
-    @classmethod
-    def from_args(cls, args) -> SampleSettings:
-        """From upstream's nested arguments."""
-        engine = EngineSettings(
-            model=args.actor.model_name_or_path,
-            max_len=args.data.max_len,
-            tensor_parallel_size=args.vllm.tensor_parallel_size,
-            gpu_memory_utilization=args.vllm.gpu_memory_utilization,
-            enforce_eager=True,
-            seed=args.train.seed,
-            rewards=RewardSettings.from_args(args),
-            patience=MAX_WAIT_SECONDS,
-            template_kwargs=parse_kwargs(args.data.template_kwargs),
-        )
-        sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
-        return cls(engine, sampling, args.algo.advantage.ebpo.pass_reward)
+def engine_settings(args, rewards: RewardSettings) -> EngineSettings:
+    """Return the settings of an engine as those of the run, without what pays off only in a long one."""
+    return EngineSettings(
+        model=args.actor.model_name_or_path,
+        max_len=args.data.max_len,
+        tensor_parallel_size=args.vllm.tensor_parallel_size,
+        gpu_memory_utilization=args.vllm.gpu_memory_utilization,
+        enforce_eager=True,
+        seed=args.train.seed,
+        rewards=rewards,
+        patience=MAX_WAIT_SECONDS,
+        template_kwargs=parse_kwargs(args.data.template_kwargs),
+    )
 
 
-def sample(settings: SampleSettings, prompts: Sequence[Prompt]) -> Iterator[str]:
-    """Answer the prompts, and grade the answers; yields lines as they come.
+def sample(args, rewards: RewardSettings, prompts: Sequence[Prompt]) -> Iterator[str]:
+    """Answer the prompts, and grade the answers; yields lines as they come. args: upstream's, nested.
 
     Raises:
         UsageError: model and flags do not go together. ClusterError, GenerationError: too few GPUs; the engine did not
             start, or answers did not come.
     """
     engines.prepare_process()
-    engine, answers, started = settings.engine, [], time.monotonic()
+    engine, answers, started = engine_settings(args, rewards), [], time.monotonic()
+    sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
     yield f"sample: starting vLLM with {engine.model}, for answers to the first {len(prompts)} prompts"
     with engines.started(engine) as actors:
         yield f"the engine is up after {time.monotonic() - started:.0f} s"
-        found = engines.generate(actors, prompts, settings.sampling, engine)
+        found = engines.generate(actors, prompts, sampling, engine)
         for prompt, samples in in_order(found, [prompt.key for prompt in prompts]):
             answers += samples
             yield from answer_lines(prompt, samples[0], tokenizer_of(engine.model))
-    yield from verdict(answers, settings)
+    yield from verdict(answers, args)
 
 
 def in_order(found: Iterable[tuple[Prompt, list[Sample]]], keys: Sequence) -> Iterator[tuple[Prompt, list[Sample]]]:
@@ -104,13 +93,13 @@ def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
     ]
 
 
-def verdict(samples: Sequence[Sample], settings: SampleSettings) -> list[str]:
+def verdict(samples: Sequence[Sample], args) -> list[str]:
     """Summarise the answers, with a remedy if the reward reads none or failed."""
-    count, limit = len(samples), settings.sampling.max_new_tokens
-    cut_at = f"{limit} tokens" if limit else f"--data.max_len {settings.engine.max_len}"
+    count, limit = len(samples), args.rollout.max_new_tokens
+    cut_at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
     rewards = [each.reward for each in samples if each.reward is not None]
     failed = Counter(each.error for each in samples if each.error)
-    passed = sum(reward >= settings.pass_reward for reward in rewards)
+    passed = sum(reward >= args.algo.advantage.ebpo.pass_reward for reward in rewards)
     logs = [(name, value) for each in samples for name, value in each.logs.items()]
     read = [value == 0 for name, value in logs if name.endswith(NO_ANSWER)]
     facts = [f"{sum(read)} of {count} have an answer that the reward reads"] if read else []

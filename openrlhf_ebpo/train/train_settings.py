@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from openrlhf_ebpo.data.preflight import InputFiles
@@ -10,15 +11,13 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.advantage_settings import AdvantageSettings
 from openrlhf_ebpo.hub.hub_settings import HubSettings
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
-from openrlhf_ebpo.run.run_log import read_run
+from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
+from openrlhf_ebpo.run.resume import Search, check_fresh
+from openrlhf_ebpo.run.run_log import PRIOR, read_run
 from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.batch_sizes import BatchSizes
-from openrlhf_ebpo.train.best_metric import BestMetricSettings
-from openrlhf_ebpo.train.checkpoints import check_checkpoints, stored_prior
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
-from openrlhf_ebpo.train.sample import SampleSettings
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
-from openrlhf_ebpo.train.trained_rows import TrainedRows
 from openrlhf_ebpo.upstream.controller.mismatch import MismatchSettings
 from openrlhf_ebpo.upstream.policy.lora import LoraSettings
 from openrlhf_ebpo.upstream.policy.policy_loss import PolicyLossSettings
@@ -27,7 +26,7 @@ from openrlhf_ebpo.upstream.save_times import SaveSettings
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of a training, by room. sample: of a dry run."""
+    """Settings of a training, by room."""
 
     loss: PolicyLossSettings
     supervision: SupervisionSettings
@@ -37,15 +36,12 @@ class TrainSettings:
     saving: ModelSaving
     lora: LoraSettings
     rewards: RewardSettings
-    best_metric: BestMetricSettings
     saves: SaveSettings
     run: RunSettings
     advantage: AdvantageSettings
     prompts: PromptSettings
-    rows: TrainedRows
     hub: HubSettings
     mismatch: MismatchSettings
-    sample: SampleSettings
 
     @classmethod
     def from_args(cls, args, force: bool) -> TrainSettings:
@@ -64,15 +60,12 @@ class TrainSettings:
             saving=ModelSaving.from_args(args, MODEL),
             lora=LoraSettings.from_args(args),
             rewards=RewardSettings.from_args(args),
-            best_metric=BestMetricSettings.from_args(args),
             saves=SaveSettings.from_args(args),
             run=RunSettings.from_args(args, force),
             advantage=AdvantageSettings.from_args(args),
             prompts=PromptSettings.from_args(args),
-            rows=TrainedRows.from_args(args),
             hub=HubSettings.from_args(args),
             mismatch=MismatchSettings.from_args(args),
-            sample=SampleSettings.from_args(args),
         )
 
     def check(self) -> None:
@@ -87,7 +80,6 @@ class TrainSettings:
         self.model.check()
         self.lora.check()
         self.rewards.check()
-        self.best_metric.check()
         self.saves.check()
         self.run.check()
         self.sizes.check()
@@ -112,3 +104,34 @@ class TrainSettings:
             *self.sizes.batches.notices(),
             *self.mismatch.notices(self.sizes.batches, self.advantage),
         ]
+
+
+def check_checkpoints(run: RunSettings, averages: bool) -> Search | None:
+    """Check that a resume finds its checkpoint, and that a new run does not write among those of another; returns what
+    is resumed, None for a new run.
+
+    Args:
+        averages: OpenRLHF averages the weights (--train.enable_ema).
+
+    Raises:
+        UsageError: as `checkpoint_to_resume` and `check_fresh`; or averaged weights would be resumed.
+    """
+    if not run.resume:
+        if not run.force:
+            check_fresh(run.ckpt_path, run.estimator)
+        return None
+    found = checkpoint_to_resume(run)
+    if found.tag and averages:
+        raise UsageError(
+            "--train.enable_ema: OpenRLHF does not save the averaged weights, and after a resume would average from "
+            "the model before training: leave it out"
+        )
+    return found
+
+
+def stored_prior(found: Search) -> dict | None:
+    """Read prior.json of a checkpoint; None if it cannot be read, as the copy in the client states counts."""
+    try:
+        return json.loads((found.folders[0] / found.tag / PRIOR).read_text()) if found.tag else None
+    except (OSError, ValueError):
+        return None

@@ -1,4 +1,4 @@
-"""Upstream's command lines, run from its own source.
+"""Upstream's command lines, run from its own source, with the arguments that this machine and its engines need.
 
 Upstream's train_*.py build their parser, validate and train under `if __name__ == "__main__"`, behind 10 s of
 imports. The block is cut, unchanged, at `args = parser.parse_args()` and at `train(args)`: the first part gives
@@ -14,7 +14,9 @@ from datetime import datetime
 from types import SimpleNamespace
 
 from openrlhf_ebpo.errors import SeamError, UsageError
-from openrlhf_ebpo.upstream.stack import module_path
+from openrlhf_ebpo.upstream import flash_attn
+from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED
+from openrlhf_ebpo.upstream.stack import is_cpu_stack, module_path
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -68,6 +70,44 @@ class UpstreamMain:
 
     def train(self, args) -> None:
         importlib.import_module(self.module).train(args)
+
+
+def adapt_args(args) -> list[str]:
+    """Change, in place, what this machine cannot do as requested; returns the changes. args: upstream's, of `train` or
+    `sft`.
+
+    Raises:
+        UsageError: this machine cannot do what is requested.
+    """
+    changes = []
+    if is_cpu_stack():
+        from openrlhf_ebpo.upstream import cpu
+
+        cpu.prepare_driver()
+        changes = [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
+    return changes + flash_attn.adapt_args(args)
+
+
+class ActorWithDefaults:
+    """Stands in for RolloutRayActor: its engines get these arguments in addition to upstream's."""
+
+    def __init__(self, actor_class, given: dict):
+        self.actor_class, self.given = actor_class, given
+
+    def options(self, **options):
+        return ActorWithDefaults(self.actor_class.options(**options), self.given)
+
+    def remote(self, **kwargs):
+        return self.actor_class.remote(**{**self.given, **kwargs})
+
+
+def set_engine_arguments(temperature: float) -> None:
+    """Set arguments of vLLM's engines beyond upstream's flags, in the driver and before upstream makes them. Where
+    rollouts have a temperature, their log-probabilities do too: they are then computed for every token."""
+    from openrlhf.trainer.ray import vllm_engine
+
+    if temperature != 1:
+        vllm_engine.RolloutRayActor = ActorWithDefaults(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})
 
 
 def _main_block(tree: ast.Module, module: str) -> list[ast.stmt]:

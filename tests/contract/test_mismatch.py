@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY
-from openrlhf_ebpo.train.engine_arguments import ActorWithDefaults, set_arguments
+from openrlhf_ebpo.train.upstream_main import ActorWithDefaults, set_engine_arguments
 from openrlhf_ebpo.upstream.controller import mismatch
 from openrlhf_ebpo.upstream.rollout import log_probs
 from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED, MeasuredRolloutActor
@@ -189,7 +189,7 @@ def made(sections, monkeypatch):
 
     def make(flags=(), **arguments):
         monkeypatch.setattr(vllm_engine, "RolloutRayActor", actor_class)
-        set_arguments(dict(flags).get("rollout.temperature", 1.0))
+        set_engine_arguments(dict(flags).get("rollout.temperature", 1.0))
         assert isinstance(vllm_engine.RolloutRayActor, ActorWithDefaults) is bool(flags)
         vllm_engine.RolloutRayActor.options(num_gpus=1).remote(model="m", **arguments)
         return engines.pop()

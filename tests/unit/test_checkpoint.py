@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import groups, newest_complete
-from openrlhf_ebpo.train.checkpoints import stored_prior
+from openrlhf_ebpo.train.train_settings import stored_prior
 from openrlhf_ebpo.upstream.client_state import STATE_KEY, starting_state
 from openrlhf_ebpo.upstream.policy.rotation import SavedCheckpoint, checkpoints_to_delete
 

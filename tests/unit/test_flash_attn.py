@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.train import machine_arguments as machine
+from openrlhf_ebpo.train import upstream_main as machine
 from openrlhf_ebpo.upstream import flash_attn
 from openrlhf_ebpo.upstream import install as installing
 from openrlhf_ebpo.upstream.packing import all_gather, index_first_axis, pad_input, unpad_input

@@ -10,11 +10,11 @@ from tiny_tokenizers import CHAT, save
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.engines import GenerationError, Sample
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.train import prompt_sets
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.flags import Command
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
-from openrlhf_ebpo.train.sample import SampleSettings
 from openrlhf_ebpo.upstream.install import install
 from openrlhf_ebpo.upstream.rendering import Prompt
 
@@ -225,14 +225,13 @@ def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, t
 def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(input_template="<bos>{}")
-    prompts = PromptSettings.from_args(values).first_prompts(2)
+    prompts = PromptSettings.from_args(values)
+    prompts = prompts.render_rows(prompts.open_rows(prompts.names[0], prompts.split, 2), prompts.model)
     assert [each.text for each in prompts] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
-    engine = SampleSettings.from_args(values).engine
+    engine = train_sample.engine_settings(values, RewardSettings.from_args(values))
     assert (engine.model, engine.max_len, engine.seed) == (str(tmp_path / "model"), 40, 7)
     assert (engine.rewards.sources, engine.rewards.timeout) == (("r.py",), 60)
     assert engine.patience == train_sample.MAX_WAIT_SECONDS
-    values.reward.remote_url = None
-    assert SampleSettings.from_args(values).engine.rewards.sources == ()
 
 
 @pytest.mark.parametrize(
@@ -268,13 +267,12 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     ],
 )
 def test_what_a_sample_amounts_to(samples, said, args):
-    lines = train_sample.verdict(samples, SampleSettings.from_args(args()))
+    lines = train_sample.verdict(samples, args())
     assert len(lines) == len(said) and all(map(str.startswith, lines, said)), lines
 
 
 def test_without_a_limit_of_new_tokens_answers_are_cut_at_the_length_of_all(args):
-    settings = SampleSettings.from_args(args(new_tokens=None))
-    assert "--data.max_len 40" in train_sample.verdict([Sample([1], True, 1.0)], settings)[0]
+    assert "--data.max_len 40" in train_sample.verdict([Sample([1], True, 1.0)], args(new_tokens=None))[0]
 
 
 def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_path):

@@ -15,7 +15,7 @@ from openrlhf_ebpo.run.resume import (
     set_later_aside,
 )
 from openrlhf_ebpo.run.run_settings import RunSettings
-from openrlhf_ebpo.train.checkpoints import check_checkpoints
+from openrlhf_ebpo.train.train_settings import check_checkpoints
 
 MODEL = "mp_rank_00_model_states.pt"
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
-from openrlhf_ebpo.train.trained_rows import TrainedRows, hash_rows
+from openrlhf_ebpo.train.trained_rows import identify_rows, identity
 from openrlhf_ebpo.upstream.install import install
 
 install()  # before anything imports OpenRLHF's data sets
@@ -29,15 +29,16 @@ def resumed(tmp_path):
         args = SimpleNamespace(
             data=SimpleNamespace(**{**values, **data}), train=SimpleNamespace(seed=seed), use_ms=False
         )
-        return TrainedRows.from_args(args)
+        return args
 
     def resume(*args, saved=None, **flags):
         checkpoint = tmp_path / "ckpt" / "_actor" / "global_step4"
         if not checkpoint.exists():
             checkpoint.mkdir(parents=True)
             (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"x")
-            manifest.complete(checkpoint, data=build(**(saved or {})).identify(None))
-        return build(*args, **flags).identify(newest_complete(groups(tmp_path / "ckpt", "ebpo")))
+            manifest.complete(checkpoint, data=identify_rows(build(**(saved or {})), None))
+        found = newest_complete(groups(tmp_path / "ckpt", "ebpo"))
+        return identify_rows(build(*args, **flags), found)
 
     return resume
 
@@ -102,7 +103,7 @@ def test_a_hash_is_of_the_values_and_not_of_their_chunks():
     texts = ["", None, "a", "bc", "a\n"] * 30
     whole = {"q": pa.array(texts), "chat": pa.array([[{"role": "user", "content": text}] for text in texts])}
     cut = {name: pa.chunked_array([values[:7], values[7:100], values[100:]]) for name, values in whole.items()}
-    assert hash_rows(Dataset(pa.table(whole))) == hash_rows(Dataset(pa.table(cut)))
-    rows = [hash_rows(Dataset(pa.table({"q": q}))) for q in (["a", "bc"], ["ab", "c"], ["abc", ""], ["abc", None])]
-    rows += [hash_rows(Dataset(pa.table({"q": q}))) for q in ([[1], [2]], [[1, 2], []], [["1"], ["2"]], [12, 3])]
+    assert identity(Dataset(pa.table(whole))) == identity(Dataset(pa.table(cut)))
+    rows = [identity(Dataset(pa.table({"q": q}))) for q in (["a", "bc"], ["ab", "c"], ["abc", ""], ["abc", None])]
+    rows += [identity(Dataset(pa.table({"q": q}))) for q in ([[1], [2]], [[1, 2], []], [["1"], ["2"]], [12, 3])]
     assert len(set(rows)) == len(rows)

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.train.best_metric import BestMetricSettings, data_sources
+from openrlhf_ebpo.train.best_metric import check_best_metric, data_sources
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def values(tmp_path):
 
 
 def check(values: dict) -> None:
-    BestMetricSettings.from_args(nested(values)).check()
+    args = nested(values)
+    check_best_metric(args.ckpt.best_metric_key, args.eval)
 
 
 @pytest.mark.parametrize(
