@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.upstream import flash_attn
-from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED
 from openrlhf_ebpo.upstream.stack import is_cpu_stack, module_path
 
 
@@ -105,6 +104,8 @@ def set_engine_arguments(temperature: float) -> None:
     """Set arguments of vLLM's engines beyond upstream's flags, in the driver and before upstream makes them. Where
     rollouts have a temperature, their log-probabilities do too: they are then computed for every token."""
     from openrlhf.trainer.ray import vllm_engine
+
+    from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED
 
     if temperature != 1:
         vllm_engine.RolloutRayActor = ActorWithDefaults(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})
