@@ -116,9 +116,9 @@ def errors(measured: Measured, shape: tuple[float, float], settings: tuple) -> n
 FIGURES = {
     "all_fail": Figure(
         "The all-fail penalty",
-        "Where all responses of a prompt fail GRPO's gradient vanishes; EBPO gives the penalty −S·μ_glob, which grows "
-        "with the success rate of the run, and this signal is what rescues sparse tasks (arXiv 2602.05165, theorem "
-        f"and corollary). {WORDS_ONLY}",
+        "Where all responses of a prompt fail GRPO's gradient vanishes; EBPO gives the penalty −S·μ<sub>glob</sub>, "
+        "which grows with the success rate of the run, and this signal is what rescues sparse tasks (arXiv 2602.05165, "
+        f"theorem and corollary). {WORDS_ONLY}",
         "Left, simulated: 512 prompts with success rates from Beta(2m, 2(1 − m)); the raw advantage, before "
         "standardising. Right: the small network in one process, start 5 %, {steps} steps of 32 prompts × G = 4, and "
         "a bandit of 512 prompts × 64 answers (success 0.6 % at the start, 400 steps); EBPO, EBPO whose all-fail "

@@ -9,7 +9,7 @@ change.py              differences as text, with their intervals (eval/differenc
 warnings.py, seeds.py, headline.py   warnings by warnings.json; runs of one configuration; who did better
 results.py             eval/: results, questions, samples
 text.py, reading.py, turns.py   texts of models: escaped, laid out, split into turns
-settings.py            run.json: settings, without secrets
+compared_settings.py   run.json: settings, without secrets
 parameters.py, links.py   the values of a view, its address, and each visitor's view
 figures.py, lines.py, metric_panels.py   data -> Plotly figures; pure
 picture.py, cards.py, answer_strip.py, overview_card.py, run_table.py, score_table.py, components.py

@@ -101,11 +101,20 @@ def _answer(rows: Sequence[Mapping], chosen: int, estimator: str, arithmetic: HT
     advantage, grpo = finite(row.get("advantage")), finite(row.get("grpo_advantage"))
     gains = _gain(estimator, advantage) + (_gain(GRPO, grpo) if estimator != GRPO else "")
     error = html('<p class="error">{}</p>', harmless(row["error"], 600)) if row.get("error") else ""
+    flags = [
+        HTML('<em class="bad">truncated</em>') if row.get("truncated") else "",
+        HTML('<em class="bad">excluded</em>') if not row.get("valid", True) else "",
+        HTML('<em class="bad">repeats itself</em>') if _repeats(row) else "",
+        tokens(row.get("response_length")),
+    ]
+    earned = HTML('<em class="bad">no reward</em>')
+    if (reward := finite(row.get("reward"))) is not None:
+        earned = html('<em class="{}">reward {}</em>', "good" if reward > 0 else "", number(reward))
     return html(
         '<article class="answer {}" style="--strength:{}%"><header><h2>Answer {} <small>of {}</small></h2>{}{}'
         '<div class="gains">{}</div></header>{}{}{}</article>',
         *(_side(advantage), _strength(advantage, _widest(rows)), chosen + 1, len(rows)),
-        *(_reward(finite(row.get("reward"))), _flags(row), gains, arithmetic, error, text),
+        *(earned, join(flags), gains, arithmetic, error, text),
     )
 
 
@@ -140,18 +149,5 @@ def _strength(advantage: float | None, widest: float) -> int:
     return round(100 * (abs(advantage) / widest)) if advantage else 0
 
 
-def _flags(row: Mapping) -> HTML:
-    cut = HTML('<em class="bad">truncated</em>') if row.get("truncated") else ""
-    out = "" if row.get("valid", True) else HTML('<em class="bad">excluded</em>')
-    again = html('<em class="bad">repeats itself</em>') if _repeats(row) else ""
-    return join([cut, out, again, tokens(row.get("response_length"))])
-
-
 def _gain(name: str, value: float | None) -> HTML:
     return html("<span><small>{}</small><b>{}</b></span>", harmless(name, _NAME), signed(value))
-
-
-def _reward(reward: float | None) -> HTML:
-    if reward is None:
-        return HTML('<em class="bad">no reward</em>')
-    return html('<em class="{}">reward {}</em>', "good" if reward > 0 else "", number(reward))

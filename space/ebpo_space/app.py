@@ -84,7 +84,7 @@ def build(workspace: Workspace) -> gr.Blocks:
             try:
                 stamp = fingerprint(workspace, turn.view)  # before reading: the next tick sees later writes
                 key = (address(turn.view), stamp, *workspace.runs.listed())
-                found = rendered.get(key, lambda: PAGES[turn.view["tab"]].render(dict(turn.view), workspace))
+                found = rendered.get(key, lambda: PAGES[turn.view["tab"]].show(dict(turn.view), workspace))
                 update = _page_updates(layout, workspace, turn.view, found)
             except Exception as error:  # the next tick tries again
                 traceback.print_exc()

@@ -53,11 +53,15 @@ def pager(name: str, page: int, pages: int, of: str) -> HTML:
 def _item(groups: Groups, p: int, prompt: str, current: bool, kind: HTML) -> HTML:
     step, group = groups.step[p], groups.group[p]
     cluster = html("<small>{}</small>", run_name(groups.cluster[p], 40)) if groups.cluster[p] else ""
+    meter, rate = HTML('<small class="rate">no valid answer</small>'), groups.success[p]
+    if math.isfinite(rate):
+        bar = '<span class="meter"><i style="width:{:.0f}%"></i></span><small class="rate">{}</small>'
+        meter = html(bar, 100 * rate, whole_percent(rate))
     return html(
         '<li><button type="button" {}{}><span class="top"><small>step {} · group {}</small></span>'
         '<span class="words">{}</span><span class="top">{}{}</span>{}</button></li>',
         *(setting(at=f"{step}.{group}", answer=0), current_mark(current), step, group),
-        *(reading.line(last_user_turn(prompt), 110), _meter(groups.success[p]), cluster, kind),
+        *(reading.line(last_user_turn(prompt), 110), meter, cluster, kind),
     )
 
 
@@ -77,15 +81,6 @@ def badge(groups: Groups, p: int, failed, passed) -> HTML:
     return html('<em class="bad">{} error{}</em>', errors, "s" if errors > 1 else "") if errors else HTML()
 
 
-def _meter(rate: float) -> HTML:
-    if not math.isfinite(rate):
-        return HTML('<small class="rate">no valid answer</small>')
-    return html(
-        '<span class="meter"><i style="width:{0:.0f}%"></i></span><small class="rate">{1}</small>',
-        *(100 * rate, whole_percent(rate)),
-    )
-
-
 def decision(row: Mapping, about: Mapping, options: reading.Options, picture: HTML, history: HTML) -> HTML:
     """Lay out one group without its answers: prompt, numbers, picture, the same prompt at other steps.
 
@@ -102,19 +97,17 @@ def decision(row: Mapping, about: Mapping, options: reading.Options, picture: HT
     prompt = reading.answer(row.get("prompt"), replace(options, source=source, is_answer=False, name="Prompt"))
     if row.get("label") not in (None, ""):
         prompt += html('<p class="label"><small>expected</small> <code>{}</code></p>', harmless(row["label"], 400))
-    return html(
-        '<article class="group">{}<section class="prompt" aria-label="Prompt">{}</section><section class="why" '
-        'aria-label="Baseline"><dl>{}</dl>{}{}</section></article>',
-        *(_heading(row, about, options.raw), prompt, numbers, picture, history),
-    )
-
-
-def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
     cluster = html("<small>{}</small>", str(row["cluster"])[:60]) if row.get("cluster") else ""
-    return html(
+    raw = options.raw
+    heading = html(
         '<header class="bar"><h2>Step {}, group {} {}</h2>{}<span class="tools"><button type="button" {} '
         'aria-pressed="{}" title="Texts as they were written, nothing drawn or folded">Source</button></span></header>',
         *(about["step"], about["group"], about["kind"], cluster, setting(raw=not raw), "true" if raw else "false"),
+    )
+    return html(
+        '<article class="group">{}<section class="prompt" aria-label="Prompt">{}</section><section class="why" '
+        'aria-label="Baseline"><dl>{}</dl>{}{}</section></article>',
+        *(heading, prompt, numbers, picture, history),
     )
 
 
@@ -123,25 +116,21 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
     if len(positions) < 2:
         return HTML()
     latest = positions[-60:]
-    items = join(_visit(groups, int(p), int(p) == current) for p in latest)
+    items = HTML()
+    for p in latest.tolist():
+        rate = float(np.nan_to_num(groups.success[p]))
+        said = f"{whole_percent(rate)} right" if math.isfinite(groups.success[p]) else "no valid answer"
+        items += html(
+            '<button type="button" {0}{1} title="{2}" aria-label="{2}"><span class="column"><i '
+            'style="height:{3:.0f}%"></i></span><small>{4}</small></button>',
+            *(setting(at=f"{groups.step[p]}.{groups.group[p]}", answer=0), current_mark(p == current)),
+            *(f"Step {groups.step[p]}: {said}", 100 * rate, groups.step[p]),
+        )
     note = f"the latest {len(latest)} of its {len(positions)}" if len(positions) > len(latest) else "in all its"
     return html(
         '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to this '
         "prompt, {} groups, by step</small><div>{}</div></section>",
         *(note, items),
-    )
-
-
-def _visit(groups: Groups, p: int, current: bool) -> HTML:
-    known = math.isfinite(groups.success[p])
-    rate = groups.success[p] if known else 0.0
-    return html(
-        '<button type="button" {0}{1} title="{2}" aria-label="{2}"><span class="column"><i '
-        'style="height:{3:.0f}%"></i></span>'
-        "<small>{4}</small></button>",
-        *(setting(at=f"{groups.step[p]}.{groups.group[p]}", answer=0), current_mark(current)),
-        f"Step {groups.step[p]}: {f'{whole_percent(rate)} right' if known else 'no valid answer'}",
-        *(100 * rate, groups.step[p]),
     )
 
 

@@ -86,15 +86,15 @@ def compare_settings(configurations: Sequence[Sequence[dict]]) -> list[Setting]:
     `settings_of` gives them."""
     names = {name for runs in configurations for run in runs for name in run}
     ordered = sorted(names, key=lambda name: (name != ESTIMATOR, not name.startswith("algo.advantage."), name))
-    return [Setting(name, tuple(_of_runs(runs, name) for runs in configurations)) for name in ordered[:MAX_SETTINGS]]
-
-
-def _of_runs(runs: Sequence[dict], name: str) -> str | None:
-    """Return the value, or the values, of the runs of one configuration; None for null as for what is absent."""
-    found = dict.fromkeys(short_text(run[name]) for run in runs if run.get(name) is not None)
-    several = list(found)[:MAX_VALUES]
-    more = f" and {len(found) - MAX_VALUES} more" if len(found) > MAX_VALUES else ""
-    return ", ".join(several) + more if found else None
+    settings = []
+    for name in ordered[:MAX_SETTINGS]:
+        values = []
+        for runs in configurations:  # None for null as for what is absent
+            found = list(dict.fromkeys(short_text(run[name]) for run in runs if run.get(name) is not None))
+            more = f" and {len(found) - MAX_VALUES} more" if len(found) > MAX_VALUES else ""
+            values.append(", ".join(found[:MAX_VALUES]) + more if found else None)
+        settings.append(Setting(name, tuple(values)))
+    return settings
 
 
 def command_of(about: dict) -> str:

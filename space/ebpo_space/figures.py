@@ -53,7 +53,11 @@ def signed(value: float | None) -> str:
 
 
 def finite(value) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    """Return a number of a run as a float; None for anything else."""
+    try:
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    except OverflowError:  # JSON's whole numbers have no limit
+        return None
 
 
 def plotly_text(text: str, limit: int = 40) -> str:

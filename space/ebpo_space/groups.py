@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.run.run_log import rollouts_path, step_files
 
 from .errors import RunError, attempt, reading
-from .parquet import columns_of, flags, numbers, read, to_python, whole_numbers
+from .parquet import columns_of, flags, numbers, read, to_python
 from .runs import Run, inside, stamp
 from .text import middle_cut, plain
 
@@ -166,7 +166,9 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
     """Summarise the groups of one file."""
     rows = table.num_rows
     number = {name: numbers(table, name) for name in NUMBERS}
-    group = whole_numbers(table["group"])
+    if table["group"].null_count:
+        raise ValueError("a group has no number")
+    group = table["group"].cast(pa.int64()).to_numpy()
     valid = flags(table, "valid", np.isfinite(number["reward"])) & np.isfinite(number["reward"])
     truncated = flags(table, "truncated", np.zeros(rows, bool))
     failed = table["error"].is_valid().to_numpy(zero_copy_only=False) if "error" in table.column_names else ~valid

@@ -76,8 +76,15 @@ def headline(measured: Sequence[Measured], warned: Mapping[str, Sequence[Warned]
 
     def sentence(one: Configuration) -> HTML:
         found = compare(one, base)
+        if not found:
+            return HTML()
         named = {_name(each, count): each for each in (one, base)}
-        return _sentence(*found, *named, _doubts(named, warned)) if found else HTML()
+        titles = {
+            name: dict.fromkeys(each.rule.title for run in of.runs for each in warned.get(run.run.key, ()))
+            for name, of in named.items()
+        }
+        doubts = HTML("; ").join(html("{}: {}", name, ", ".join(each)) for name, each in titles.items() if each)
+        return _sentence(*found, *named, doubts)
 
     items = join(map(sentence, others))
     return html('<section class="headline" aria-label="Comparison">{}</section>', items) if items else HTML()
@@ -87,15 +94,6 @@ def _name(one: Configuration, count: Counter) -> HTML:
     """Return the estimator's name if it is one configuration's alone, else the shared part of the runs' names."""
     estimator = one.runs[0].estimator
     return harmless(title(estimator), 40) if count[estimator] == 1 else run_name(one.name, 40)
-
-
-def _doubts(named: Mapping[HTML, Configuration], warned: Mapping[str, Sequence[Warned]]) -> HTML:
-    """List the warnings of configurations, by name, each once."""
-    titles = {
-        name: list(dict.fromkeys(each.rule.title for run in one.runs for each in warned.get(run.run.key, ())))
-        for name, one in named.items()
-    }
-    return HTML("; ").join(html("{}: {}", name, ", ".join(found)) for name, found in titles.items() if found)
 
 
 def _sentence(found: Change, what: str, paired: int, one: HTML, base: HTML, doubts: HTML) -> HTML:

@@ -83,7 +83,10 @@ def fetch(repo: str, cache: Path | None = None, login: bool = False) -> tuple[Pa
         snapshot_download(
             repo, repo_type="dataset", revision=info.sha, allow_patterns=names, local_dir=directory, token=token
         )
-        _remove_rolled_back(directory, names)
+        for path in directory.rglob("*"):  # what the repo no longer has, as after a roll-back
+            name = path.relative_to(directory).as_posix()
+            if path.is_file() and _FILES.fullmatch(name) and name not in names:
+                path.unlink()
     except RunError:
         raise
     except RepositoryNotFoundError:
@@ -95,14 +98,6 @@ def fetch(repo: str, cache: Path | None = None, login: bool = False) -> tuple[Pa
         why = f"and as a data set repo of the Hub it cannot be fetched ({type(error).__name__}): try again later"
         raise RunError(f"{repo} is not a directory here, {why}, or write a directory as ./{repo}.") from error
     return directory, left_out
-
-
-def _remove_rolled_back(directory: Path, names: Sequence[str]) -> None:
-    """Remove files that the repo no longer has."""
-    for path in directory.rglob("*"):
-        name = path.relative_to(directory).as_posix()
-        if path.is_file() and _FILES.fullmatch(name) and name not in names:
-            path.unlink()
 
 
 @dataclass

@@ -56,10 +56,6 @@ class Outcome:
         return "fell" if self.peak else self.change.verdict
 
     @property
-    def is_held_out(self) -> bool:
-        return not self.what.startswith(TRAINING_REWARD)
-
-    @property
     def difference(self) -> str:
         return self.format(self.last - self.first, signed=True)
 
@@ -160,20 +156,15 @@ def _trained(run: LoadedRun) -> Outcome | None:
     low, high = _possible(last - half, last + half, is_share)
     found = Change(last - first, low - first, high - first, over, is_share)
     peak = _best_window(steps, values, is_share)
-    if peak is None and is_share and found.verdict != "worse":
-        peak = _short_peak(steps, values, run.prompts)
+    asked_at, prompts = run.prompts
+    fall = None
+    if peak is None and is_share and found.verdict != "worse" and np.isin(steps, asked_at).all():
+        fall = sudden_fall(values, prompts[np.searchsorted(asked_at, steps)])
+    if fall:
+        apart = Change(fall.end - fall.peak, max(fall.low, -1.0), fall.high, "prompts: two proportions")
+        at = f"in steps {int(steps[fall.start]):,} to {int(steps[fall.start + PEAK - 1]):,}"
+        peak = Peak(at, fall.peak, apart)
     return Outcome(what, first, last, found, over, is_share, peak)
-
-
-def _short_peak(steps: np.ndarray, values: np.ndarray, prompts: tuple[np.ndarray, np.ndarray]) -> Peak | None:
-    """Find the best steps of a short run, if its last ones fell from there."""
-    known = np.isin(steps, prompts[0])
-    fall = sudden_fall(values, prompts[1][np.searchsorted(prompts[0], steps)]) if known.all() else None
-    if fall is None:
-        return None
-    apart = Change(fall.end - fall.peak, max(fall.low, -1.0), fall.high, "prompts: two proportions")
-    at = f"in steps {int(steps[fall.start]):,} to {int(steps[fall.start + PEAK - 1]):,}"
-    return Peak(at, fall.peak, apart)
 
 
 def _possible(low: float, high: float, is_share: bool) -> tuple[float, float]:

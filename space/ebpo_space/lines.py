@@ -112,24 +112,19 @@ def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
     return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
 
 
-def outlying(lines: Sequence[Line], unit: str) -> str:
-    """Describe what lies beyond the ends of `usual_range`; "" for nothing."""
+def usual_range(lines: Sequence[Line], unit: str) -> tuple[tuple[float, float] | None, str]:
+    """Find ends of the y axis that leave out the few steps that would squeeze it, and describe what lies beyond them;
+    None and "" without such steps."""
     points = [(float(line.x[i]), float(line.y[i])) for line in lines for i in np.flatnonzero(~line.inside)]
     if not points:
-        return ""
-    x, y = max(points, key=lambda point: abs(point[1]))
-    more = f" and {len(points) - 1} more" if len(points) > 1 else ""
-    return f"axis cut: {number(y)} at {unit} {number(x)}{more}"
-
-
-def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """Find ends of the y axis that leave out the few steps that would squeeze it; None without such steps."""
-    if all(line.inside.all() for line in lines):
-        return None
+        return None, ""
     kept = np.concatenate([line.y[line.inside] for line in lines])
     low, high = float(kept.min()), float(kept.max())
     margin = 0.06 * (high - low)
-    return (0.0 if low >= 0 and low - margin < 0 else low - margin), high + margin
+    x, y = max(points, key=lambda point: abs(point[1]))
+    more = f" and {len(points) - 1} more" if len(points) > 1 else ""
+    said = f"axis cut: {number(y)} at {unit} {number(x)}{more}"
+    return ((0.0 if low >= 0 and low - margin < 0 else low - margin), high + margin), said
 
 
 @dataclass(frozen=True)
@@ -149,19 +144,19 @@ def line_panel(metric: Metric, lines: Sequence[Line], axes: Axes) -> dict:
     lines = [line for line in lines if len(line.x)]
     positive = bool(lines) and all((line.y > 0).all() for line in lines)
     log = axes.log and positive
-    ends = None if axes.whole or log else usual_range(lines)
-    notes = [outlying(lines, axes.unit) if ends else "", metric.description, metric.unit]
+    ends, cut = (None, "") if axes.whole or log else usual_range(lines, axes.unit)
+    notes = [cut, metric.description, metric.unit]
     if axes.log and lines and not positive:
         notes.append(f"linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}")
     if log:
-        lines = [line if line.band is None else replace(line, band=_on_log(line)) for line in lines]
+        # a band that reaches 0 ends at a tenth of the line's lowest value: Plotly drops such points, and cuts it up
+        ends_at = lambda line: np.where(line.band[0] > 0, line.band[0], line.y.min() / 10)  # noqa: E731
+        lines = [replace(line, band=(ends_at(line), line.band[1])) if line.band else line for line in lines]
     bolds = [bold(line, axes.share) for line in lines]
     limit = LONG_CHARS if len(lines) <= FEW_NAMES else SHORT_CHARS
     values = _legend(lines, [number(float(y[-1])) for _, y in bolds], limit)
-    title, summary = (
-        plain(middle_cut(metric.title, MAX_TITLE_CHARS)),
-        "; ".join(f"{each['name']}: {each['text']} at the end" for each in values),
-    )
+    title = plain(middle_cut(metric.title, MAX_TITLE_CHARS))
+    summary = "; ".join(f"{each['name']}: {each['text']} at the end" for each in values)
     unit = {"title": {"text": axes.unit}, "exponentformat": "none" if axes.unit == "hours" else "SI"}
     return {
         "id": metric.name,
@@ -191,13 +186,6 @@ def _legend(lines: Sequence[Line], texts: Sequence[str], limit: int) -> list[dic
         {"name": name, "short": short, "color": colour(line.number), "text": text}
         for line, name, short, text in zip(lines, names, distinct_names(names, limit), texts, strict=True)
     ]
-
-
-def _on_log(line: Line) -> tuple[np.ndarray, np.ndarray]:
-    """Return the band, with a tenth of the line's lowest value where it reaches 0: Plotly drops such points, and cuts
-    the band up."""
-    low, high = line.band
-    return np.where(low > 0, low, line.y.min() / 10), high
 
 
 def _scale(lines: Sequence[Line], log: bool) -> dict:

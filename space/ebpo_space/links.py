@@ -97,7 +97,9 @@ class Session:
             }
             self._orders |= dict.fromkeys(changes, order) if order else {}
             if self.view is None:
-                self.view, self._answers = clean(parse_address(located)), number_of(located)
+                digits = located.partition("?")[0]
+                self._answers = int(digits) if digits.isdecimal() and len(digits) < 10 else 0
+                self.view = clean(parse_address(located))
             before = self.view
             self.view = clean(before | changes)
             there = before | (typed or {})
@@ -118,8 +120,3 @@ class Session:
             self.view, self.stamp = turn.view, stamp
             self.sent = f"{self._answers}{address(turn.view) or '?'}"
             return owed
-
-
-def number_of(sent: str) -> int:
-    digits = sent.partition("?")[0]
-    return int(digits) if digits.isdecimal() and len(digits) < 10 else 0

@@ -59,25 +59,18 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options = parse_flags(parser, argv)
     options.login = options.runs is not None  # a Space reads what its variable names without its owner's other tokens
-    options.runs = options.runs or split_names("EBPO_SPACE_RUNS")
+    named = os.environ.get("EBPO_SPACE_RUNS", "").split(",")
+    options.runs = options.runs or [name.strip() for name in named if name.strip()]
     for given in options.runs:
         if Path(given).exists() and not Path(given).is_dir():  # a folder may be written later
             parser.error(f"--runs {given} is a file; name the run's directory")
-    check_address(parser, options.host, options.port)
-    return options
-
-
-def split_names(variable: str) -> list[str]:
-    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
-
-
-def check_address(parser: argparse.ArgumentParser, host: str, port: int | None) -> None:
-    """Bind the address for a moment, since Gradio names a used port only after the imports, and not by our flag."""
-    try:
+    host, port = options.host, options.port or 0
+    try:  # Gradio names a used port only after the imports, and not by our flag
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host.strip("[]"), port or 0), family=family).close()
+        socket.create_server((host.strip("[]"), port), family=family).close()
     except (OSError, OverflowError) as error:
-        parser.error(f"--host {host} --port {port or 0}: {error}; give another --port, or none for the first free one")
+        parser.error(f"--host {host} --port {port}: {error}; give another --port, or none for the first free one")
+    return options
 
 
 def serve(options: argparse.Namespace) -> None:

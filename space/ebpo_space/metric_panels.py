@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote, urlencode
 
@@ -19,13 +19,13 @@ from .workspace import LoadedRun
 
 DRAWN = "Faint: every step, which the pointer reads. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
-MAX_OTHERS = 12  # panels of metrics that the catalogue does not know; the filter finds all of them
+MAX_MORE = 12  # panels of metrics that the catalogue does not know; the filter finds all of them
 MAX_FOUND = 48  # panels that the filter shows
 FORMULA = tuple("=+-@＝＋－＠'\t ")  # a spreadsheet runs a cell that begins with one of these
 MAX_NAME_CHARS = 300  # of a name that gets one of them: as many as a link takes
 # a run may log a metric called speed
 SPEED = Metric("tokens a second", "Tokens a second", "", "by the clock: depends on the machine and its load")
-OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
+MORE_NOTE = "Logged by custom code, or by a later OpenRLHF."
 
 
 def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[str]]:
@@ -35,25 +35,19 @@ def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[st
     Returns:
         the sections; titles of metrics that are 0 at every step, which have no panel but by the filter.
     """
-    names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
-    if wanted := view["metric"].strip():
-        every = [describe_metric(name) for name in sorted({*names} - {*COLUMNS})]
-        shelves = [(f"Metrics with “{wanted[:60]}”", "", _matching([*every, SPEED], wanted)[:MAX_FOUND])]
-    else:
-        others = [describe_metric(name) for name in _unknown(names)]
-        rest = f" {len(others) - MAX_OTHERS} more are found by their names." if len(others) > MAX_OTHERS else ""
-        shelves = [
-            *((g.title, g.note, [m for m in g.metrics if Shown.SPACE in m.shown]) for g in in_order()),
-            ("Other", OTHER_NOTE + rest, others[:MAX_OTHERS]),
-            ("Speed", "", [SPEED]),
-        ]
-    found, zeros = [], []
-    for title, note, metrics in shelves:
+    wanted, found, zeros = view["metric"].strip(), [], []
+    keys = ",".join(quote(run.run.key, safe="") for run in runs)
+    names = sorted({name for run in runs for name in run.metrics.columns} - {*COLUMNS})
+    for title, note, metrics in _shelves(names, wanted):
         drawn = [(metric, lines) for metric in metrics if (lines := _lines(runs, metric, view))]
         if not wanted:
             zeros += [metric.title for metric, lines in drawn if not any(line.y.any() for line in lines)]
             drawn = [(metric, lines) for metric, lines in drawn if any(line.y.any() for line in lines)]
-        panels = [_panel(runs, view, *each) for each in drawn]
+        panels = []
+        for metric, lines in drawn:
+            axes = Axes(AXES[view["x"]], _share(metric, view), view["log"], zoom_range(view), view["whole"])
+            csv_of = urlencode({"metric": metric.name, "runs": keys})
+            panels.append(line_panel(metric, lines, axes) | {"csv": f"./space/panel.csv?{csv_of}"})
         if len(panels) == 1 and found:
             found[-1]["title"] += f" · {title}"
             found[-1]["note"] = " ".join(filter(None, (found[-1]["note"], note)))
@@ -61,26 +55,28 @@ def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[st
         elif panels:
             found.append({"title": title, "note": note, "panels": panels})
     if found:
-        found[0]["note"] = f"{DRAWN}{_seed_sentence(runs, view)} {found[0]['note']}".strip()
+        sizes = {len(group) for group in seeds.group_by_configuration(runs)} - {1} if view["seeds"] == "mean" else set()
+        bands = ("from the lower to the higher" if n == 2 else "95 % t-interval of the mean" for n in sorted(sizes))
+        said = f" Seeds of one configuration: their mean; band: {', '.join(dict.fromkeys(bands))}." if sizes else ""
+        found[0]["note"] = f"{DRAWN}{said} {found[0]['note']}".strip()
     return found, zeros
 
 
-def _matching(metrics: Sequence[Metric], wanted: str) -> list[Metric]:
-    """Find metrics whose name or title has any of these words; first the one of exactly this name."""
-    words = wanted.lower().split()
-    found = [m for m in metrics if m.name == wanted or any(word in f"{m.name} {m.title}".lower() for word in words)]
-    return sorted(found, key=lambda metric: metric.name != wanted)
-
-
-def _seed_sentence(runs: Sequence[LoadedRun], view: dict) -> str:
-    sizes = {len(group) for group in seeds.group_by_configuration(runs)} - {1} if view["seeds"] == "mean" else set()
-    bands = ("from the lower to the higher" if size == 2 else "95 % t-interval of the mean" for size in sorted(sizes))
-    return f" Seeds of one configuration: their mean; band: {', '.join(dict.fromkeys(bands))}." if sizes else ""
-
-
-def in_order() -> list:
-    """Sections of the catalogue: first those on the first screen."""
-    return sorted(GROUPS, key=lambda group: FIRST.index(group.title) if group.title in FIRST else len(FIRST))
+def _shelves(names: Sequence[str], wanted: str) -> Iterator[tuple[str, str, list[Metric]]]:
+    """Yield title, note and metrics of each section: those of the catalogue, then what a run logs besides; or, if
+    words are wanted, the metrics with any of them in name or title, the one of exactly this name first."""
+    every = [describe_metric(name) for name in names]
+    if wanted:
+        words = wanted.lower().split()
+        fit = [m for m in (*every, SPEED) if m.name == wanted or any(w in f"{m.name} {m.title}".lower() for w in words)]
+        yield f"Metrics with “{wanted[:60]}”", "", sorted(fit, key=lambda metric: metric.name != wanted)[:MAX_FOUND]
+        return
+    for group in sorted(GROUPS, key=lambda group: FIRST.index(group.title) if group.title in FIRST else len(FIRST)):
+        yield group.title, group.note, [metric for metric in group.metrics if Shown.SPACE in metric.shown]
+    more = [metric for metric in every if len(metric.name) <= MAX_NAME_CHARS and not find(metric.name)]
+    rest = f" {len(more) - MAX_MORE} others are found by their names." if len(more) > MAX_MORE else ""
+    yield "More metrics", MORE_NOTE + rest, more[:MAX_MORE]
+    yield "Speed", "", [SPEED]
 
 
 def describe_metric(name: str) -> Metric:
@@ -89,22 +85,10 @@ def describe_metric(name: str) -> Metric:
     return found if found.name == name else replace(found, name=name, title=name)
 
 
-def _unknown(names: Collection[str]) -> list[str]:
-    """List names that the catalogue does not have."""
-    return [name for name in sorted(names) if name not in COLUMNS and len(name) <= MAX_NAME_CHARS and not find(name)]
-
-
 def zoom_range(view: dict) -> tuple[float, float] | None:
     """Return the part of the x axis that is looked at."""
     low, _, high = view["zoom"].partition(":")
     return (float(low), float(high)) if high else None
-
-
-def _panel(runs: Sequence[LoadedRun], view: dict, metric: Metric, lines: Sequence[Line]) -> dict:
-    axes = Axes(AXES[view["x"]], _share(metric, view), view["log"], zoom_range(view), view["whole"])
-    keys = ",".join(quote(run.run.key, safe="") for run in runs)
-    address = f"./space/panel.csv?{urlencode({'metric': metric.name, 'runs': keys})}"
-    return line_panel(metric, lines, axes) | {"csv": address}
 
 
 def _share(metric: Metric, view: dict) -> float:

@@ -92,44 +92,30 @@ class Follower:
         while appended := file.read(AT_A_TIME):
             appended += file.readline()
             whole = appended[: appended.rfind(b"\n") + 1]
-            if whole:
-                self._offset += len(whole)
-                self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
-                self._append(whole)
-
-    def _append(self, lines: bytes) -> None:
-        rows = []
-        for line in lines.split(b"\n"):
-            if not line.strip():
-                continue
-            row = _row(line)
-            if row is None:
-                self._damaged += 1
-            else:
-                rows.append(row)
-        self._metrics = _merge(self._metrics, rows)
-        lines = "1 damaged line is" if self._damaged == 1 else f"{self._damaged} damaged lines are"
-        problems = [f"metrics.jsonl: {lines} left out."] if self._damaged else []
-        self._metrics = replace(self._metrics, problems=tuple(problems))
+            if not whole:
+                return
+            self._offset += len(whole)
+            self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
+            rows = [_row(line) for line in whole.split(b"\n") if line.strip()]
+            self._damaged += rows.count(None)
+            lines = "1 damaged line is" if self._damaged == 1 else f"{self._damaged} damaged lines are"
+            problems = (f"metrics.jsonl: {lines} left out.",) if self._damaged else ()
+            self._metrics = replace(_merge(self._metrics, [row for row in rows if row]), problems=problems)
 
 
 def _row(line: bytes) -> dict | None:
+    """Read a line; None if it is damaged. Python's own writer says NaN and Infinity, which are not JSON: they cost a
+    metric one value, not the line."""
     try:
-        row = _loaded(line)
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            row = json.loads(line.decode("utf-8", "replace"), parse_constant=lambda _: None)
+            "".join(row if isinstance(row, dict) else ()).encode()  # half a character in a name cannot be sent on
     except (ValueError, RecursionError):
         return None
     good = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**31
     return row if good else None
-
-
-def _loaded(line: bytes):
-    """Python's own writer says NaN and Infinity, which are not JSON: they cost a metric one value, not the line."""
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        row = json.loads(line.decode("utf-8", "replace"), parse_constant=lambda _: None)
-        "".join(row if isinstance(row, dict) else ()).encode()  # half a character in a name: no page could send it on
-        return row
 
 
 def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:

@@ -18,7 +18,7 @@ from .components import state as state_text
 from .figures import colour, number, signed
 from .groups import Groups
 from .headline import GRPO
-from .improvement import Outcome, outcome, read_held_out, shares
+from .improvement import TRAINING_REWARD, Outcome, outcome, read_held_out, shares
 from .picture import sparkline
 from .run_state import Condition, ago, clock, condition, lasting, signs
 from .search import one_passing_text
@@ -103,19 +103,17 @@ def _outcome(of: RunView, scale: tuple[float, float]) -> HTML:
     ends = " → ".join(format_value(float(values[at]), is_share) for at in (0, -1)) if len(values) else ""
     line = sparkline(steps, values, f"Mean reward: {ends}", of.run.run.number, scale)
     figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, ends) if line else ""
-    verdict = found.verdict if found.is_held_out or not of.warnings else "doubted"
+    by_reward = found.what.startswith(TRAINING_REWARD)
+    if found.peak:
+        change = _fall(found)
+    else:
+        interval, verdict = found.change.interval if found.change else "", VERDICT[found.verdict]
+        change = html('<p class="big">{}<small>{}</small></p><p>{}</p>', found.difference, interval, verdict)
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',
-        *(verdict, _fall(found) if found.peak else _change(found)),
+        *("doubted" if by_reward and of.warnings else found.verdict, change),
         *(html("<b>{}</b>", found.format(end)) for end in (found.first, found.last)),
         *(harmless(found.what, 200), found.how, figure),
-    )
-
-
-def _change(found: Outcome) -> HTML:
-    return html(
-        '<p class="big">{}<small>{}</small></p><p>{}</p>',
-        *(found.difference, found.change.interval if found.change else "", VERDICT[found.verdict]),
     )
 
 
@@ -124,62 +122,48 @@ def _fall(found: Outcome) -> HTML:
     peak = found.peak
     best = f" ({peak.best})" if peak.best else ""
     return html(
-        '<p class="big">{}<small>since its best</small></p><p>was <b>{}</b> {}{}, then fell by more than '
-        "chance would explain "
-        "({}, allowing for the choice of the best)</p>",
+        '<p class="big">{}<small>since its best</small></p><p>was <b>{}</b> {}{}, then fell by more than chance would '
+        "explain ({}, allowing for the choice of the best)</p>",
         *(peak.fall.text, found.format(peak.value), peak.at, best, peak.fall.interval),
     )
 
 
 def _changed(of: RunView) -> HTML:
-    run = of.run
-    if not run.about and not len(of.groups):
-        return HTML("<section></section>")
-    head = "What GRPO left out" if run.estimator == GRPO else f"What {title(run.estimator)[:40]} changed"
-    return html("<section><h3>{}</h3>{}</section>", head, _difference(of))
-
-
-def _difference(of: RunView) -> HTML:
     run, groups = of.run, of.groups
-    responses = int(groups.compared.sum())
+    if not run.about and not len(groups):
+        return HTML("<section></section>")
+    template = '<section><h3>{}</h3><p class="big">{}</p><p>{}</p><p>{}</p></section>'
+    head = "What GRPO left out" if run.estimator == GRPO else f"What {title(run.estimator)[:40]} changed"
+    responses, moved = int(groups.compared.sum()), int(groups.rescued.sum())
     if not responses:
-        return HTML("<p>No rollouts have both advantages.</p>")
-    moved, steps = int(groups.rescued.sum()), f"in {len(np.unique(groups.step)):,} steps"
-    template = '<p class="big">{}</p><p>{}</p><p>{}</p>'
+        return html("<section><h3>{}</h3><p>No rollouts have both advantages.</p></section>", head)
     if run.estimator == GRPO or not moved:
-        share = whole_percent(int(groups.ignored.sum()) / responses)
-        return html(template, share, "of responses got no advantage: all of their group earned the same", steps)
-    about = "of responses got an advantage where GRPO gives none"
-    return html(template, whole_percent(moved / responses), about, _pushes(of, responses))
-
-
-def _pushes(of: RunView, responses: int) -> str:
-    """Describe the new advantages. They are not a success: answers of groups that fail are pushed down."""
-    groups, middle = of.groups, sum(of.run.rewards) / 2
-    parts = []
+        share, steps = whole_percent(int(groups.ignored.sum()) / responses), len(np.unique(groups.step))
+        about = "of responses got no advantage: all of their group earned the same"
+        return html(template, head, share, about, f"in {steps:,} steps")
+    parts, middle = [], sum(run.rewards) / 2  # not a success: answers of groups that fail are pushed down
     for kind, these in (("all-fail", groups.mean <= middle), ("all-pass", groups.mean > middle)):
         if count := int(groups.rescued[these].sum()):
             push = float(groups.push[these].sum()) / count
             share, way = whole_percent(count / responses), "down" if push < 0 else "up"
             parts.append(f"{share} {kind}, pushed {way} ({signed(push)} each)")
-    return "; ".join(parts)
+    about = "of responses got an advantage where GRPO gives none"
+    return html(template, head, whole_percent(moved / responses), about, "; ".join(parts))
 
 
 def _warning_list(of: RunView) -> HTML:
     if not of.warnings:
         none = f"{NO_WARNINGS}." if len(of.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', none)
-    items = join(_warning(each, of) for each in of.warnings[:WARNINGS])
+    items = join(
+        html(
+            '<li><b title="when: {}">{}</b> <span>{}</span><p>{}{}. {}</p></li>',
+            *(each.rule.when, each.rule.title, each.since, _worst(each), each.rule.means, _links(each, of)),
+        )
+        for each in of.warnings[:WARNINGS]
+    )
     more = html("<li>and {} more</li>", len(of.warnings) - WARNINGS) if len(of.warnings) > WARNINGS else ""
     return html('<section class="warned some"><h3>Warnings</h3><ul>{}{}</ul></section>', items, more)
-
-
-def _warning(each: Warned, of: RunView) -> HTML:
-    return html(
-        '<li><b title="{}">{}</b> <span>{}</span><p>{} {} {}</p></li>',
-        *(f"when: {each.rule.when}", each.rule.title, each.since, f"{_worst(each)}{each.rule.means}."),
-        *(_panel_link(each, of), _groups_link(each, of)),
-    )
 
 
 def _worst(each: Warned) -> str:
@@ -192,19 +176,17 @@ def _worst(each: Warned) -> str:
     return f"{number(each.worst)}{unit} at worst: "
 
 
-def _panel_link(each: Warned, of: RunView) -> HTML:
-    if each.metric in ("step", COPIED):
-        return HTML()
+def _links(each: Warned, of: RunView) -> HTML:
+    """Write buttons to what shows the warning: the metric's panel, or the evaluation, and groups."""
+    views = {}
     if each.metric == HELD_OUT and of.has_evaluations:
-        return html('<button type="button" {}>evaluation</button>', setting(tab="evaluation"))
-    metric = "" if each.metric == HELD_OUT else each.metric  # its panel is among the first
-    view = {"tab": "dynamics", "metric": metric, "zoom": "", "x": "step", "whole": True}
-    return html('<button type="button" {}>panel</button>', setting(**view))
-
-
-def _groups_link(each: Warned, of: RunView) -> HTML:
-    if not each.rule.groups or not len(of.groups):
-        return HTML()
-    steps = f"{each.begins}-{each.last}" if each.last > each.begins else str(each.begins)
-    view = {"tab": "samples", "run": of.run.run.key, "kind": each.rule.groups, "steps": steps} | UNFILTERED
-    return html('<button type="button" {}>groups</button>', setting(**view))
+        views["evaluation"] = {"tab": "evaluation"}
+    elif each.metric not in ("step", COPIED):
+        metric = "" if each.metric == HELD_OUT else each.metric  # its panel is among the first
+        views["panel"] = {"tab": "dynamics", "metric": metric, "zoom": "", "x": "step", "whole": True}
+    if each.rule.groups and len(of.groups):
+        steps = f"{each.begins}-{each.last}" if each.last > each.begins else str(each.begins)
+        kind = {"tab": "samples", "run": of.run.run.key, "kind": each.rule.groups, "steps": steps}
+        views["groups"] = kind | UNFILTERED
+    buttons = (html('<button type="button" {}>{}</button>', setting(**view), name) for name, view in views.items())
+    return HTML(" ").join(buttons)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 import gradio as gr
 
+from .components import no_runs
 from .parameters import Parameter
 from .workspace import Workspace
 
 _ACTIONS = "window.space.actions(element, props, trigger, server, watch);"
 _BOARD = "window.space.board(element, props, trigger, watch); "
-
-
 NO_PANELS = '{"sections": []}'
 
 
@@ -36,10 +35,10 @@ class Parts:
     boards: set[str] = field(default_factory=set)
     controls: dict[str, Control] = field(default_factory=dict)
 
-    def html(self, name: str, value: str = "", js: str = "", classes: tuple[str, ...] = (), **more) -> gr.HTML:
+    def html(self, name: str, value: str = "", js: str = "", classes: tuple[str, ...] = ()) -> gr.HTML:
         """HTML that this app has written, inserted verbatim: a value is never parsed as a template."""
         self.outputs[name] = gr.HTML(
-            value, js_on_load=_ACTIONS + js, apply_default_css=False, elem_classes=["own", *classes], **more
+            value, js_on_load=_ACTIONS + js, apply_default_css=False, elem_classes=["own", *classes]
         )
         return self.outputs[name]
 
@@ -84,3 +83,9 @@ class Page:
     render: Callable[[dict, Workspace], dict]
     settle: Callable[[dict], None] = lambda view: None
     reads: tuple[str, ...] = ("metrics.jsonl", "run.json", "rollouts")
+
+    def show(self, view: dict, workspace: Workspace) -> dict:
+        """Render the page; without a run, what to do."""
+        if self.reads and not workspace.chosen(view):
+            return {"notes": no_runs(workspace.runs.awaited())}
+        return self.render(view, workspace)

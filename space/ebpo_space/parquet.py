@@ -29,22 +29,16 @@ def read(
         RunError: they cannot be read.
     """
     with reading(named):
-        row_groups, first = _row_groups(file.metadata, start, stop)
+        row_groups, first, at = [], 0, 0
+        for i in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(i).num_rows
+            if (stop is None or at < stop) and at + rows > start:
+                first = first if row_groups else at
+                row_groups.append(i)
+            at += rows
         table = file.read_row_groups(row_groups, [name for name in columns_of(file) if name in columns])
         # a copy: a slice would keep all of the row groups
         return table if stop is None else table.take(pa.array(range(start - first, min(stop - first, len(table)))))
-
-
-def _row_groups(metadata: pq.FileMetaData, start: int, stop: int | None) -> tuple[list[int], int]:
-    """Numbers of the row groups that hold these rows, and the first row of the first."""
-    chosen, first, at = [], 0, 0
-    for i in range(metadata.num_row_groups):
-        rows = metadata.row_group(i).num_rows
-        if (stop is None or at < stop) and at + rows > start:
-            first = first if chosen else at
-            chosen.append(i)
-        at += rows
-    return chosen, first
 
 
 def rows_of(table: pa.Table) -> list[dict]:
@@ -68,12 +62,6 @@ def to_python(column: pa.ChunkedArray) -> list:
             return column.to_pylist()
         except UnicodeDecodeError:
             return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(pa.binary()).to_pylist()]
-
-
-def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
-    if column.null_count:
-        raise ValueError("a number is missing")
-    return column.cast(pa.int64()).to_numpy()
 
 
 def numbers(table: pa.Table, name: str) -> np.ndarray:

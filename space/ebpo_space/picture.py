@@ -56,28 +56,26 @@ def picture(group: PictureData) -> HTML:
     def x(value: float) -> float:
         return MARGIN + (value - low) / (high - low) * (WIDTH - 2 * MARGIN)
 
-    parts = [_ticks(group, x)]
+    parts = [f'<line class="axis" x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{GROUND}" y2="{GROUND}"/>']
+    for value in np.linspace(group.low, group.high, 5):
+        at, said = f"{x(value):.1f}", number(value)
+        parts.append(f'<text class="tick" x="{at}" y="{GROUND + 17}" text-anchor="middle">{said}</text>')
+        parts.append(f'<line class="axis" x1="{at}" x2="{at}" y1="{GROUND}" y2="{GROUND + 4}"/>')
     if group.prior_mean is not None and (group.between or 0) > 0:
         parts.append(_bell(group.prior_mean, group.between, low, high, x, "prior"))
     if (group.within or 0) > 0:
         parts.append(_bell(group.mean, group.within / max(group.size, 1), low, high, x, "data"))
     parts.append(_way(x(group.mean), x(group.baseline)))
-    parts += _labels(group, x)
+    marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
+    marks += [("glob", "prior mean", group.prior_mean)] if group.prior_mean is not None else []
+    for (kind, name, value), y in zip(sorted(marks, key=lambda mark: mark[2]), _ROWS, strict=False):
+        parts.append(_mark(kind, f"{name} {number(value)}", x(value), y))
     prior = f" prior mean {number(group.prior_mean)}," if group.prior_mean is not None else ""
     numbers = f"group mean {number(group.mean)},{prior} baseline {number(group.baseline)}"
     label = f"On the reward axis: {numbers}, shrinkage {number(group.shrinkage)}"
     return HTML(  # noqa: S704 (numbers, and words of this file)
         f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     )
-
-
-def _ticks(group: PictureData, x) -> str:
-    marks = "".join(
-        f'<text class="tick" x="{x(v):.1f}" y="{GROUND + 17}" text-anchor="middle">{number(v)}</text>'
-        f'<line class="axis" x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{GROUND}" y2="{GROUND + 4}"/>'
-        for v in np.linspace(group.low, group.high, 5)
-    )
-    return f'<line class="axis" x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{GROUND}" y2="{GROUND}"/>{marks}'
 
 
 def _bell(mean: float, variance: float, low: float, high: float, x, kind: str) -> str:
@@ -100,18 +98,9 @@ def _way(start: float, end: float) -> str:
     )
 
 
-def _labels(group: PictureData, x) -> list[str]:
-    """Draw the marks, and above all of them their names, each on its own line, so that no line crosses a name."""
-    marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
-    if group.prior_mean is not None:
-        marks.append(("glob", "prior mean", group.prior_mean))
-    ordered = sorted(marks, key=lambda mark: mark[2])
-    heights = {name: y for (_, name, _), y in zip(ordered, _ROWS, strict=False)}
-    return [_mark(kind, f"{name} {number(value)}", x(value), heights[name]) for kind, name, value in marks]
-
-
 def _mark(kind: str, text: str, at: float, y: int) -> str:
-    """The name stands over its mark, as far as there is room at the sides."""
+    """Draw a mark and above it its name, on a line of its own so that no mark crosses a name, as far as there is room
+    at the sides."""
     half = CHAR * len(text) / 2
     middle = min(max(at, half), WIDTH - half)
     return (

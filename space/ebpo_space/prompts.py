@@ -46,10 +46,6 @@ class Prompts:
     def __len__(self) -> int:
         return len(self.latest)
 
-    @property
-    def never_solved(self) -> int:
-        return int((self.last_passed < 0).sum())
-
     def order(self, sort: str) -> np.ndarray:
         """Return places in this order, of equal ones those that were asked most first; NaN last."""
         named = dict(zip(COLUMNS, (self.rate, self.asked, self.last_passed, self.length), strict=True))
@@ -85,7 +81,8 @@ def prompt_table(run: Run, groups: Groups, prompts: Prompts, chosen: np.ndarray,
         '<section class="prompts" aria-label="Prompts"><header><p><b>{:,}</b> of {:,} prompts were never solved.{}</p>'
         '{}</header><div class="scroll" tabindex="0"><table><caption>Prompts</caption><thead><tr><th scope="col">prompt'
         "</th>{}</tr></thead><tbody>{}</tbody></table></div></section>",
-        *(prompts.never_solved, len(prompts), fit, pager("shown", page, pages, "prompts"), heads, rows),
+        *(int((prompts.last_passed < 0).sum()), len(prompts), fit),
+        *(pager("shown", page, pages, "prompts"), heads, rows),
     )
 
 

@@ -49,7 +49,9 @@ class Options:
 def answer(text, options: Options = Options()) -> HTML:
     """Lay out a text, head and tail of each part first."""
     text = "" if text is None else str(text)
-    found = [Part(0, len(text))] if options.raw else _non_empty_parts(text)
+    found = [Part(0, len(text))] if options.raw else parts(text)
+    # without turns that are empty: a prompt ends where the next one begins
+    found = [part for part in found if text[part.start : part.stop].strip()] or found[:1]
     alone = all(part.thought for part in found)
     data = {
         "from": f"{ROUTE}?{urlencode(options.source)}" if options.source else "",
@@ -69,12 +71,6 @@ def answer(text, options: Options = Options()) -> HTML:
         HTML('<span class="role end">end of turn</span>') if ended else "",
         HTML('<p class="ending">Cut off at the length limit.</p>') if options.truncated else "",
     )
-
-
-def _non_empty_parts(text: str) -> list[Part]:
-    """Without turns that are empty: a prompt ends where the next one begins."""
-    found = parts(text)
-    return [part for part in found if text[part.start : part.stop].strip()] or found[:1]
 
 
 def line(text, limit: int = 140) -> HTML:
@@ -109,23 +105,20 @@ def repetition(text) -> float:
 def _part(text: str, part: Part, room: int, alone: bool) -> HTML:
     """alone: there are only thoughts, so they are not folded."""
     role = html('<span class="role">{}</span>', part.role) if part.role else ""
-    body = _body(text[part.start : part.stop], part.start, room)
+    text = text[part.start : part.stop]
+    if len(text) <= room:
+        body = html("<pre>{}</pre>", harmless(text, WHOLE))
+    else:
+        edge = max(3 * room // 8, 1)
+        left, gap = len(text) - 2 * edge, part.start + edge
+        body = html(
+            '<pre>{}</pre><p class="gap" data-next="{}" data-stop="{}">… {:,} more characters …</p><pre>{}</pre>',
+            *(harmless(text[:edge], WHOLE), gap, gap + left, left, harmless(text[-edge:], WHOLE)),
+        )
     if part.thought:
-        size = f"{part.stop - part.start:,} characters{', never closed' if part.open else ''}"
+        size = f"{len(text):,} characters{', never closed' if part.open else ''}"
         return html(
             '{}<details class="part thought" {}><summary>Thinking <small>{}</small></summary>{}</details>',
             *(role, "open" if alone else "", size, body),
         )
     return html('<section class="part">{}{}</section>', role, body)
-
-
-def _body(text: str, start: int, room: int) -> HTML:
-    """start: where the part begins in the text."""
-    if len(text) <= room:
-        return html("<pre>{}</pre>", harmless(text, WHOLE))
-    edge = max(3 * room // 8, 1)
-    left = len(text) - 2 * edge
-    return html(
-        '<pre>{}</pre><p class="gap" data-next="{}" data-stop="{}">… {:,} more characters …</p><pre>{}</pre>',
-        *(harmless(text[:edge], WHOLE), start + edge, start + edge + left, left, harmless(text[-edge:], WHOLE)),
-    )

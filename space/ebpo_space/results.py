@@ -131,20 +131,17 @@ def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = (), on
     """
     every = checkpoints(found)
     chosen = [column for column in every if column.name in names][:COLUMNS] or every
-    chosen = chosen if len(chosen) <= COLUMNS else _ends(chosen)
+    if len(chosen) > COLUMNS:
+        configurations: dict[int, dict[str, list[Column]]] = {}
+        for column in every:
+            configurations.setdefault(column.number, {}).setdefault(column.run, []).append(column)
+        turns = itertools.zip_longest(*(runs.values() for runs in configurations.values()))
+        runs = [steps for turn in turns for steps in turn if steps][:RUNS]
+        chosen = [column for steps in sorted(runs) for column in dict.fromkeys((steps[0], steps[-1]))]
     if not one_base:
         return chosen
     base = [column._replace(number=BASE) for column in chosen if not column.step]
     return base[:1] + [column for column in chosen if column.step]
-
-
-def _ends(every: Sequence[Column]) -> list[Column]:
-    configurations: dict[int, dict[str, list[Column]]] = {}
-    for column in every:
-        configurations.setdefault(column.number, {}).setdefault(column.run, []).append(column)
-    turns = itertools.zip_longest(*(runs.values() for runs in configurations.values()))
-    runs = [steps for turn in turns for steps in turn if steps][:RUNS]
-    return [column for steps in sorted(runs) for column in dict.fromkeys((steps[0], steps[-1]))]
 
 
 def largest_protocol(found: Sequence[Result]) -> str:

@@ -84,17 +84,11 @@ def _at_work(about: dict, metrics: Metrics, seen: Signs, now: float) -> tuple[st
     if isinstance(stalled, dict):
         what = str(stalled.get("what") or "no step comes")[:MAX_ERROR_CHARS]
         return "stalled", f"Since {clock(seconds(stalled.get('time')))}: {what}"
-    late = _late(metrics, seen, now)
-    if late:
-        return ("stalled" if seen.lock is not None else "silent"), late
     beat = seen.beat
+    latest = max((when for when in (last_step(metrics)[1], beat and beat.time) if when), default=now)
+    if now > latest + max(PATIENCE, USUAL * usual_step(metrics)):
+        return ("stalled" if seen.lock is not None else "silent"), f"Nothing new since {clock(latest)}."
     return "training", f"{beat.phase}{', ' if beat.detail else ''}{beat.detail}" if beat else ""
-
-
-def _late(metrics: Metrics, seen: Signs, now: float) -> str:
-    at = last_step(metrics)[1]
-    latest = max((when for when in (at, seen.beat and seen.beat.time) if when), default=now)
-    return f"Nothing new since {clock(latest)}." if now > latest + max(PATIENCE, USUAL * usual_step(metrics)) else ""
 
 
 def usual_step(metrics: Metrics) -> float:

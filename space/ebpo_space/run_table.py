@@ -23,8 +23,6 @@ from .workspace import LoadedRun, Workspace
 
 MAX_CHIPS = 6  # of more configurations the table alone shows which is which
 MAX_ROWS = 500
-
-
 COLUMNS = ("run", "estimator", "model", "seed", "state", "step", "reward", "held-out", "started")
 SORTS = ("", *COLUMNS, *(f"-{name}" for name in COLUMNS))
 
@@ -59,31 +57,27 @@ def bar(workspace: Workspace, view: dict) -> tuple[HTML, HTML]:
         read = {run.run.key: run for run in opened}
         rows = [_row(read.get(run.run.key, run), conditions.get(run.run.key)) for run in workspace.describe_runs()]
         table = _table(rows, view)
-    button = _button(len(listed), len(opened), view)
+    button, total = HTML(), len(listed)
+    if total > 1:
+        count = f"{len(opened)} of {total} runs" if total > len(opened) else f"{total} runs"
+        template = '<button type="button" class="all" {} aria-expanded="{}">{}</button>'
+        button = html(template, setting(table=not view["table"]), "true" if view["table"] else "false", count)
     return html('<div class="runs" role="group" aria-label="Runs">{}{}</div>', chips, button) + notices(waiting), table
-
-
-def _button(total: int, opened: int, view: dict) -> HTML:
-    if total < 2:
-        return HTML()
-    count = f"{opened} of {total} runs" if total > opened else f"{total} runs"
-    open_ = "true" if view["table"] else "false"
-    return html(
-        '<button type="button" class="all" {} aria-expanded="{}">{}</button>',
-        *(setting(table=not view["table"]), open_, count),
-    )
 
 
 def _chip(group: Sequence[LoadedRun], states: Mapping[str, str], view: dict) -> HTML:
     """Lay out one run, or all seeds of one configuration; a click on its dot hides it."""
     keys = [run.run.key for run in group]
-    name, shade = seeds.name(keys), group[0].run.number
-    live = any(states[key] == "training" for key in keys)
+    name, shade, kinds = seeds.name(keys), group[0].run.number, [states[key] for key in keys]
+    said = state_text(kinds[0]) if kinds[0] != "unknown" else ""
+    if len(keys) > 1:
+        left = [f"{kinds.count(kind)} {state_text(kind)}" for kind in dict.fromkeys(kinds) if kind != "complete"]
+        said = ", ".join([f"{len(kinds)} seeds", *left])
     hidden = set(keys) <= set(view["hidden"])
     return html(
         '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small></span>',
-        *("hidden" if hidden else "", colour(shade), _switch(keys, name, shade, view, live)),
-        *(run_name(name, 44), _states([states[key] for key in keys])),
+        *("hidden" if hidden else "", colour(shade), _switch(keys, name, shade, view, "training" in kinds)),
+        *(run_name(name, 44), said),
     )
 
 
@@ -96,14 +90,6 @@ def _switch(keys: Sequence[str], name: str, shade: int, view: dict, live: bool =
         *(setting(hidden=others if hidden else [*others, *keys]), attribute(name, 60)),
         *("hidden; show it" if hidden else "shown; hide it", dot(shade, "dot live" if live else "dot")),
     )
-
-
-def _states(kinds: Sequence[str]) -> str:
-    """Write the state of a run; the count of a configuration's runs, and of those that are not complete."""
-    if len(kinds) == 1:
-        return state_text(kinds[0]) if kinds[0] != "unknown" else ""
-    left = [f"{kinds.count(kind)} {state_text(kind)}" for kind in dict.fromkeys(kinds) if kind != "complete"]
-    return ", ".join([f"{len(kinds)} seeds", *left])
 
 
 def _row(run: LoadedRun, state: Condition | None) -> Row:

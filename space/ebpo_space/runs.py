@@ -6,6 +6,7 @@ through `inside`, so a symbolic link in a run cannot lead out of it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -63,25 +64,23 @@ class Runs:
     def listed(self) -> list[str]:
         """List the runs that the app was started with, in a stable order; looks for new ones every few seconds."""
         with self._lock:
-            if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
-                self._scan()
-                self._scanned = time.monotonic()
+            if self._scanned and time.monotonic() - self._scanned <= _RESCAN:
+                return list(self._listed)
+            repos = [given for given in self.given if hub.is_repo(given)]
+            local = {given: find_runs(Path(given)) for given in self.given if given not in repos}
+            self._awaited = [given for given, below in local.items() if not below]
+            found = list(dict.fromkeys(path.resolve() for below in local.values() for path in below))
+            self._named |= keys(found, self._named, repos)
+            for path in found:
+                key = self._named[path]
+                self._known[key] = Run(key, path)
+                self._listed[key] = None
+            self._listed |= dict.fromkeys(repos)
+            for given in self.given:  # the folder was written after its name was taken for a repo's
+                if given in self._listed and given not in repos and given not in self._known:
+                    del self._listed[given]
+            self._scanned = time.monotonic()
             return list(self._listed)
-
-    def _scan(self) -> None:
-        repos = [given for given in self.given if hub.is_repo(given)]
-        local = {given: find_runs(Path(given)) for given in self.given if given not in repos}
-        self._awaited = [given for given, below in local.items() if not below]
-        found = list(dict.fromkeys(path.resolve() for below in local.values() for path in below))
-        self._named |= keys(found, self._named, repos)
-        for path in found:
-            key = self._named[path]
-            self._known[key] = Run(key, path)
-            self._listed[key] = None
-        self._listed |= dict.fromkeys(repos)
-        for given in self.given:  # the folder was written after its name was taken for a repo's
-            if given in self._listed and given not in repos and given not in self._known:
-                del self._listed[given]
 
     def awaited(self) -> list[str]:
         """Folders that the app was started with and that hold no run yet."""
@@ -117,19 +116,14 @@ def find_runs(root: Path) -> list[Path]:
         return [root]
     found, level = [], [root]
     for _ in range(DEPTH):
-        below = [child for folder in level for child in _folders(folder)]
-        found += [path for path in below if is_run(path)]
-        level = [path for path in below if not is_run(path)]
+        below = []
+        for folder in level:
+            with contextlib.suppress(OSError):  # one that may not be read
+                children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
+                below += [c for c in children if not c.name.startswith(".") and c.name != "superseded"]
+        runs = set(filter(is_run, below))
+        found, level = [*found, *runs], [path for path in below if path not in runs]
     return sorted(found)
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return [
-            e for e in sorted(folder.iterdir()) if e.is_dir() and not e.name.startswith(".") and e.name != "superseded"
-        ]
-    except OSError:
-        return []
 
 
 def is_run(path: Path) -> bool:

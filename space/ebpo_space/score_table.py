@@ -93,14 +93,10 @@ def compare_columns(
     starts = {run: last._replace(step=min(s for name, s, _ in by if name == run)) for run, last in lasts.items()}
     changes = compared([(starts[run], last) for run, last in lasts.items() if starts[run] != last])
 
-    def rival(last: Column) -> Column:
-        """Of the seeds of the base configuration, the one of the same seed."""
-        seed = _seed(runs, first_part[last.run])
-        same = (c for c in lasts.values() if c.number == base.number and _seed(runs, first_part[c.run]) == seed)
-        return next(same, base)
-
     others = [last for last in lasts.values() if last.number != base.number]
-    against = compared([(rival(last), last) for last in others])
+    seed_of = {c.run: _seed(runs, first_part[c.run]) for c in lasts.values()}
+    rivals = {seed_of[c.run]: c for c in reversed(lasts.values()) if c.number == base.number}  # of each seed, the first
+    against = compared([(rivals.get(seed_of[last.run], base), last) for last in others])
     protocol = numbered[0][1].protocol if numbered else ""
     return Scores(columns, tasks, by, reported, changes, against, base, protocol)
 
@@ -138,22 +134,18 @@ def score_table(scores: Scores) -> HTML:
     over = "over questions, as if others of their kind were asked" + (
         "; of several seeds the t-interval over seeds, as if others were trained" if several else ""
     )
+    rival = HTML()
+    if base := scores.against and scores.base:
+        rival = html(" Differences are to {}{}.", dot(base.number), run_name(base.name, 48))
     return html(
         '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its '
         "questions × samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the "
         "score; the line over it is the 95 % interval {}. ± is the standard error across runs, as if the same "
         "questions were answered again.{}</p>{}"
         '<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p></section>',
-        *(harmless(scores.protocol, 80), over, _rivals(scores)),
+        *(harmless(scores.protocol, 80), over, rival),
         table(["task", *(head for head, _ in columns)], rows, f"Results under protocol {scores.protocol}", "scores"),
     )
-
-
-def _rivals(scores: Scores) -> HTML:
-    """Name what the differences below a score are to."""
-    if not scores.against:
-        return HTML()
-    return html(" Differences are to {}{}.", dot(scores.base.number), run_name(scores.base.name, 48))
 
 
 def _task(scores: Scores, task: str) -> HTML:
@@ -164,17 +156,14 @@ def _task(scores: Scores, task: str) -> HTML:
         about = ", ".join(
             sorted({f"{r.questions:,} × {r.samples:,}" for (_, _, of), r in scores.by.items() if of == task})
         )
-    rows = join(_reported(scores, name, task) for name in scores.reported)
-    said = html('<small class="reported">reported in the paper</small>{}', rows) if rows else HTML()
+    rows = []
+    for name, numbers in scores.reported.items():
+        values = [numbers.get(each) for each in (scores.tasks if task == AVERAGE else [task])]
+        if None not in values:
+            method, value = name.partition(", ")[0], score_text.reported(sum(values) / len(values))
+            rows.append(html('<span class="reported" title="{}">{} {}</span>', attribute(name, 80), method, value))
+    said = html('<small class="reported">reported in the paper</small>{}', join(rows)) if rows else HTML()
     return html("{}<small>{}</small>{}", harmless(task or "average", 60), about, said)
-
-
-def _reported(scores: Scores, name: str, task: str) -> HTML:
-    values = [scores.reported[name].get(each) for each in (scores.tasks if task == AVERAGE else [task])]
-    if None in values:
-        return HTML()
-    method, value = name.partition(", ")[0], score_text.reported(sum(values) / len(values))
-    return html('<span class="reported" title="{}">{} {}</span>', attribute(name, 80), method, value)
 
 
 def _checkpoint(scores: Scores, column: Column) -> tuple[HTML, Cell]:
@@ -192,26 +181,24 @@ def _checkpoint(scores: Scores, column: Column) -> tuple[HTML, Cell]:
         if value is None:
             return NONE
         result = scores.by.get((column.run, column.step, task))
-        apart = _differences(scores, column, task) if is_last else HTML()
+        apart, place = HTML(), (column.run, task)
+        if is_last:
+            found = ("change", scores.changes.get(place)), ("difference", scores.against.get(place))
+            apart = join(_difference(name, each) for name, each in found if each)
         if result is None:
             return html("<b>{}</b>{}{}", percent(value), _bar(value, None, scores, column), apart)
-        metric = result.metrics["pass@1"]
+        metric, vote = result.metrics["pass@1"], HTML()
+        if result.vote:
+            majority = result.metrics[result.vote]
+            template = '<small class="vote">{} {} ({})</small>'
+            vote = html(template, result.vote, percent(majority["value"]), score_text.span(majority))
         return html(
             '<b>{}</b><small>{}</small><span class="sr"> ({})</span>{}{}{}',
             *(percent(value), score_text.plus_minus(metric), score_text.span(metric)),
-            *(_bar(value, metric["interval"], scores, column), _vote(result), apart),
+            *(_bar(value, metric["interval"], scores, column), vote, apart),
         )
 
     return head, cell
-
-
-def _vote(result: Result) -> HTML:
-    """Write the majority's success, below the bar."""
-    if result.vote is None:
-        return HTML()
-    metric = result.metrics[result.vote]
-    value, span = percent(metric["value"]), score_text.span(metric)
-    return html('<small class="vote">{} {} ({})</small>', result.vote, value, span)
 
 
 def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column: Column) -> HTML:
@@ -226,13 +213,8 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
     )
 
 
-def _differences(scores: Scores, column: Column, task: str) -> HTML:
-    """Write how far a run's last column is from its start, and from the configuration that it is compared with."""
-    found = ("change", scores.changes.get((column.run, task))), ("difference", scores.against.get((column.run, task)))
-    return join(_difference(name, each) for name, each in found if each)
-
-
 def _difference(name: str, found: Change) -> HTML:
+    """Write how far a run's last column is from its start, or from the configuration that it is compared with."""
     low, high = points(found.low), points(found.high)
     return html(
         '<span class="against" title="{0}"><small>{1}</small> <b class="{2}">{3}</b> <small>{4} to {5}</small>'

@@ -75,7 +75,16 @@ def choose(run: Run, groups: Groups, chosen: Filter, fail: float = 0.0, passing:
         positions in the index, latest step first; a note on what a text search has not read, or "".
     """
     first, last = step_range(chosen.steps, groups)
-    keep = (groups.step >= first) & (groups.step <= last) & _of_kind(groups, chosen.kind, fail, passing)
+    failed, passed = groups.all_fail(fail), groups.all_pass(passing)
+    kinds = {
+        "rescued": failed & (groups.pushed_down > 0),
+        "mixed": (groups.valid > 0) & ~failed & ~passed,
+        "all_fail": failed,
+        "all_pass": passed,
+        "truncated": groups.truncated > 0,
+        "errors": groups.errors > 0,
+    }
+    keep = (groups.step >= first) & (groups.step <= last) & kinds.get(chosen.kind, True)
     if chosen.cluster:
         keep &= groups.cluster == chosen.cluster
     if tuple(chosen.success) != (0.0, 1.0):
@@ -83,16 +92,6 @@ def choose(run: Run, groups: Groups, chosen: Filter, fail: float = 0.0, passing:
     positions = np.flatnonzero(keep)
     positions = positions[np.argsort(-groups.step[positions], kind="stable")]
     return _with_text(run, groups, positions, chosen) if chosen.text else (positions, "")
-
-
-def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarray:
-    failed, passed = groups.all_fail(fail), groups.all_pass(passing)
-    if kind == "rescued":
-        return failed & (groups.pushed_down > 0)
-    if kind == "mixed":
-        return (groups.valid > 0) & ~failed & ~passed
-    masks = {"all_fail": failed, "all_pass": passed, "truncated": groups.truncated > 0, "errors": groups.errors > 0}
-    return masks.get(kind, np.ones(len(groups), bool))
 
 
 def _with_text(run: Run, groups: Groups, positions: np.ndarray, chosen: Filter) -> tuple[np.ndarray, str]:

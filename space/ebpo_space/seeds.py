@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
@@ -38,8 +37,10 @@ def group_by_configuration(runs: Sequence) -> list[list]:
     another run."""
     found: dict[object, list] = {}
     for run in runs:
-        same = configuration(run.about)
-        alone = same is None or _is_copy(run, found.get(same, []))
+        same, mark = configuration(run.about), (seed_of(run.about), run.about.get("started"))
+        # a run and its copy from the Hub are one training: the same seed and start
+        copies = (mark == (seed_of(other.about), other.about.get("started")) for other in found.get(same, ()))
+        alone = same is None or any(copies)
         found.setdefault(run.run.key if alone else same, []).append(run)
     return list(found.values())
 
@@ -68,12 +69,6 @@ def _without_seeds(settings):
     return {str(name): _without_seeds(value) for name, value in settings.items() if name != "seed"}
 
 
-def _is_copy(run, others: Sequence) -> bool:
-    """Test for the same seed and start: a run and its copy from the Hub are one training."""
-    mark = seed_of(run.about), run.about.get("started")
-    return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)
-
-
 def name(keys: Sequence[str]) -> str:
     """Name what the names share, with * where they differ: seed-*/ebpo."""
     if len(keys) < 2:
@@ -88,14 +83,11 @@ def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
     if len(series) < 2:
         return None
     finite = [(np.asarray(x)[np.isfinite(y)], np.asarray(y, float)[np.isfinite(y)]) for x, y in series]
-    steps = reduce(_common, [x for x, _ in finite])
+    steps = finite[0][0]
+    for x, _ in finite[1:]:  # mostly the same, and sorting 20,000 of them for each panel takes its time
+        steps = steps if np.array_equal(steps, x) else np.intersect1d(steps, x, assume_unique=True)
     if not len(steps):
         return None
     values = np.stack([y[np.searchsorted(x, steps)] for x, y in finite])
     mean, (low, high) = values.mean(0), spread(values)
     return Band(steps, mean, low, high)
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return steps of both; seeds mostly have the same, and sorting 20,000 of them for each panel takes its time."""
-    return a if np.array_equal(a, b) else np.intersect1d(a, b, assume_unique=True)

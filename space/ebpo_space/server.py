@@ -26,7 +26,7 @@ from .request_filter import Gate
 from .runs import AT_ONCE
 from .search import position_of
 from .text import plain
-from .workspace import LoadedRun, Workspace
+from .workspace import Workspace
 
 # Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send
 # anything elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value.
@@ -106,29 +106,28 @@ class Files(StaticFiles):
         return response
 
 
-def _text(workspace: Workspace) -> Route:
-    def answer_text(request: Request) -> Response:
+def _routes(workspace: Workspace) -> list[Route]:
+    """Answer with the rest of a long text, and with a panel as CSV; no coroutines, so Starlette runs them in
+    threads."""
+
+    def text(request: Request) -> Response:
         try:
             return JSONResponse({"text": chunk(workspace, request.query_params)})
         except RunError as error:
             return PlainTextResponse(str(error), 404)
 
-    return Route("/space/text", answer_text)  # no coroutine, so Starlette runs it in a thread
-
-
-def _panel(workspace: Workspace) -> Route:
-    def answer_csv(request: Request) -> Response:
+    def panel(request: Request) -> Response:
         query = request.query_params
         keys, name = names(query.get("runs", ""))[:AT_ONCE], query.get("metric", "")[:MAX_NAME_CHARS]
         try:
-            text = panel_csv([workspace.open(key) for key in keys], name)
+            values = panel_csv([workspace.open(key) for key in keys], name)
         except RunError as error:
             return PlainTextResponse(str(error), 404)
         file = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:80] or "metric"
         headers = {"content-disposition": f'attachment; filename="{file}.csv"'}
-        return Response(text.encode("utf-8", "replace"), headers=headers, media_type="text/csv")
+        return Response(values.encode("utf-8", "replace"), headers=headers, media_type="text/csv")
 
-    return Route("/space/panel.csv", answer_csv)
+    return [Route("/space/text", text), Route("/space/panel.csv", panel)]
 
 
 def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
@@ -143,27 +142,21 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
         if field not in TEXT_FIELDS or not 0 <= start <= stop <= start + MAX_CHUNK_CHARS:
             raise ValueError
         opened = workspace.open(query["run"])
-        row = _sample(opened, query, field) if "place" in query else _rollout(workspace, opened, query, field)
+        if "place" in query:
+            if not PLACE.fullmatch(query["place"]) or int(query["row"]) < 0:
+                raise ValueError
+            row = results.sample(opened.run, query["place"], int(query["row"]), (field,))
+        else:
+            groups, _ = workspace.index(opened).read()
+            step, sample = int(query["step"]), int(query.get("sample", 0))
+            position = position_of(groups, step, int(query["group"]))
+            if position is None or not 0 <= sample < groups.size[position]:
+                raise RunError("This group is gone.")
+            first = int(groups.row[position]) + sample
+            row = rows_of(read_columns(opened.run, step, (field,), slice(first, first + 1)))[0]
     except (KeyError, TypeError, ValueError, OverflowError):
         raise RunError("This is not a part of a text of a run.") from None
     return plain(str(row.get(field) or "")[start:stop])
-
-
-def _rollout(workspace: Workspace, opened: LoadedRun, query: Mapping[str, str], field: str) -> dict:
-    groups, _ = workspace.index(opened).read()
-    step, sample = int(query["step"]), int(query.get("sample", 0))
-    position = position_of(groups, step, int(query["group"]))
-    if position is None or not 0 <= sample < groups.size[position]:
-        raise RunError("This group is gone.")
-    first = int(groups.row[position]) + sample
-    return rows_of(read_columns(opened.run, step, (field,), slice(first, first + 1)))[0]
-
-
-def _sample(opened: LoadedRun, query: Mapping[str, str], field: str) -> dict:
-    row = int(query["row"])
-    if not PLACE.fullmatch(query["place"]) or row < 0:
-        raise ValueError
-    return results.sample(opened.run, query["place"], row, (field,))
 
 
 def hosts_of(host: str) -> Container[str] | None:
@@ -181,7 +174,7 @@ def app_kwargs(version: str, workspace: Workspace, hosts: Container[str] | None 
         Middleware(Document, head=head(version)),
     ]
     return {
-        "routes": [_text(workspace), _panel(workspace), files],
+        "routes": [*_routes(workspace), files],
         "middleware": inner,
         "docs_url": None,
         "redoc_url": None,

@@ -79,18 +79,18 @@ def distinct_names(names: Sequence[str], limit: int) -> list[str]:
         return [middle_cut(name, limit) for name in names]
     start = len(common_start(names))
     end = len(common_start([name[start:][::-1] for name in names]))
-    return [_around(name, start, len(name) - end, limit) for name in names]
+    found = []
+    for name in names:
+        stop = len(name) - end
+        room = max(limit - (stop - start) - 2, 0)
+        before, after = name[max(start - room // 2, 0) : start], name[stop : stop + room - room // 2]
+        short = f"{'…' if len(before) < start else ''}{before}{name[start:stop]}{after}"
+        found.append(middle_cut(short + ("…" if stop + len(after) < len(name) else ""), limit))
+    return found
 
 
 def common_start(names: Sequence[str]) -> str:
     return os.path.commonprefix(list(names))  # noqa: RUF071 (by characters)
-
-
-def _around(name: str, start: int, stop: int, limit: int) -> str:
-    room = max(limit - (stop - start) - 2, 0)
-    before, after = name[max(start - room // 2, 0) : start], name[stop : stop + room - room // 2]
-    short = f"{'…' if len(before) < start else ''}{before}{name[start:stop]}{after}"
-    return middle_cut(short + ("…" if stop + len(after) < len(name) else ""), limit)
 
 
 def run_name(name, limit: int = 40) -> HTML:

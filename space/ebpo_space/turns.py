@@ -51,15 +51,12 @@ def parts(text: str) -> list[Part]:
         elif kind == "end" and found:
             found[-1] = replace(found[-1], ended=True)
         start, thinking = mark.end(), kind == "think"
-        role = _role(mark) or role
+        templates = ("chatml", "llama", "gemma", "phi", "deepseek")
+        named = next((mark[name] for name in templates if mark[name]), "").lower()
+        role = _ROLES.get(named or kind, named) or role
     if role or not found or not _blank(text, start, len(text)):
         found.append(Part(start, len(text), role, thinking, open=thinking and len(text) <= MARKED))
     return found
-
-
-def _role(mark: re.Match) -> str:
-    named = next((mark[name] for name in ("chatml", "llama", "gemma", "phi", "deepseek") if mark[name]), "").lower()
-    return _ROLES.get(named or mark.lastgroup, named)
 
 
 def _blank(text: str, start: int, stop: int) -> bool:

@@ -205,19 +205,15 @@ def _apply(rule: Rule, metrics: Metrics, rewards: tuple[float, float], measured:
         flags = TESTS[rule.test](series, rule)
     if not flags.any():
         return None
-    if rule.test == "skipped":
-        return _missing(rule, series.steps, flags)
+    if rule.test == "skipped":  # the missing steps are counted, not those after them
+        after = np.flatnonzero(flags)
+        first, last = series.steps[after - 1] + 1, series.steps[after] - 1
+        count = int((last - first + 1).sum())
+        return Warned(rule, "step", int(first[0]), int(last[-1]), count, float(last[-1]), False)
     steps, values = series.steps[flags], series.values[flags]
     worst = values.min() if rule.test in LOW else values[np.abs(values).argmax()]
     lasts = rule.test != "spiked" and bool(flags[-rule.window :].any())
     return Warned(rule, metric, int(steps[0]), int(steps[-1]), len(steps), float(worst), lasts)
-
-
-def _missing(rule: Rule, steps: np.ndarray, flags: np.ndarray) -> Warned:
-    """flags: steps before which others are missing; the warning counts those."""
-    after = np.flatnonzero(flags)
-    first, last = steps[after - 1] + 1, steps[after] - 1
-    return Warned(rule, "step", int(first[0]), int(last[-1]), int((last - first + 1).sum()), float(last[-1]), False)
 
 
 def _series(metrics: Metrics, name: str, rewards: tuple[float, float], measured: Mapping) -> Series:

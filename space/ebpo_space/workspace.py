@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -17,6 +16,7 @@ from openrlhf_ebpo.run.run_log import get_nested
 
 from . import seeds
 from .errors import attempt
+from .figures import finite
 from .groups import Index
 from .metrics import Follower, Metrics
 from .runs import AT_ONCE, Run, Runs, describe, inside
@@ -55,7 +55,8 @@ class LoadedRun:
         fail, passing = (
             get_nested(self.about, "args", "algo", "advantage", "ebpo", f"{end}_reward") for end in ("fail", "pass")
         )
-        return _number(fail, 0.0), _number(passing, 1.0)
+        fail, passing = finite(fail), finite(passing)
+        return 0.0 if fail is None else fail, 1.0 if passing is None else passing
 
 
 @dataclass
@@ -150,13 +151,6 @@ class Workspace:
             if run.key not in store and (made := attempt(make, None, problems)) is not None:
                 store[run.key] = made
             return store.get(run.key)
-
-
-def _number(value, otherwise: float) -> float:
-    try:
-        return float(value) if type(value) in (int, float) and math.isfinite(value) else otherwise
-    except OverflowError:  # JSON's whole numbers have no limit
-        return otherwise
 
 
 @dataclass

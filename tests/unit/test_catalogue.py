@@ -88,16 +88,16 @@ def board(*folders: Path, **view) -> list[dict]:
 
 
 def others(folder: Path) -> dict:
-    return next(section for section in board(folder) if "Other" in section["title"])
+    return next(section for section in board(folder) if "More metrics" in section["title"])
 
 
 def panels(section: dict) -> list[str]:
     return [panel["id"] for panel in section["panels"]]
 
 
-def test_a_metric_of_somebody_elses_is_shown_under_other(tmp_path):
+def test_a_metric_of_custom_code_is_shown_under_more_metrics(tmp_path):
     sections = board(run_with(tmp_path / "run", "own/b", "<img src=x>", "eval_math_pass1"))
-    assert [section["title"] for section in sections] == ["Outcome · Estimator", "Other"], "a lone panel joins"
+    assert [section["title"] for section in sections] == ["Outcome · Estimator", "More metrics"], "a lone panel joins"
     assert panels(sections[1]) == ["<img src=x>", "own/b"] and sections[1]["panels"][1]["title"] == "own/b"
     assert "moving mean" in sections[0]["note"] and "moving mean" not in sections[1]["note"]
 
@@ -114,7 +114,7 @@ def test_any_metric_is_found_by_words_of_its_name_or_title(tmp_path):
 def test_of_many_unknown_ones_the_rest_is_counted(tmp_path):
     names = [f"x/{i:03}" for i in range(40)]
     other = others(run_with(tmp_path / "run", *names, "y" * 301))
-    assert panels(other) == names[: metric_panels.MAX_OTHERS] and "28 more are found" in other["note"]
+    assert panels(other) == names[: metric_panels.MAX_MORE] and "28 others are found" in other["note"]
 
 
 def test_markup_in_a_metrics_name_is_text(tmp_path):

@@ -225,8 +225,8 @@ def test_evaluation_marks_the_papers_numbers(workspace):
 
 def test_without_runs_every_page_says_what_to_do():
     nothing = Workspace(Runs([]))
-    for page in ("dynamics", "samples", "evaluation"):
-        assert "--runs" in PAGES[page].render(clean({}), nothing)["notes"]
+    for page in pages.PAGES.values():
+        assert ("--runs" in page.show(clean({}), nothing).get("notes", "")) == bool(page.reads)
     assert "GRPO" in understand.render(clean({}), nothing)["story"]
 
 

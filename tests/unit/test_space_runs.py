@@ -222,11 +222,11 @@ def test_a_folder_without_a_run_is_awaited_and_shown_once_it_has_one(tmp_path, m
     workspace, view = Workspace(runs), clean({})
     is_repo = given == "new/later"  # reads as owner/name until the folder exists
     assert runs.listed() == ([named] if is_repo else []) and runs.awaited() == ([] if is_repo else [named])
-    assert is_repo or "Waiting for a run" in overview.render(view, workspace)["notes"]
+    assert is_repo or "Waiting for a run" in overview.PAGE.show(view, workspace)["notes"]
     shutil.copytree(learnt.path, tmp_path / named, dirs_exist_ok=True)
     runs._scanned = 0.0
     assert len(runs.listed()) == 1 and runs.get(runs.listed()[0]).path == (tmp_path / named).resolve()
-    assert named not in runs.awaited() and "Waiting for a run" not in overview.render(view, workspace)["notes"]
+    assert named not in runs.awaited() and "Waiting for a run" not in overview.PAGE.show(view, workspace)["notes"]
 
 
 # names of runs

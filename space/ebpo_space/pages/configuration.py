@@ -9,7 +9,7 @@ from openrlhf_ebpo.estimator.registry import title
 
 from .. import seeds
 from ..compared_settings import Setting, command_of, compare_settings, settings_of
-from ..components import dot, empty, no_runs, notices, table
+from ..components import dot, empty, notices, table
 from ..page import Page, Parts
 from ..run_state import clock, last_step, lasting, seconds
 from ..text import HTML, harmless, html, join, run_name
@@ -26,8 +26,6 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """settings: tables; notes: problems."""
-    if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)
     groups = seeds.group_by_configuration(opened)
     found = compare_settings([[settings_of(run.about) for run in group] for group in groups])
@@ -73,8 +71,13 @@ def _start(run: LoadedRun) -> HTML:
 
 
 def _table(groups: Sequence[Sequence[LoadedRun]], part: Sequence[Setting], caption: str) -> HTML:
+    def cell(value: str | None) -> HTML:
+        if value:
+            return html("<code>{}</code>", harmless(value, MAX_VALUE_CHARS))
+        return html('<span class="none">{}</span>', "not set" if value is None else "empty")
+
     head = ["setting", *map(_head, groups)]
-    rows = table(head, [[_name(each), *map(_value, each.values)] for each in part[:MAX_ROWS]], caption, "settings")
+    rows = table(head, [[_name(each), *map(cell, each.values)] for each in part[:MAX_ROWS]], caption, "settings")
     more = html('<p class="more">{} more settings are in run.json.</p>', len(part) - MAX_ROWS)
     return rows + (more if len(part) > MAX_ROWS else HTML())
 
@@ -90,14 +93,6 @@ def _head(group: Sequence[LoadedRun]) -> HTML:
 def _name(setting: Setting) -> HTML:
     parts = map(harmless, re.split(r"(?<=[._])", setting.name[:200]))
     return html("<code>{}</code>", join(part + HTML("<wbr>") for part in parts))
-
-
-def _value(value: str | None) -> HTML:
-    if value is None:
-        return HTML('<span class="none">not set</span>')
-    return (
-        html("<code>{}</code>", harmless(value, MAX_VALUE_CHARS)) if value else HTML('<span class="none">empty</span>')
-    )
 
 
 PAGE = Page("configuration", {}, lay_out, render, reads=("run.json",))

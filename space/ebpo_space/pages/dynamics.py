@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import gradio as gr
 
 from .. import seeds
-from ..components import choice, empty, every_seed, no_runs, notices
+from ..components import choice, empty, every_seed, notices
 from ..figures import board
 from ..metric_panels import sections, zoom_range
 from ..metrics import AXES
@@ -40,8 +40,6 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """board: the panels; notes: problems, or the next step if there is no panel; quick: how the panels are drawn."""
-    if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": no_runs(workspace.runs.awaited()), "controls": controls([])}
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
     shown, zeros = sections(opened, view)
@@ -53,13 +51,11 @@ def render(view: dict, workspace: Workspace) -> dict:
         "notes": notes,
         "quick": quick(view, present),
         "zeros": html('<p class="zeros">0 at every step: {}.</p>', harmless(", ".join(zeros), 2000)) if zeros else "",
-        "controls": controls(present),
+        "controls": {"metric": {"visible": bool(present)}},
     }
 
 
 NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page looks again every few seconds.")
-
-
 NO_METRIC = empty("No such metric", "No name of a metric of these runs has any of these words.")
 
 
@@ -79,11 +75,6 @@ def quick(view: dict, runs: Sequence[LoadedRun]) -> HTML:
         '<div class="choices folded">{}</div>{}</div>',
         *(axes, log, every_seed(view) if several else ""),
     )
-
-
-def controls(runs: Sequence[LoadedRun]) -> dict:
-    """Look for nothing without a metric."""
-    return {"metric": {"visible": bool(runs)}}
 
 
 PAGE = Page("dynamics", PARAMETERS, lay_out, render)

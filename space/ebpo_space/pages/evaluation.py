@@ -13,7 +13,7 @@ from openrlhf_ebpo.eval import paper
 
 from .. import results, seeds
 from ..compared_settings import model_path
-from ..components import empty, every_seed, no_runs, notices
+from ..components import empty, every_seed, notices
 from ..figures import board
 from ..lines import Line, checkpoint_panel, pass_panel
 from ..page import Page, Parts, menu
@@ -56,8 +56,6 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """table, questions, notes: HTML; board: plots."""
-    if not workspace.chosen(view):
-        return {"notes": no_runs(workspace.runs.awaited()), **_menus([], [], False)}
     opened, problems = workspace.open_all(view)
     every_result = [result for run in opened for result in _read(run, problems)]
     if not every_result:

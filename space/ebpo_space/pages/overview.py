@@ -10,7 +10,7 @@ from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
 from .. import seeds
-from ..components import dot, no_runs, notices, state
+from ..components import dot, notices, state
 from ..headline import headline, seed_table
 from ..improvement import shares
 from ..overview_card import NO_WARNINGS, RunView, card, examine
@@ -33,8 +33,6 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 def render(view: dict, workspace: Workspace) -> dict:
     """notes: problems; sum: states of all runs; headline: who won; seeds: runs of one configuration; cards: each
     run."""
-    if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)
     now = time.time()
     examined = [examine(run, workspace.index(run).read()[0], now) for run in opened]
@@ -54,18 +52,16 @@ def cards(examined: Sequence[RunView]) -> HTML:
     scale."""
     scale = scale_of([shares(one.run.metrics.rewards()[1], one.run.rewards)[0] for one in examined])
     by_key = {one.run.run.key: one for one in examined}
-    groups = [
-        [by_key[run.run.key] for run in group] for group in seeds.group_by_configuration([one.run for one in examined])
-    ]
-    return join(card(group[0], scale) if len(group) == 1 else _folded(group, scale) for group in groups)
-
-
-def _folded(group: Sequence[RunView], scale: tuple[float, float]) -> HTML:
-    name = seeds.name([one.run.run.key for one in group])
-    return html(
-        '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>',
-        *(dot(group[0].run.run.number), run_name(name, 60), counts(group), join(card(one, scale) for one in group)),
-    )
+    found = HTML()
+    for runs in seeds.group_by_configuration([one.run for one in examined]):
+        keys = [run.run.key for run in runs]
+        each = join(card(by_key[key], scale) for key in keys)
+        if len(keys) > 1:
+            name, states = run_name(seeds.name(keys), 60), counts([by_key[key] for key in keys])
+            fold = '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>'
+            each = html(fold, dot(runs[0].run.number), name, states, each)
+        found += each
+    return found
 
 
 SEVERITY = ("failed", "silent", "stalled", "interrupted", "unknown", "paused", "training", "complete")  # worst first

@@ -51,7 +51,9 @@ def render(
     rates, texts = _read(workspace, evaluated, problems)
     if not rates:
         return {"questions": HTML()}
-    orders = orders_of(columns)
+    ends = ends_of(columns).values()
+    moved = any(first != last for first, last in ends)  # changes need two checkpoints of a run, disagreement two runs
+    orders = [o for o in ORDERS if (moved or o not in ("rose", "fell")) and (len(ends) > 1 or o != "apart")]
     by = view["by"] if view["by"] in orders else "hardest"
     text = view["find"].strip().lower()
     order = [key for key in sort_questions(rates, columns, by) if text in texts[key].lower()]
@@ -60,11 +62,13 @@ def render(
     none = HTML() if order else html('<p class="more">No question of {} has this text.</p>', harmless(task, 60))
     samples = _samples(workspace, evaluated, chosen, problems) if chosen else HTML()
     items = join(_question(key, texts[key], rates[key], samples if key == chosen else None) for key in here)
+    buttons = join(choice({"by": name, "leaf": 1}, ORDERS[name], name == by) for name in orders)
+    order_by = html('<div class="choices" role="group" aria-label="Order">{}</div>', buttons)
     return {
         "questions": html(
             '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each checkpoint of '
             "the table. Choose a question to read its samples.</p>{}{}{}<ol>{}</ol></section>",
-            *(_orders(orders, by), _heads(tasks, task, columns, page, pages), none, items),
+            *(order_by, _heads(tasks, task, columns, page, pages), none, items),
         )
     }
 
@@ -89,13 +93,6 @@ def _read(
     return rates, texts
 
 
-def orders_of(columns: Sequence[Column]) -> list[str]:
-    """Orders that say something: changes need two checkpoints of a run, disagreement two runs."""
-    ends = ends_of(columns).values()
-    moved = any(first != last for first, last in ends)
-    return [o for o in ORDERS if (moved or o not in ("rose", "fell")) and (len(ends) > 1 or o != "apart")]
-
-
 def sort_questions(rates: Mapping[str, Rates], columns: Sequence[Column], by: str) -> list[str]:
     """Sort the questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart:
     by the difference between the runs' last columns."""
@@ -112,11 +109,6 @@ def sort_questions(rates: Mapping[str, Rates], columns: Sequence[Column], by: st
         return mean if by == "hardest" else -mean
 
     return sorted(rates, key=lambda key: (value(rates[key]), key))
-
-
-def _orders(orders: Sequence[str], by: str) -> HTML:
-    buttons = join(choice({"by": name, "leaf": 1}, ORDERS[name], name == by) for name in orders)
-    return html('<div class="choices" role="group" aria-label="Order">{}</div>', buttons)
 
 
 def _heads(tasks: Sequence[str], task: str, columns: Sequence[Column], page: int, pages: int) -> HTML:

@@ -14,7 +14,7 @@ from openrlhf_ebpo.estimator.registry import title
 from ..answer_strip import MAX_TILES, first_with
 from ..answer_strip import answers as strip
 from ..cards import badge, decision, group_list, history_bar
-from ..components import choice, dot, empty, no_runs, notices, setting
+from ..components import choice, dot, empty, notices, setting
 from ..errors import RunError, attempt
 from ..groups import Groups, clusters
 from ..page import Page, Parts, menu
@@ -33,14 +33,9 @@ KEYS = (
 )
 
 
-def steps_of(value) -> str:
-    """Read a filter of steps as it is typed; an empty field is the latest one."""
-    return text(value).strip().lower() or "latest"
-
-
 PARAMETERS = {
     "run": ("", text),
-    "steps": ("latest", steps_of),
+    "steps": ("latest", lambda value: text(value).strip().lower() or "latest"),  # as it is typed
     "kind": ("all", one_of(KINDS)),
     "cluster": ("", text),
     "from": (0.0, number(0, 1)),
@@ -68,7 +63,14 @@ def settle(view: dict) -> None:
 def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("quick")
     with gr.Accordion("Filters", open=False, elem_classes=["filters"]), gr.Row(elem_classes=["controls"]):
-        _filters(parts)
+        text = gr.Textbox("", label="Text", placeholder="in prompts, answers, labels", elem_classes=["grow"])
+        parts.control("text", text, "submit", also=_FIRST)
+        steps = gr.Textbox("latest", label="Steps", placeholder="latest, all, 12, 10-20")
+        parts.control("steps", steps, "submit", "blur", also=_FIRST)
+        cluster = gr.Dropdown([("any", "")], value="", label="Cluster", allow_custom_value=True)
+        parts.control("cluster", cluster, "input", also=_FIRST)
+        parts.control("from", gr.Slider(0, 1, 0, step=0.05, label="Success rate from"), "release", also=_FIRST)
+        parts.control("to", gr.Slider(0, 1, 1, step=0.05, label="Success rate to"), "release", also=_FIRST)
     parts.html("notes")
     parts.html("prompts")
     with gr.Row(elem_classes=["reader"]):
@@ -78,22 +80,11 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     gr.HTML(KEYS, apply_default_css=False, elem_classes=["own"])
 
 
-def _filters(parts: Parts) -> None:
-    text = gr.Textbox("", label="Text", placeholder="in prompts, answers, labels", elem_classes=["grow"])
-    parts.control("text", text, "submit", also=_FIRST)
-    steps = gr.Textbox("latest", label="Steps", placeholder="latest, all, 12, 10-20")
-    parts.control("steps", steps, "submit", "blur", also=_FIRST)
-    cluster = gr.Dropdown([("any", "")], value="", label="Cluster", allow_custom_value=True)
-    parts.control("cluster", cluster, "input", also=_FIRST)
-    parts.control("from", gr.Slider(0, 1, 0, step=0.05, label="Success rate from"), "release", also=_FIRST)
-    parts.control("to", gr.Slider(0, 1, 1, step=0.05, label="Success rate to"), "release", also=_FIRST)
-
-
 def render(view: dict, workspace: Workspace) -> dict:
     """groups, decision, answers, or prompts; quick, notes: HTML; in the view, the place that is shown."""
     look = Look(view, workspace)
     if not look.keys:
-        return {"notes": look.without_runs(), **_menu(view, [])}
+        return {"notes": notices([ALL_HIDDEN]), **_menu(view, [])}
     try:
         groups, problems = look.index
     except RunError as error:
@@ -139,10 +130,6 @@ class Look:
     def text(self) -> str:
         return self.view["text"].strip()
 
-    def without_runs(self) -> HTML:
-        chosen = self.workspace.chosen(self.view)
-        return notices([ALL_HIDDEN]) if chosen else no_runs(self.workspace.runs.awaited())
-
     def choose(self, chosen: Filter) -> np.ndarray:
         """Find the places of the groups that fit."""
         try:
@@ -171,7 +158,9 @@ class Look:
     def samples(self) -> dict:
         view, groups = self.view, self.groups
         found = self.choose(Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), self.text))
-        current = choose_group(view, groups, found)
+        current = int(found[0]) if len(found) else None
+        if view["at"]:
+            current = position_of(groups, *map(int, view["at"].split(".")))
         if "." in view["at"] and current is None:
             self.problems.append(f"This run has no group {view['at']}.")
         failed, passed = groups.all_fail(self.opened.rewards[0]), groups.all_pass(self.opened.rewards[1])
@@ -183,8 +172,18 @@ class Look:
         if current is None:
             return {"groups": listed, "view": {"at": ""}}
         here = Visit(self.opened, groups, current)
-        shown = self._group(here, badge(groups, current, failed, passed))
-        return {"groups": listed, **shown, "view": {"at": here.at}}
+        shown = {"groups": listed, "view": {"at": here.at}}
+        try:
+            rows = here.answers()
+        except RunError as error:
+            return shown | {"decision": notices([str(error)])}
+        numbers = {each: float(getattr(groups, each)[current]) for each in NUMBERS}
+        about = {**here.source, "kind": badge(groups, current, failed, passed), **numbers}
+        others = find_others(here, self.keys, self.workspace)
+        beneath = history_bar(groups, history(groups, groups.prompt_id[current]), current) + self._elsewhere(others)
+        options = Options(source=here.source, raw=view["raw"], find=self.text)
+        shown["decision"] = decision(rows[0], about, options, here.picture, beneath)
+        return shown | {"answers": self._answers(here, rows, others)}
 
     def _errors(self, found: np.ndarray) -> HTML:
         """List the messages of failed rewards, counted."""
@@ -193,22 +192,6 @@ class Look:
             for message, count in error_counts(self.opened.run, self.groups, found)
         )
         return html('<ol class="messages" aria-label="Errors of the reward">{}</ol>', items) if items else HTML()
-
-    def _group(self, here: Visit, kind: HTML) -> dict:
-        """decision, answers: HTML."""
-        groups, p = here.groups, here.position
-        try:
-            rows = here.answers()
-        except RunError as error:
-            return {"decision": notices([str(error)])}
-        options = Options(source=here.source, raw=self.view["raw"], find=self.text)
-        about = {**here.source, "kind": kind, **{each: float(getattr(groups, each)[p]) for each in NUMBERS}}
-        others = find_others(here, self.keys, self.workspace)
-        beneath = history_bar(groups, history(groups, groups.prompt_id[p]), p) + self._elsewhere(others)
-        return {
-            "decision": decision(rows[0], about, options, here.picture, beneath),
-            "answers": self._answers(here, rows, others),
-        }
 
     def _elsewhere(self, others: Sequence[Visit]) -> HTML:
         """Offer the same prompt in other runs, and its answers there or at another step side by side with these."""
@@ -256,13 +239,6 @@ class Look:
 def _menu(view: dict, found: list[Groups]) -> dict:
     """A cluster that another run had is still there to be taken away."""
     return {"controls": {"cluster": menu(clusters(found), [("any", "")], least=0 if view["cluster"] else 1)}}
-
-
-def choose_group(view: dict, groups: Groups, found: np.ndarray) -> int | None:
-    """Choose the group to show: the one asked for, else the first that was found."""
-    if view["at"]:
-        return position_of(groups, *map(int, view["at"].split(".")))
-    return int(found[0]) if len(found) else None
 
 
 def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
