@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import write_json_lines
 from openrlhf_ebpo.progress import Append, progress_file
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.results import (
@@ -207,8 +206,7 @@ def reopen(job: Job, aside: Path) -> None:
     print(f"{job.task.name}, step {job.model.step}: its reward has changed, responses are graded again", flush=True)
     shutil.copytree(job.directory, aside)
     lines = [{"settings": job.response_settings}, *earlier_records(job.directory)]
-    with replacing(job.progress) as temporary:
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_json_lines(job.progress, lines)
     (job.directory / SUMMARY).unlink()  # from here on it is under way
 
 

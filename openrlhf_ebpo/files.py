@@ -6,7 +6,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,6 +100,10 @@ def try_lock(file, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def write_json_lines(path: str | Path, rows: Iterable[dict]) -> None:
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def append_json_line(path: str | Path, value) -> None:

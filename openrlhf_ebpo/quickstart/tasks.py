@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 from pathlib import Path
 from types import ModuleType
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import write_text
+from openrlhf_ebpo.files import write_json_lines
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "reasoning_gym"
 
@@ -29,7 +28,9 @@ def split(sizes: dict[str, int]) -> dict[str, list[dict]]:
     for number, (name, size) in enumerate(sizes.items()):
         tasks: list[dict] = []
         own: set[str] = set()
-        for task in _tasks(SEED + number * SPACING):
+        drawn = {"seed": SEED + number * SPACING, "size": SPACING, **SETTINGS}
+        for entry, kept in example("make").tasks(DATASET, drawn):
+            task = {"prompt": entry["question"], "label": entry["answer"], "entry": kept}
             if task["prompt"] in taken or (task["prompt"] in own and name != "warm_start"):
                 continue
             own.add(task["prompt"])
@@ -39,12 +40,6 @@ def split(sizes: dict[str, int]) -> dict[str, list[dict]]:
         taken |= own
         splits[name] = tasks
     return splits
-
-
-def _tasks(seed: int):
-    settings = {"seed": seed, "size": SPACING, **SETTINGS}
-    for entry, label in example("make").tasks(DATASET, settings):
-        yield {"prompt": entry["question"], "label": entry["answer"], "entry": label}
 
 
 @functools.cache
@@ -64,5 +59,4 @@ def example(name: str) -> ModuleType:
 
 def write(directory: str | Path, splits: dict[str, list[dict]]) -> None:
     for name, tasks in splits.items():
-        rows = [{**task, "datasource": DATASET} for task in tasks]
-        write_text(Path(directory) / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_json_lines(Path(directory) / f"{name}.jsonl", ({**task, "datasource": DATASET} for task in tasks))

@@ -82,10 +82,11 @@ def find_changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
         was, now: settings as they were when the run was started last, and of this command; nested.
         saved: those of the optimizer in the checkpoint's manifest; they take precedence over `was`.
     """
-    here = flatten(now)
-    before = flatten(was) | {
-        name: value for name, value in saved.items() if OPTIMIZER.fullmatch(name) and _is_numeric(value)
-    }
+    here, before = flatten(now), flatten(was)
+    for name, value in saved.items():  # the checkpoint may have been pulled from anywhere
+        numbers = value if isinstance(value, list) else [value]
+        if OPTIMIZER.fullmatch(name) and all(type(each) in (int, float) for each in numbers):
+            before[name] = value
     differ = [name for name in sorted(here.keys() & before.keys()) if before[name] != here[name]]
     return [
         Change(name, before[name], here[name], CHECKPOINT if OPTIMIZER.fullmatch(name) else COMMAND)
@@ -111,11 +112,6 @@ def flatten(args: Mapping, prefix: str = "") -> dict[str, Any]:
     for name, value in args.items():
         found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return found
-
-
-def _is_numeric(value: Any) -> bool:
-    """Return True for a number or a list of numbers: a checkpoint may have been pulled from anywhere."""
-    return all(type(each) in (int, float) for each in (value if isinstance(value, list) else [value]))
 
 
 def format_table(found: list[Change]) -> list[str]:

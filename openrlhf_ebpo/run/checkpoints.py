@@ -7,13 +7,12 @@ one: `find_unlisted` finds it, at every resume and for `openrlhf-ebpo verify`.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo.files import read_json_lines, write_text
+from openrlhf_ebpo.files import read_json_lines, write_json_lines
 from openrlhf_ebpo.run.manifest import TAG, damage, step_of
 from openrlhf_ebpo.run.resume import EXPORT, GROUPS, CheckpointError, Search, groups, newest_complete, tags_of
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_metrics, read_run
@@ -44,15 +43,13 @@ def rows(run_dir: str | Path) -> list[dict]:
         found = read_json_lines(Path(run_dir) / LIST)
     except (OSError, ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{Path(run_dir) / LIST} is damaged ({str(error)[:300]})") from error
-    return [row for row in found if _is_row(row)]
-
-
-def _is_row(row: object) -> bool:
-    return (
-        isinstance(row, dict)
+    return [
+        row
+        for row in found
+        if isinstance(row, dict)
         and type(row.get("step")) is int
         and all(row.get(name) is None or is_path(row[name]) for name in ("tag", *KINDS))
-    )
+    ]
 
 
 def is_path(value: object) -> bool:
@@ -160,7 +157,7 @@ def find_unlisted(run_dir: Path, ckpt_path: Path, step: int, problems: Callable[
 def add_rows(run_dir: Path, new: list[dict]) -> None:
     """Write rows in the order of steps."""
     if new:
-        _write(run_dir, sorted([*rows(run_dir), *new], key=lambda row: row["step"]))
+        write_json_lines(run_dir / LIST, sorted([*rows(run_dir), *new], key=lambda row: row["step"]))
 
 
 def relocate(run_dir: Path, ckpt_path: Path) -> None:
@@ -172,8 +169,4 @@ def relocate(run_dir: Path, ckpt_path: Path) -> None:
         for row in before
     ]
     if now != before:
-        _write(run_dir, now)
-
-
-def _write(run_dir: Path, new: list[dict]) -> None:
-    write_text(run_dir / LIST, "".join(json.dumps(row) + "\n" for row in new))
+        write_json_lines(run_dir / LIST, now)

@@ -87,6 +87,10 @@ def complete(
     known = dict(files or {})
     rest = (path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.suffix not in SIDE_FILES)
     known |= list_files(checkpoint, [path for path in rest if path.relative_to(checkpoint).as_posix() not in known])
+    entries = {}
+    for name, saved in sorted(known.items()):
+        here = (checkpoint / name).is_file()  # several nodes without a shared disk: every rank writes to its own
+        entries[name] = {"size": saved.size, "crc32": saved.crc32, **({} if here else {"elsewhere": True})}
     content = {
         "schema": SCHEMA,
         "complete": True,
@@ -95,7 +99,7 @@ def complete(
         "saved": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **facts,
         "prior": state_hash(prior) if prior else None,
-        "files": {name: _entry(checkpoint / name, saved) for name, saved in sorted(known.items())},
+        "files": entries,
     }
     write_json(checkpoint / MANIFEST, content)
     for folder in (checkpoint, checkpoint.parent):  # the names too, before an older checkpoint makes room
@@ -111,11 +115,6 @@ def list_files(checkpoint: Path, paths: Iterable[Path]) -> dict[str, SavedFile]:
         path.relative_to(checkpoint).as_posix(): SavedFile(path.stat().st_size, crc)
         for path, crc in zip(paths, checksums, strict=True)
     }
-
-
-def _entry(path: Path, saved: SavedFile) -> dict:
-    here = path.is_file()  # several nodes without a shared disk: every rank writes to its own
-    return {"size": saved.size, "crc32": saved.crc32, **({} if here else {"elsewhere": True})}
 
 
 # Reading
@@ -203,8 +202,11 @@ def _compare(checkpoint: Path, files: Mapping[str, SavedFile], contents: bool) -
     here = {
         checkpoint / name: saved for name, saved in files.items() if not saved.elsewhere or (checkpoint / name).exists()
     }
-    if wrong := next(filter(None, map(_wrong_size, here, here.values())), None):
-        return wrong
+    for path, saved in here.items():
+        if not path.is_file():
+            return f"{_shorten(path.name)} is {'not a file' if path.exists() else 'missing'}"
+        if (size := path.stat().st_size) != saved.size:
+            return f"{_shorten(path.name)} has {size} bytes, and {_shorten(saved.size)} were saved"
     shards = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*.pt")}  # DeepSpeed loads them
     if unlisted := min(shards - files.keys(), default=None):
         return f"{_shorten(unlisted)} is not listed in its {MANIFEST}: its checksum is not known"
@@ -219,16 +221,6 @@ def _compare(checkpoint: Path, files: Mapping[str, SavedFile], contents: bool) -
     return next(
         (f"{_shorten(name)} has other contents than were saved (its checksum differs)" for name in wrong_names), None
     )
-
-
-def _wrong_size(path: Path, saved: SavedFile) -> str | None:
-    name = _shorten(path.name)
-    if not path.exists():
-        return f"{name} is missing"
-    if not path.is_file():
-        return f"{name} is not a file"
-    size = path.stat().st_size
-    return None if size == saved.size else f"{name} has {size} bytes, and {_shorten(saved.size)} were saved"
 
 
 def _crc32(path: Path) -> str:

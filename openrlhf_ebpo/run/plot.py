@@ -38,7 +38,10 @@ def plot_runs(
     figure = Figure(figsize=(WIDTH * len(panels), HEIGHT), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, (name, steps) in enumerate(rows.items()):
-            plot_curve(axes, points(steps, panel), name, COLOURS[number % len(COLOURS)])
+            if found := points(steps, panel):
+                colour, (xs, values) = COLOURS[number % len(COLOURS)], map(np.asarray, zip(*found, strict=True))
+                axes.plot(xs, values, color=colour, alpha=0.35, linewidth=0.8)
+                axes.plot(xs, smooth(values, 0.1, least=1), color=colour, linewidth=2, label=name)
         axes.set_title(f"{panel.title} ({panel.unit})" if panel.unit else panel.title, fontsize=10)
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
@@ -53,13 +56,6 @@ def plot_runs(
 
 def points(rows: Sequence[dict], metric: Metric) -> list[tuple[int, float]]:
     return [(row["step"], row[metric.name]) for row in rows if row.get(metric.name) is not None]
-
-
-def plot_curve(axes, found: list[tuple[int, float]], name: str, colour: str) -> None:
-    if found:
-        steps, values = map(np.asarray, zip(*found, strict=True))
-        axes.plot(steps, values, color=colour, alpha=0.35, linewidth=0.8)
-        axes.plot(steps, smooth(values, 0.1, least=1), color=colour, linewidth=2, label=name)
 
 
 def smooth(values: np.ndarray, share: float, least: int = 0) -> np.ndarray:

@@ -214,7 +214,15 @@ def read_samples(directory: str | Path, n: int) -> Samples:
         check_counts(column["question_id"].tolist(), column["sample"].tolist(), n)
     except UsageError as error:
         raise UsageError(f"{Path(directory) / SAMPLES_FILE}: {error}; evaluate again") from None
-    return _arrays(column, n)
+    order = np.lexsort((column["sample"], column["question_id"]))
+    grid = {name: values[order].reshape(-1, n) for name, values in column.items()}
+    return Samples(
+        question_ids=grid["question_id"][:, 0],
+        correct=grid["correct"].astype(bool),
+        classes=grid["class"].astype(int),
+        lengths=grid["length"].astype(int),
+        truncated=grid["finish_reason"] == "length",
+    )
 
 
 def read_columns(directory: str | Path, columns: Sequence[str]) -> pa.Table:
@@ -252,18 +260,6 @@ def check_counts(question_ids: Sequence[str], samples: Sequence[int], n: int) ->
         if pair in seen or not 0 <= pair[1] < n:
             raise UsageError(f"question {pair[0]!r} has sample {pair[1]} twice or out of range 0 to {n - 1}")
         seen.add(pair)
-
-
-def _arrays(column: dict[str, np.ndarray], n: int) -> Samples:
-    order = np.lexsort((column["sample"], column["question_id"]))
-    grid = {name: values[order].reshape(-1, n) for name, values in column.items()}
-    return Samples(
-        question_ids=grid["question_id"][:, 0],
-        correct=grid["correct"].astype(bool),
-        classes=grid["class"].astype(int),
-        lengths=grid["length"].astype(int),
-        truncated=grid["finish_reason"] == "length",
-    )
 
 
 def check_comparable(results: Sequence[Result]) -> None:

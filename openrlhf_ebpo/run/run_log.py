@@ -125,15 +125,9 @@ def check_run_dir(settings: RunSettings, argv: list[str], args: dict, force: boo
     if force:
         return None
     found = read_run(run_dir)
-    if found is not None:
-        _check_own(settings, found, argv, args)
-    return found
-
-
-def _check_own(settings: RunSettings, found: dict, argv: list[str], args: dict) -> None:
-    described = (
-        f"{settings.run_dir} holds run {found.get('name')!r} ({found.get('status')}, started {found.get('started')})"
-    )
+    if found is None:
+        return None
+    described = f"{run_dir} holds run {found.get('name')!r} ({found.get('status')}, started {found.get('started')})"
     ways = "choose another --logger.run_dir, or move it aside with --force"
     if found.get("schema") != SCHEMA:
         raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
@@ -150,6 +144,7 @@ def _check_own(settings: RunSettings, found: dict, argv: list[str], args: dict) 
         was, now = get_nested(before, *flag.split(".")), get_nested(args, *flag.split("."))
         if was != now and not _is_moved(flag, was, now, settings, found):
             raise RunDirectoryError(f"{described}, a foreign run: its --{flag} is {was}, yours {now}; {ways}.")
+    return found
 
 
 def _is_moved(flag: str, was: Any, now: Any, settings: RunSettings, found: dict) -> bool:

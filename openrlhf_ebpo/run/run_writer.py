@@ -9,14 +9,13 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
+from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_json_lines
 from openrlhf_ebpo.run.run_log import (
     PRIOR,
     PRIOR_START,
@@ -106,7 +105,12 @@ def roll_back(run_dir: Path, step: int) -> None:
     """Move what was recorded after `step` to superseded/."""
     aside = run_dir / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}-after-step-{step:06d}"
     for name in ("metrics.jsonl", "checkpoints.jsonl"):
-        _split_json_lines(run_dir / name, step, aside / name)
+        path, rows = run_dir / name, read_json_lines(run_dir / name)
+        keep = [row for row in rows if row["step"] <= step]
+        text = path.read_text() if path.is_file() else ""
+        if len(keep) < len(rows) or (text and not text.endswith("\n")):
+            write_json_lines(aside / name, (row for row in rows if row["step"] > step))
+            write_json_lines(path, keep)
     for number, path in step_files(run_dir).items():
         if number > step:
             (aside / "rollouts").mkdir(parents=True, exist_ok=True)
@@ -116,20 +120,6 @@ def roll_back(run_dir: Path, step: int) -> None:
             target = aside / path.relative_to(run_dir)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, target)
-
-
-def _split_json_lines(path: Path, step: int, aside: Path) -> None:
-    text = path.read_text() if path.is_file() else ""
-    rows = read_json_lines(path)
-    keep = [row for row in rows if row["step"] <= step]
-    if len(keep) == len(rows) and (not text or text.endswith("\n")):
-        return
-    write_text(aside, _as_lines(row for row in rows if row["step"] > step))
-    write_text(path, _as_lines(keep))
-
-
-def _as_lines(rows: Iterable[dict]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def plain(value):

@@ -116,14 +116,9 @@ def _wins(own: int, silent: int, others: tuple, chances: np.ndarray, nodes: np.n
     product = np.broadcast_to(chances[silent], (k, len(nodes), k + 1))
     for count in others:
         factor = chances[count] * ((drawn < wins) + (drawn == wins) * nodes[:, None])
-        product = _multiply(product, factor, min(count, k))
+        longer = product * factor[..., :1]  # polynomials, cut to their length; the factor ends at min(count, k)
+        for i in range(1, min(count, k) + 1):
+            longer[..., i:] += product[..., :-i] * factor[..., i : i + 1]
+        product = longer
     rest = product[np.arange(k), :, k - drawn[1:]] @ weights  # the other k - m samples are drawn from the others
     return float(chances[own, 1:] @ rest / chances[n, k])
-
-
-def _multiply(a: np.ndarray, b: np.ndarray, degree: int) -> np.ndarray:
-    """Multiply polynomials along the last axis, cut to its length; b ends at `degree`."""
-    product = a * b[..., :1]
-    for i in range(1, degree + 1):
-        product[..., i:] += a[..., :-i] * b[..., i : i + 1]
-    return product
