@@ -16,7 +16,8 @@ from openrlhf_ebpo.rewards.math.bounds import MAX_CHARACTERS, exceeds_parse_limi
 from openrlhf_ebpo.rewards.math.extraction import extract_answer, opened_thoughts
 from openrlhf_ebpo.rewards.math.grading import GoldError
 from openrlhf_ebpo.rewards.math.reading import INTEGER, clean
-from openrlhf_ebpo.rewards.processes.pool import AnswerCrashed, Pool
+from openrlhf_ebpo.rewards.processes.killable import CallFailed
+from openrlhf_ebpo.rewards.processes.pool import Pool
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match
@@ -62,7 +63,7 @@ class Grader:
         prompt: as the model got it.
 
         Raises:
-            GraderError: the processes do not start.
+            ReportedError: the processes do not start.
         """
         answer = extract_answer(response, bool(opened_thoughts(prompt))) or None
         correct, error = False, self.gold_error(gold, rules)
@@ -87,8 +88,8 @@ class Grader:
         compared = {name: value for name, value in rules.given().items() if name in answer_match.RULES}
         try:
             return self._pool.ask(gold, answer, compared), None
-        except AnswerCrashed as death:
-            return False, death.outcome
+        except CallFailed as lost:
+            return False, lost.outcome
         except GoldError as error:
             return False, NO_GOLD + str(error)[:MAX_REASON]
 

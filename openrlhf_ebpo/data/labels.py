@@ -42,7 +42,7 @@ def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
     """Read every label; equal ones once, and only those that are not integers in the processes of the pool.
 
     Raises:
-        GraderError: the pool's processes do not start.
+        ReportedError: the pool's processes do not start.
     """
     found, rows = Labels(), {}
     for row, label in enumerate(labels, 1):

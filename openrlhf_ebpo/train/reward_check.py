@@ -36,7 +36,7 @@ def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_rewa
     """Read the labels of a training with `math`, and ask its reward about rows of its data set.
 
     Raises:
-        UsageError: the reward cannot be used, or not with these labels. GraderError: its processes do not start.
+        UsageError: the reward cannot be used, or not with these labels. ReportedError: its processes do not start.
     """
     if not rewards.sources or rewards.agent:  # an agent needs the model
         return []

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 from patience import seconds
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY, RewardError
-from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, RewardSourceError, default_calls
+from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, default_calls
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.upstream.controller.guarded_samples import INFO_KEY, GuardedSamplesGenerator
 from openrlhf_ebpo.upstream.rollout.guarded_rewards import LimitedRolloutActor
@@ -128,7 +129,7 @@ def test_where_every_call_hangs_the_run_stops_with_the_cause(responses):
     cause = (
         f"reward_func is no longer called: its last .* hung or .*; the last: reward_func took longer than {limit:g} s"
     )
-    with pytest.raises(RewardSourceError, match=cause) as stopped:
+    with pytest.raises(ReportedError, match=cause) as stopped:
         responses(*["hangs"] * 4 * max(MIN_FAILED, 4 * default_calls()), seconds=limit)
     assert str(pickle.loads(pickle.dumps(stopped.value))) == str(stopped.value), "it goes through Ray"
 
@@ -169,7 +170,7 @@ def test_a_reward_server_that_refuses_is_a_failed_reward_and_where_none_answers_
     assert response["reward"] is None
     assert f"the reward server took longer than {limit:g} s (--reward.timeout)" in response[ERROR_KEY]
     executor._source.failure = "no reward server has given a reward for 60 s"
-    with pytest.raises(RewardSourceError, match="no reward server has given a reward"):
+    with pytest.raises(ReportedError, match="no reward server has given a reward"):
         run_all(executor, ["good"], seconds=limit)
 
 

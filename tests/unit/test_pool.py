@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from openrlhf_ebpo.command import positive_number
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards.processes.pool import GraderError, Pool, Verdict, default_workers
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.rewards.processes.pool import Pool, Verdict
 
 ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
 LARGE = "(a+b)^{60}(c+d)^{60}(e+f)^{60}"  # expanded: 226,981 terms
@@ -88,7 +88,7 @@ def test_a_grader_that_cannot_start_says_so(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     pool = Pool(workers=1)
     for _ in range(2):
-        with pytest.raises(GraderError, match=r"exit code 1.*pip install"):
+        with pytest.raises(ReportedError, match=r"exit code 1.*pip install"):
             pool.grade_answer("1", "1")
     pool.close()
 
@@ -98,8 +98,8 @@ def test_settings_come_from_the_environment(monkeypatch):
     assert positive_number("OPENRLHF_EBPO_MATH_WORKERS", 2) == 3
     monkeypatch.delenv("OPENRLHF_EBPO_MATH_WORKERS")
     assert positive_number("OPENRLHF_EBPO_MATH_WORKERS", 2) == 2
+    assert 2 <= Pool()._processes._most <= 8
     for wrong in ("many", "0", "-1", "nan", "inf"):
         monkeypatch.setenv("OPENRLHF_EBPO_MATH_SECONDS", wrong)
         with pytest.raises(UsageError, match=f"OPENRLHF_EBPO_MATH_SECONDS is '{wrong}'"):
             Pool(workers=1)
-    assert 2 <= default_workers() <= 8

@@ -57,8 +57,14 @@ def extract_answer(response: str, in_thoughts: bool = False) -> str | None:
     """
     text = SPECIAL.sub("", without_thoughts(response, in_thoughts))
     found = last_box(text) if "box" in text else None
-    for find in (_after_label, _tagged, _last_line):
-        found = find(text) if found is None else found
+    if found is None:
+        found = _after_label(text)
+    if found is None:
+        end = text.rfind("</answer>")
+        start = text.rfind("<answer>", 0, max(end, 0))
+        found = None if start < 0 else text[start + len("<answer>") : end]
+    if found is None and (hashes := HASHES.match(text.rstrip().rpartition("\n")[2])):
+        found = hashes[1]
     return None if found is None else unwrap(found)
 
 
@@ -127,17 +133,6 @@ def _after_label(text: str) -> str | None:
             return block
         end = start - 1
     return None
-
-
-def _tagged(text: str) -> str | None:
-    end = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, max(end, 0))
-    return None if start < 0 else text[start + len("<answer>") : end]
-
-
-def _last_line(text: str) -> str | None:
-    match = HASHES.match(text.rstrip().rpartition("\n")[2])
-    return match and match[1]
 
 
 def _first_block(text: str) -> str:

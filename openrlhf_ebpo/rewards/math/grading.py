@@ -82,19 +82,14 @@ def grade(gold: str, answer: str) -> bool:
         return int(gold) == int(answer)
     if answer == gold:
         return True
-    golds = _sides(gold)
+    sides = APPROXIMATE.split(gold)  # an exact number and a decimal, \sqrt{10} \approx 3.162
+    exact, *decimal = (_quantity(normal(side).rpartition("=")[2].strip(), True)[0] for side in sides)
+    is_pair = len(decimal) == 1 and number(decimal[0]) and getattr(formula(exact), "is_number", False)
+    golds = sides if is_pair else [gold]
     if APPROXIMATE.search(answer) and (len(golds) > 1 or not APPROXIMATE.search(gold)):
         sides = [side for side in APPROXIMATE.split(answer) if not NAME.fullmatch(side)]
         answer = sides[-1 if len(golds) == 1 and "." in gold else 0] if sides else answer
     return any(is_same(normal(each), normal(answer)) for each in golds)
-
-
-def _sides(gold: str) -> list[str]:
-    r"""Return both sides of a gold that gives an exact number and a decimal, `\sqrt{10} \approx 3.162`; or the gold."""
-    sides = APPROXIMATE.split(gold)
-    exact, *decimal = (_quantity(normal(side).rpartition("=")[2].strip(), True)[0] for side in sides)
-    is_pair = len(decimal) == 1 and number(decimal[0]) and getattr(formula(exact), "is_number", False)
-    return sides if is_pair else [gold]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -269,7 +264,11 @@ def _same_solutions(gold: str, answer: str) -> bool | None:
 
 def _same_list(gold: str, answer: str) -> bool | None:
     """Compare tuples and intervals entry by entry, lists and sets in any order."""
-    (golds, bracket), (answers, other_bracket) = (pieces.entries(_only_pair(text)) for text in (gold, answer))
+    found = [pieces.entries(text) for text in (gold, answer)]
+    for i, (inner, opening) in enumerate(found):
+        if len(inner) == 1 and opening == r"\{" and inner[0].startswith("("):  # {(1, 2)} is (1, 2)
+            found[i] = pieces.entries(inner[0])
+    (golds, bracket), (answers, other_bracket) = found
     if len(golds) == len(answers) == 1:
         return None
     if len(golds) == 1 or len(answers) == 1:  # an interval may have another name
@@ -284,12 +283,6 @@ def _same_list(gold: str, answer: str) -> bool | None:
     if differs and all(_quantity(each, False)[1] is None for each in answers):
         return _in_order(golds, answers)
     return _in_any_order(golds, answers)
-
-
-def _only_pair(text: str) -> str:
-    """Return (1, 2) for the set {(1, 2)}."""
-    found, bracket = pieces.entries(text)
-    return found[0] if len(found) == 1 and bracket == r"\{" and found[0].startswith("(") else text
 
 
 def _in_order(golds: Sequence[str], answers: Sequence[str]) -> bool:

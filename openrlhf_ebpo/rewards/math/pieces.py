@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -81,18 +82,10 @@ def _inside(text: str) -> tuple[str, str]:
         end = next((each for each in ends if text.endswith(each)), None)
         if text.startswith(opening) and end:
             inner = text[len(opening) : -len(end)]
-            if _stays_inside(inner):
+            depths = [0, *itertools.accumulate((each in "([{") - (each in ")]}") for each in inner)]
+            if min(depths) == depths[-1] == 0:  # the last closes the first
                 return inner.strip(), SAME_BRACKETS.get(opening, opening) if end == closing else opening + end
     return text, ""
-
-
-def _stays_inside(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            return False
-    return depth == 0
 
 
 def _parts(text: str) -> list[str]:

@@ -46,11 +46,6 @@ DOUBLED = re.compile(r"\\\\(?:[A-Za-z]{2}|[{}%])")  # LaTeX that was escaped twi
 BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 
 
-def _power(command: str | None, word: str, end: str | None) -> str:
-    """Write the word behind a number as a power of ten; what follows it in a text command stays there."""
-    return rf"\times 10^{{{POWERS[word]}}} {command if command and not end else ''}"
-
-
 _NORMAL = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -96,9 +91,9 @@ _NORMAL = [
         (r"^\(([0-9A-F]+)\) *(?=_)", r"\1"),
         (r"(?<=_)\{? *(?:\\text *\{|\() *(\w+) *[})] *\}?", lambda found: f"{{{BASES.get(found[1], found[1])}}}"),
         (r"^([+-]?\d+) *_ *\{ *10 *\}$", r"\1"),
-        (
+        (  # what follows the word in a text command stays there
             rf"(?<=\d) *(\\{STYLE} *\{{)? *({'|'.join(POWERS)})s?(?![a-z])( *\}})?",
-            lambda found: _power(*found.groups()),
+            lambda found: rf"\times 10^{{{POWERS[found[2]]}}} {found[1] if found[1] and not found[3] else ''}",
         ),
         (r"\\(?:lor|vee)(?![a-zA-Z])", r" \\text{or} "),
         (r"\\(?:land|wedge)(?![a-zA-Z])", r" \\text{and} "),
@@ -259,23 +254,30 @@ def formula(text: str):
 def _parsed(text: str):
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+    from sympy import Basic, Symbol, preorder_traversal
+    from sympy.core.function import AppliedUndef
 
     spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
     keep_case = ConversionConfig(lowercase_symbols=False)
+
+    def named(found: re.Match) -> str:
+        return rf"\text{{Letter{found[1] or found[2]}}}" if found[1] or found[2] else found[0]
+
     try:
         found = latex2sympy(
-            normalize_latex(LETTER.sub(_letter, _without_cycles(text)), spelling),
+            normalize_latex(LETTER.sub(named, _without_cycles(text)), spelling),
             is_real=True,
             normalization_config=None,
             conversion_config=keep_case,
         )
     except Exception:  # the parser raises Exception itself
         return None
-    return found if _holds_letters(found, text) else None
-
-
-def _letter(found: re.Match) -> str:
-    return rf"\text{{Letter{found[1] or found[2]}}}" if found[1] or found[2] else found[0]
+    letters = set(re.findall("[A-Za-z]", ARGUMENT.sub(" ", text)))
+    parts = [part for part in preorder_traversal(found) if isinstance(part, Basic)]
+    names = [part.name for part in parts if isinstance(part, Symbol)]
+    names += [str(part.func) for part in parts if isinstance(part, AppliedUndef)]
+    functions = FUNCTIONS if re.search(FUNCTIONS, text) else ""
+    return found if letters <= {*"".join(names), *"dDeEI", *functions} else None
 
 
 def _without_cycles(text: str) -> str:
@@ -286,14 +288,3 @@ def _without_cycles(text: str) -> str:
         return match[0] if value is None else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
     return NUMBER.sub(fraction, text) if re.search(r"\\(?:overline|bar|dot)", text) else text
-
-
-def _holds_letters(expression, text: str) -> bool:
-    from sympy import Basic, Symbol, preorder_traversal
-    from sympy.core.function import AppliedUndef
-
-    letters = set(re.findall("[A-Za-z]", ARGUMENT.sub(" ", text)))
-    parts = [part for part in preorder_traversal(expression) if isinstance(part, Basic)]
-    names = [part.name for part in parts if isinstance(part, Symbol)]
-    names += [str(part.func) for part in parts if isinstance(part, AppliedUndef)]
-    return letters <= {*"".join(names), *"dDeEI", *(FUNCTIONS if re.search(FUNCTIONS, text) else "")}

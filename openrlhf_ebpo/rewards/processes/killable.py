@@ -47,6 +47,11 @@ class CallFailed(RuntimeError):
         super().__init__(why)
         self.number = number
 
+    @property
+    def outcome(self) -> str:
+        """Return "timeout" or "crash"."""
+        return "timeout" if self.number in (signal.SIGALRM, signal.SIGPROF) else "crash"
+
 
 class StartError(RuntimeError):
     """A process did not start. The text continues the name of what it was to load."""
@@ -131,16 +136,12 @@ class Processes:
                 self._changed.wait(min(left, WAIT_SECONDS) if may_grow else None)
             else:
                 return self._idle.pop()
-        return self._started(worker)
-
-    def _started(self, worker: _Worker) -> _Worker:
-        """Wait until it is ready. If it does not start and others have, wait for one of those."""
         try:
             worker.wait_until_ready()
         except StartError:
             self._release(worker, reuse=False)
             if not self._workers:
-                raise
+                raise  # else others have started: wait for one of those
             self._most = len(self._workers)
             return self._acquire()
         self._ready_at = min(self._ready_at, time.monotonic())

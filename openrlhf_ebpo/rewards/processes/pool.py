@@ -12,7 +12,6 @@ import functools
 import importlib
 import logging
 import os
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,23 +39,6 @@ class Verdict:
     outcome: str
 
 
-class AnswerCrashed(RuntimeError):
-    """An answer ended its process. outcome: "timeout" or "crash"."""
-
-    def __init__(self, outcome: str, why: str):
-        super().__init__(f"{outcome} ({why})")
-        self.outcome = outcome
-
-
-class GraderError(ReportedError, RuntimeError):
-    """The grading processes cannot be started."""
-
-
-def default_workers() -> int:
-    """Return the number of grading processes: several rollout actors share a node."""
-    return max(2, min(8, len(os.sched_getaffinity(0)) // 8))
-
-
 class Pool:
     """Processes that grade answers; every method may be called from many threads at once.
 
@@ -71,6 +53,7 @@ class Pool:
         memory_mb: int | None = None,
         grader: str = GRADER,
     ):
+        default = max(2, min(8, len(os.sched_getaffinity(0)) // 8))  # several rollout actors share a node
         self.grader = grader
         self.seconds = seconds or positive_number("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
         self._processes = Processes(
@@ -81,7 +64,7 @@ class Pool:
                 self.seconds,
                 flags=("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
             ),
-            most=int(workers or positive_number("OPENRLHF_EBPO_MATH_WORKERS", default_workers())),
+            most=int(workers or positive_number("OPENRLHF_EBPO_MATH_WORKERS", default)),
             grow_seconds=GROW_SECONDS,
         )
         # The samples of a prompt often give the same answer. What raises is not kept.
@@ -91,7 +74,7 @@ class Pool:
         """Grade the answer that a response gives. in_thoughts: as in `extract_answer`.
 
         Raises:
-            GoldError: the gold answer cannot be read. GraderError: the processes do not start.
+            GoldError: the gold answer cannot be read. ReportedError: the processes do not start.
         """
         return self.grade_answer(gold, extract_answer(response, in_thoughts))
 
@@ -104,22 +87,22 @@ class Pool:
         """Call the grader's `grade` without the cache. rest: its further arguments.
 
         Raises:
-            GoldError, GraderError: as `grade`; also if the gold answer alone ends its process.
-            AnswerCrashed: the answer took all its time or memory, or crashed.
+            GoldError, ReportedError: as `grade`; also if the gold answer alone ends its process.
+            CallFailed: the answer took all its time or memory, or crashed.
         """
         try:
             return self._ask(gold, answer, *rest)
-        except AnswerCrashed:
+        except CallFailed:
             self.check_gold(gold, PROBE, *rest)
             raise
 
     def check_gold(self, gold: str, *compared) -> None:
-        """Raises GoldError, GraderError: as `ask`."""
+        """Raises GoldError, ReportedError: as `ask`."""
         try:
             self._ask(gold, *compared)
-        except AnswerCrashed as death:
+        except CallFailed as lost:
             raise GoldError(
-                f"reading the gold answer {gold!r} ended in a {death.outcome} ({self.seconds:g} s are allowed)"
+                f"reading the gold answer {gold!r} ended in a {lost.outcome} ({self.seconds:g} s are allowed)"
             ) from None
 
     def close(self) -> None:
@@ -129,26 +112,23 @@ class Pool:
     def _grade(self, gold: str, answer: str) -> Verdict:
         try:
             correct = self.ask(gold, answer)
-        except AnswerCrashed as death:
-            logger.warning("an answer ended in a %s and counts as wrong: %.200r", death, answer)
-            return Verdict(False, death.outcome)
+        except CallFailed as lost:
+            logger.warning("an answer ended in a %s (%s) and counts as wrong: %.200r", lost.outcome, lost, answer)
+            return Verdict(False, lost.outcome)
         return Verdict(correct, "right" if correct else "wrong")
 
     def _ask(self, *call):
         try:
             reply = self._processes.call(call, self.seconds * WALL_PER_CPU)
         except StartError as error:
-            raise GraderError(
+            raise ReportedError(
                 f"a grading process did not start: {self.grader} {error} (its own message is in this process's log). "
                 "Is what it needs installed? For mathematics: pip install 'openrlhf_ebpo[math]'"
             ) from None
-        except CallFailed as lost:
-            outcome = "timeout" if lost.number in (signal.SIGALRM, signal.SIGPROF) else "crash"
-            raise AnswerCrashed(outcome, str(lost)) from None
         if "gold_error" in reply:
             raise GoldError(reply["gold_error"])
         if "error" in reply:  # such as a RecursionError
-            raise AnswerCrashed("crash", reply["error"])
+            raise CallFailed(reply["error"])
         return reply["grade"]
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import wrapt
 
-from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.processes.killable import CallFailed, CallLimits, Processes, StartError
 from openrlhf_ebpo.rewards.processes.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.reward_settings import MEMORY_FLAG, TIMEOUT_FLAG, RewardSettings
@@ -30,10 +29,6 @@ GROW_SECONDS = 1.0  # calls that wait so long get another process
 
 class NoReplyError(RewardError):
     """A failure of the source, not of one reward."""
-
-
-class RewardSourceError(ReportedError, RuntimeError):
-    """The source of the rewards gives none."""
 
 
 @dataclass

@@ -19,9 +19,10 @@ from contextvars import ContextVar
 
 import torch
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY, check_reward, describe
 from openrlhf_ebpo.rewards.processes.servers import GIVER, RewardServers
-from openrlhf_ebpo.rewards.processes.sources import RewardFile, RewardSource, RewardSourceError
+from openrlhf_ebpo.rewards.processes.sources import RewardFile, RewardSource
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, TIMEOUT_FLAG, RewardSettings
 from openrlhf_ebpo.upstream import remote_code
 
@@ -79,7 +80,7 @@ class GuardedSingleTurnExecutor:
         response = await super().execute(*args, **kwargs)
         if self.reward_endpoints and response["reward"] is None:
             if self._source and self._source.failure:
-                raise RewardSourceError(self._source.failure)
+                raise ReportedError(self._source.failure)
             response[ERROR_KEY] = _failure.get() or "the reward could not be computed; see the rollout actor's log"
         return response
 
