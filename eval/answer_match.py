@@ -51,11 +51,16 @@ def grade(gold: str, answer: str, rules: Mapping) -> bool:
     same = functools.partial(_same_value, rules=rules)
     if rules.get("is_multiple_answer"):
         entry = functools.partial(_same_entries, same=same) if "Tuple" in rules.get("answer_type", "") else same
-        return _same_set(gold, answer, entry)
+        golds, answers = _parts(gold), _parts(answer)
+        if len(answers) != len(golds) and re.search(r"\d{4}", gold):
+            answers = _parts(THOUSANDS.sub("", answer))
+        return len(answers) == len(golds) <= MAX_PARTS and grading.matches(golds, answers, entry)
     if rules.get("ordered"):
         return _same_entries(gold, answer, same)
-    if rules.get("answer_type") == "Interval":
-        return _is_interval(answer) and same(gold, answer)
+    if rules.get("answer_type") == "Interval":  # math-verify would take a set or list of its ends for the open (1, 2)
+        is_list = len(pieces.split(answer)) > 1 and not RELATION.search(answer)
+        if is_list or answer.startswith(r"\{"):
+            return False
     return same(gold, answer)
 
 
@@ -93,14 +98,6 @@ def _number(text: str):
     return value if value.is_Float or value.is_Rational else None
 
 
-def _same_set(gold: str, answer: str, same: Same) -> bool:
-    """Return whether the answer has all golds once each, in any order."""
-    golds, answers = _parts(gold), _parts(answer)
-    if len(answers) != len(golds) and re.search(r"\d{4}", gold):
-        answers = _parts(THOUSANDS.sub("", answer))
-    return len(answers) == len(golds) <= MAX_PARTS and grading.matches(golds, answers, same)
-
-
 def _parts(text: str) -> list[str]:
     """Return what commas, semicolons, "and" and "or" separate, braces around all of it taken off; both signs of a ±."""
     text = ELEMENT.sub("", AND.sub(",", text)).strip()
@@ -122,12 +119,6 @@ def _entries(text: str) -> list[str]:
     if len(found := pieces.split(text)) == 1 and text[:1] in ("(", "[") and text[-1:] in (")", "]"):
         found = pieces.split(text[1:-1])
     return found
-
-
-def _is_interval(answer: str) -> bool:
-    """Tell an interval from a set and from a list of its ends: math-verify takes the open interval (1, 2) for them."""
-    is_list = len(pieces.split(answer)) > 1 and not RELATION.search(answer)
-    return not is_list and not answer.startswith(r"\{")
 
 
 def without_unit(answer: str, unit: str) -> str | None:

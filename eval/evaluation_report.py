@@ -29,7 +29,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import paper, plots, report_tables
 from openrlhf_ebpo.eval.report_tables import Column
-from openrlhf_ebpo.files import write_text
+from openrlhf_ebpo.files import replacing, write_text
 from openrlhf_ebpo.run.results import Result, check_comparable, find_results
 
 MANY = "eval_report"
@@ -39,6 +39,7 @@ PASS_AT_1 = (
     "interval over questions: others of their kind."
 )
 PASS_AT_K = "Unbiased pass@k; maj@k is the expected correctness of the majority vote of k samples, ties averaged."
+COMPARED = "Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
 CURVE = "In percent; bands are 95 % over questions."
 
 
@@ -88,44 +89,40 @@ def write_report(
     """
     models = gather([Path(directory) for directory in directories], protocol)
     text = markdown(models, choose(models), paper.reported(reported) if reported else {})
-    output = Path(output) if output else default_output(models)
+    if not output:  # of one model, the directory of its protocol, which holds the tasks' directories
+        several = len(models) > 1
+        output = MANY if several else first_result(list(models[0].history.values())).path.parent.parent
+    output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     if histories := curves(models):
-        plots.draw_validation(output / PICTURE, histories)
+        with replacing(output / PICTURE) as temporary:
+            plots.validation(histories).savefig(temporary, dpi=130, format="png")
     write_text(output / "report.md", text)
     return output / "report.md"
 
 
 def gather(directories: Sequence[Path], protocol: str | None) -> list[Model]:
+    """Read the models. A column is named by its step where a model has several, and by the model where there are
+    several."""
     labels = labels_of(directories)
     if len(set(labels)) < len(labels):
         raise UsageError(f"a directory is given twice: {', '.join(labels)}")
-    found = [_of_protocol(directory, protocol) for directory in directories]
-    check_comparable([result for results in found for result in results])
-    rows = zip(labels, found, strict=True)
-    return [Model(label, _history(label, each, len(found) > 1)) for label, each in rows]
-
-
-def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
-    results = find_results(directory)
-    chosen = [result for result in results if protocol in (None, result.protocol["name"])]
-    if not chosen:
-        there = ", ".join(sorted({result.protocol["name"] for result in results}))
-        raise UsageError(f"{directory} has no results of --protocol {protocol}; it has {there}")
-    return chosen
-
-
-def _history(label: str, results: Sequence[Result], several: bool) -> dict[int, Column]:
-    """Return columns by step; of several steps, named by the step, and by the model if several were evaluated
-    too."""
-    steps = sorted({result.step for result in results})
-    names = {step: f"{label}, step {step}" if several else f"step {step}" for step in steps}
-    return {
-        step: Column(
-            names[step] if len(steps) > 1 else label, {each.task: each for each in results if each.step == step}
-        )
-        for step in steps
-    }
+    models, everything = [], []
+    for label, directory in zip(labels, directories, strict=True):
+        results = find_results(directory)
+        chosen = [result for result in results if protocol in (None, result.protocol["name"])]
+        if not chosen:
+            there = ", ".join(sorted({result.protocol["name"] for result in results}))
+            raise UsageError(f"{directory} has no results of --protocol {protocol}; it has {there}")
+        everything += chosen
+        steps = sorted({result.step for result in chosen})
+        history = {}
+        for step in steps:
+            name = label if len(steps) == 1 else f"step {step}" if len(labels) == 1 else f"{label}, step {step}"
+            history[step] = Column(name, {each.task: each for each in chosen if each.step == step})
+        models.append(Model(label, history))
+    check_comparable(everything)
+    return models
 
 
 def labels_of(directories: Sequence[Path]) -> list[str]:
@@ -151,19 +148,16 @@ def curves(models: Sequence[Model]) -> dict[str, Mapping[int, Column]]:
     return {model.label: model.history for model in models if len(model.history) > 1}
 
 
-def default_output(models: Sequence[Model]) -> Path:
-    """Return, for one model, the directory of its protocol, which holds the tasks' directories."""
-    if len(models) > 1:
-        return Path(MANY)
-    return first_result(list(models[0].history.values())).path.parent.parent
-
-
 def first_result(columns: Sequence[Column]) -> Result:
     return next(iter(columns[0].results.values()))
 
 
 def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping) -> str:
-    protocol = first_result(columns).protocol
+    protocol, compared = first_result(columns).protocol, []
+    for other in columns[1:]:
+        if set(other.results) & set(columns[0].results):
+            compared += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
+            compared += [report_tables.comparison(columns[0], other)]
     parts = [
         f"# Evaluation of {', '.join(model.label for model in models)}",
         f"Protocol **{report_tables.escape(protocol['name'])}**; its settings are at the end. Scores in percent.",
@@ -172,7 +166,7 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         PASS_AT_1,
         f"Columns marked *(reported)*: {paper.SOURCE}." if numbers else "",
         *_section("pass@k and maj@k", report_tables.pass_at_k(columns), PASS_AT_K),
-        *_comparisons(columns),
+        *(_section("Compared on the same questions", *compared, COMPARED) if compared else []),
         *_section("Validation curve", f"![Scores over training steps]({PICTURE})" if curves(models) else "", CURVE),
         "## Questions and answers",
         report_tables.answers(columns),
@@ -188,16 +182,6 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
 def _section(title: str, *parts: str) -> list[str]:
     """Return the parts under their title; nothing where the first is empty."""
     return [f"## {title}", *parts] if parts[0] else []
-
-
-def _comparisons(columns: Sequence[Column]) -> list[str]:
-    parts = []
-    for other in columns[1:]:
-        if set(other.results) & set(columns[0].results):
-            parts += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
-            parts += [report_tables.comparison(columns[0], other)]
-    note = "Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
-    return _section("Compared on the same questions", *parts, note) if parts else []
 
 
 main = command("openrlhf-ebpo eval report", __doc__, add_flags, run, extra="plot")

@@ -29,7 +29,7 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
     model: folder or Hub name, not an adapter. engine: settings of the hardware.
 
     Raises:
-        UsageError: the model cannot read prompts as long as these. StorageError: they cannot be written.
+        UsageError: the model cannot read prompts as long as these. ReportedError: they cannot be written.
         ClusterError, GenerationError: too few GPUs, an engine died, or a question cannot be answered.
     """
     engines.prepare_process()

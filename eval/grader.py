@@ -113,16 +113,12 @@ class SameAnswer:
         texts = [clean(text) for text in (first, answer)]
         if all(map(INTEGER.fullmatch, texts)):
             return int(texts[0]) == int(texts[1])
-        if not self._left or self._ended & {first, answer} or any(map(_is_hostile, texts)):
+        if not self._left or self._ended & {first, answer}:
             return False
+        if any(exceeds_parse_limits(text, 0) or UNFINISHED.search(text) for text in texts):
+            return False  # too long, too nested, or leaves work to sympy: it is compared with its gold alone
         self._left -= 1
         equal, error = self._compare(first, answer)
         if error:
             self._ended.add(first if error.startswith(NO_GOLD) else answer)
         return equal
-
-
-def _is_hostile(answer: str) -> bool:
-    """Return True for an answer that is too long or too nested, or leaves work to sympy: it is compared with its gold
-    alone."""
-    return exceeds_parse_limits(answer, 0) or UNFINISHED.search(answer) is not None

@@ -51,10 +51,6 @@ CAUSES = 3  # of failed rewards that are named
 UNGRADED = "responses got no reward and count as wrong: "
 
 
-class StorageError(ReportedError, RuntimeError):
-    """Something cannot be written; what was written before is complete."""
-
-
 # The job
 
 
@@ -100,7 +96,7 @@ class Job:
         """Append a finished question to the progress file.
 
         Raises:
-            StorageError: it cannot be written; the question then counts as not done.
+            ReportedError: it cannot be written; the question then counts as not done.
         """
         with storing(self.progress):
             self.append({"id": question_id, **record})
@@ -149,7 +145,7 @@ def storing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise ReportedError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool = False) -> None:
@@ -205,35 +201,31 @@ def reopen(job: Job, aside: Path) -> None:
     `aside`."""
     print(f"{job.task.name}, step {job.model.step}: its reward has changed, responses are graded again", flush=True)
     shutil.copytree(job.directory, aside)
-    lines = [{"settings": job.response_settings}, *earlier_records(job.directory)]
-    write_json_lines(job.progress, lines)
-    (job.directory / SUMMARY).unlink()  # from here on it is under way
-
-
-def earlier_records(directory: Path) -> list[dict]:
-    """Return the lines of the progress file that a result was made of."""
-    rows = read_columns(directory, ["question_id", *PER_QUESTION, *COLUMNS.values()]).to_pylist()
-    lines = []
+    lines = [{"settings": job.response_settings}]
+    rows = read_columns(job.directory, ["question_id", *PER_QUESTION, *COLUMNS.values()]).to_pylist()
     for key, group in itertools.groupby(rows, key=itemgetter("question_id")):
         samples = list(group)
         columns = {name: [row[column] for row in samples] for name, column in COLUMNS.items()}
         lines.append({"id": key, **columns, **{name: samples[0][name] for name in PER_QUESTION}})
-    return lines
+    write_json_lines(job.progress, lines)
+    (job.directory / SUMMARY).unlink()  # from here on it is under way
 
 
 def finish(job: Job, grader: Grader, rewards: RewardSettings, form: PromptForm) -> None:
     """Grade the responses, write the result, and delete the progress file. rewards: limits of a reward file.
 
     Raises:
-        StorageError: it cannot be written; the responses stay in the progress file. ReportedError: the reward file
-            cannot be imported, or has changed.
+        ReportedError: it cannot be written (the responses stay in the progress file), or the reward file cannot be
+            imported or has changed.
     """
     grades = graded_by_file(job, rewards) if job.protocol.reward else graded_by_math(job, grader)
-    rows = [
-        row
-        for question, each in zip(job.task.questions, grades, strict=True)
-        for row in question_rows(question, job.records[question.id], each)
-    ]
+    rows = []
+    for question, each in zip(job.task.questions, grades, strict=True):
+        record = job.records[question.id]
+        columns = {column: record[name] for name, column in COLUMNS.items()}
+        columns |= {name: [record[name]] * len(each) for name in PER_QUESTION}
+        columns |= {name: [grade[name] for grade in each] for name in each[0]}
+        rows += sample_rows(question.id, question.question, question.gold, question.rules.text(), columns)
     with storing(job.directory):
         save_result(job.directory, summary(job, form, rows), rows)
         job.progress.unlink()
@@ -264,15 +256,6 @@ def graded_by_file(job: Job, rewards: RewardSettings) -> Iterator[list[dict]]:
         group = grades[start : start + job.protocol.n]
         names = classes([each["extracted"] for each in group], [False] * len(group), str, lambda first, answer: False)
         yield [{**each, "class": name} for each, name in zip(group, names, strict=True)]
-
-
-def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -> list[dict]:
-    columns = {
-        **{column: record[name] for name, column in COLUMNS.items()},
-        **{name: [record[name]] * len(grades) for name in PER_QUESTION},
-        **{name: [grade[name] for grade in grades] for name in grades[0]},
-    }
-    return sample_rows(question.id, question.question, question.gold, question.rules.text(), columns)
 
 
 # The summary of its result

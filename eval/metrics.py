@@ -21,14 +21,6 @@ def powers(n: int) -> list[int]:
     return [1 << i for i in range((n - 1).bit_length())] + [n]
 
 
-def per_question(correct: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Return (Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = MAJ_K, or n where n is less."""
-    n = correct.shape[1]
-    maj_k = min(MAJ_K, n)
-    passes = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
-    return passes | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
-
-
 def summarise(correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, truncated: np.ndarray) -> dict:
     """Return all metrics of one task, as JSON values.
 
@@ -39,9 +31,14 @@ def summarise(correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, tru
     Returns:
         questions, samples_per_question; pass@1 with value, interval (95 %, over questions: others of their kind),
         standard_error and run_interval (95 %, across runs: the same questions again; both None with one run); pass@2,
-        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer.
+        pass@4, …, pass@n and maj@k (k = MAJ_K, or n where n is less) with value and interval; truncated, mean_length
+        (tokens), no_answer.
     """
-    scores = {name: scored(name, values) for name, values in per_question(correct, classes).items()}
+    n = correct.shape[1]
+    maj_k = min(MAJ_K, n)
+    values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
+    values[f"maj@{maj_k}"] = majority_at_k(correct, classes, maj_k)
+    scores = {name: scored(name, each) for name, each in values.items()}
     scores["pass@1"] |= across(correct)
     return {
         "questions": correct.shape[0],

@@ -9,17 +9,11 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 
-
-def read_reported() -> tuple[str, dict[tuple[str, int], dict[str, dict[str, float]]]]:
-    """Return the source of the numbers, and pass@1 in percent by (model, G), method and task."""
-    published = json.loads(Path(__file__).with_name("reported.json").read_text())
-    found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
-    for row in published["rows"]:
-        found.setdefault((row["model"], row["group"]), {})[row["method"]] = row["pass@1"]
-    return published["source"], found
-
-
-SOURCE, REPORTED = read_reported()
+_published = json.loads(Path(__file__).with_name("reported.json").read_text())
+SOURCE = _published["source"]
+REPORTED: dict[tuple[str, int], dict[str, dict[str, float]]] = {}  # in percent, by (model, G), method and task
+for _row in _published["rows"]:
+    REPORTED.setdefault((_row["model"], _row["group"]), {})[_row["method"]] = _row["pass@1"]
 
 
 def reported(choice: str) -> dict[str, dict[str, float]]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from pathlib import Path
-
-from openrlhf_ebpo.files import replacing
 
 from .report_tables import Column, by_task, curve_names
 
@@ -18,15 +15,9 @@ PANEL = (3.2, 2.1)  # inches
 COLUMNS = 3
 
 
-def draw_validation(path: str | Path, histories: Mapping[str, History]) -> None:
-    """Write a PNG of pass@1, maj@k and pass@k over training steps, by model; bands are 95 % over questions."""
-    figure = validation(histories)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
-
-
 def validation(histories: Mapping[str, History]):
-    """Draw a matplotlib Figure."""
+    """Draw pass@1, maj@k and pass@k over training steps, by model, as a matplotlib Figure; bands are 95 % over
+    questions."""
     from matplotlib.figure import Figure
 
     points = [(label, step, column) for label, history in histories.items() for step, column in history.items()]

@@ -97,21 +97,12 @@ def escape(text: str) -> str:
 
 def pass_at_1(columns: Sequence[Column], reported: Mapping[str, Mapping[str, float]]) -> str:
     """Set tasks against models, and the paper's columns behind."""
-    rows = [
-        [
-            title,
-            *[score(each.get("pass@1")) for each in metrics],
-            *[_mean_reported(values, tasks) for values in reported.values()],
-        ]
-        for title, tasks, metrics in by_task(columns)
-    ]
+    rows = []
+    for title, tasks, metrics in by_task(columns):
+        known = [[values.get(task) for task in tasks] for values in reported.values()]
+        means = [NONE if None in values else reported_text(sum(values) / len(values)) for values in known]
+        rows.append([title, *[score(each.get("pass@1")) for each in metrics], *means])
     return table(["task", *[column.label for column in columns], *[f"{name} (reported)" for name in reported]], rows)
-
-
-def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
-    if any(task not in values for task in tasks):
-        return NONE
-    return reported_text(sum(values[task] for task in tasks) / len(tasks))
 
 
 def pass_at_k(columns: Sequence[Column]) -> str:
@@ -140,7 +131,12 @@ def comparison(first: Column, other: Column) -> str:
     """Compare: other minus first, in points, on the tasks that both have."""
     shared = common_tasks([first, other])
     for task in shared:
-        _check_questions(first, other, task)
+        ids = [set(column.results[task].samples.question_ids) for column in (first, other)]
+        if lacking := sorted(ids[0] ^ ids[1]):
+            raise UsageError(
+                f"{task}: {first.label} and {other.label} have answers to different questions ({len(lacking)} are in "
+                f"one only, such as {lacking[0]!r}); evaluate both with the same version"
+            )
     groups = [(task, [task]) for task in shared] + ([(AVERAGE, shared)] if len(shared) > 1 else [])
     rows = []
     for name, tasks in groups:
@@ -151,15 +147,6 @@ def comparison(first: Column, other: Column) -> str:
         row = {"task": name, "questions": sum(map(len, a)), "difference": points(found["difference"])}
         rows.append({**row, "95 % interval": interval, "p": p})
     return table_of(rows)
-
-
-def _check_questions(first: Column, other: Column, task: str) -> None:
-    ids = [set(column.results[task].samples.question_ids) for column in (first, other)]
-    if lacking := sorted(ids[0] ^ ids[1]):
-        raise UsageError(
-            f"{task}: {first.label} and {other.label} have answers to different questions ({len(lacking)} are in one "
-            f"only, such as {lacking[0]!r}); evaluate both with the same version"
-        )
 
 
 def answers(columns: Sequence[Column]) -> str:

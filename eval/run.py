@@ -52,12 +52,11 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, reward_file, tasks
 from openrlhf_ebpo.eval.eval_settings import EvalSettings, add_flags
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
-from openrlhf_ebpo.eval.jobs import Job, StorageError
+from openrlhf_ebpo.eval.jobs import Job
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import MATH, Task
 from openrlhf_ebpo.extension import trust_models
-from openrlhf_ebpo.rewards.processes.pool import GraderError
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, percent, score
@@ -76,11 +75,18 @@ def run(args: argparse.Namespace) -> None:
     trust_models(args.trust_remote_code)
     settings = EvalSettings.from_args(args)
     settings.check()
-    results = settings.results
-    chosen = models_of(settings)
-    form = form_of(settings)
+    results, protocol = settings.results, settings.protocol
+    if settings.checkpoints:
+        chosen, flag = models.of_run(settings.checkpoints, not settings.no_base), "--checkpoints"
+    else:
+        chosen, flag = [Model(settings.model, settings.step)], "--model"
+    for model in chosen:
+        models.check(model.path, flag)
+    run_dir = settings.checkpoints or settings.run_dir or prompts.run_of(settings.model)
+    form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
+    form = prompts.with_kwargs(form, protocol.template_kwargs, run_dir)
     requested = load_tasks(settings)
-    planned = [jobs.plan(model, requested, settings.protocol, form, results) for model in chosen]
+    planned = [jobs.plan(model, requested, protocol, form, results) for model in chosen]
     used = {job.protocol.name: job.protocol for job in planned[0]}
     print(*(each.describe() for each in used.values()), described(requested, chosen, form), sep="\n", flush=True)
     with ExitStack() as stack:
@@ -107,23 +113,6 @@ def print_scores(settings: EvalSettings, planned: Sequence[Sequence[Job]], steps
         print(f"\nreport     {report}\nresults    {settings.results / protocol}", flush=True)
 
 
-def models_of(settings: EvalSettings) -> list[Model]:
-    if settings.checkpoints:
-        found, flag = models.of_run(settings.checkpoints, not settings.no_base), "--checkpoints"
-    else:
-        found, flag = [Model(settings.model, settings.step)], "--model"
-    for model in found:
-        models.check(model.path, flag)
-    return found
-
-
-def form_of(settings: EvalSettings) -> PromptForm:
-    protocol = settings.protocol
-    run_dir = settings.checkpoints or settings.run_dir or prompts.run_of(settings.model)
-    form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
-    return prompts.with_kwargs(form, protocol.template_kwargs, run_dir)
-
-
 def load_tasks(settings: EvalSettings) -> list[Task]:
     """Return the tasks of --tasks, cut to --limit questions, without those whose gold answer `math` cannot read.
 
@@ -138,22 +127,19 @@ def load_tasks(settings: EvalSettings) -> list[Task]:
     names = [task.name for task in loaded]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {settings.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
-    requested = [limit_questions(task, settings.limit) for task in loaded]
-    if any(task.reward == MATH for task in requested):
+    if limit := settings.limit:  # renamed: it must not be taken for the task
+        loaded = [
+            dataclasses.replace(each, name=f"{each.name}-first{limit}", questions=each.questions[:limit])
+            for each in loaded
+        ]
+    if any(task.reward == MATH for task in loaded):
         protocols.check_scorer(settings.protocol)
     with Grader() as grader:
-        requested = [readable(task, grader) if task.reward == MATH else task for task in requested]
+        requested = [readable(task, grader) if task.reward == MATH else task for task in loaded]
     for task in requested:
         if task.reward != MATH:
             try_reward(task, settings.rewards)
     return requested
-
-
-def limit_questions(task: Task, limit: int | None) -> Task:
-    """Return the task cut to its first `limit` questions, renamed: it must not be taken for the task."""
-    if limit is None:
-        return task
-    return dataclasses.replace(task, name=f"{task.name}-first{limit}", questions=task.questions[:limit])
 
 
 def readable(task: Task, grader: Grader) -> Task:
@@ -225,7 +211,9 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
         score_complete(todo, settings.rewards, form)
         if failure:
             raise failure
-    except (ClusterError, GenerationError, StorageError, GraderError) as error:
+    except UsageError:
+        raise
+    except ReportedError as error:
         raise ReportedError(f"{error}\n{saved(todo, total)}") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(saved(todo, total)) from None

@@ -24,10 +24,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
 
 
-def as_it_is(question: str, row: Mapping) -> str:
-    return question
-
-
 def label_text(value) -> str:
     """Return the label that a reward file gets for a value of the answer column: a text as it is, others as JSON.
 
@@ -85,7 +81,7 @@ class Benchmark:
     question: tuple[str, ...] = ("problem", "question", "prompt")
     answer: tuple[str, ...] = ("answer", "final_answer", "solution")
     columns: tuple[str, ...] = ()
-    prompt: Callable[[str, Mapping], str] = as_it_is
+    prompt: Callable[[str, Mapping], str] = lambda question, row: question
     gold: Callable[[object], str] = gold_text
     integer: bool = False
     rules: Callable[[Mapping, object], Rules] = plain_rules
@@ -105,19 +101,13 @@ class Benchmark:
             if not isinstance(values, tuple) or not all(isinstance(each, kind) for each in values):
                 named = "HubSet or Path" if which == "copies" else kind.__name__
                 raise ValueError(f"{self.name}: {which} must be a tuple of {named}, not {values!r:.60}")
-        if problem := self._problem():
-            raise ValueError(f"{self.name}: {problem}")
-
-    def _problem(self) -> str | None:
-        """Name the fields that exclude each other."""
         for which in ("prompt", "gold", "rules"):
             if not callable(function := getattr(self, which)):
-                return f"{which} must be a function, not {function!r:.60}"
+                raise ValueError(f"{self.name}: {which} must be a function, not {function!r:.60}")
         if not isinstance(self.reward, (Path, type(None))):
-            return f"reward must be the Path of a .py file, not {self.reward!r:.60}"
+            raise ValueError(f"{self.name}: reward must be the Path of a .py file, not {self.reward!r:.60}")
         if self.data and self.copies:
-            return "data takes the place of copies; leave one of them out"
-        return None
+            raise ValueError(f"{self.name}: data takes the place of copies; leave one of them out")
 
     def prompt_of(self, question: str, row: Mapping) -> str:
         return self._call("prompt", str, question, row)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,19 +43,18 @@ def load_file(
     answer = _column(rows, answer_column, answers, "gold answer", "--answer_column", flag)
 
     def read(row: dict):
-        value, text = lookup(row, answer), _bare(lookup(row, question), question)
-        refuse_choices(row, value)
+        """A question of multiple choice would be asked without its choices."""
+        value, text = lookup(row, answer), prompt_text(lookup(row, question))
+        text = text and bare_question(text)
+        if not text:
+            raise ValueError(f"it has no question in column {question!r}")
+        is_letter = isinstance(value, str) and re.fullmatch(r"[A-Ja-j]", value.strip())
+        if any(row.get(name) for name in CHOICES) or (is_letter and {"A", "B"} <= row.keys()):
+            raise ValueError("it is multiple choice, which is not asked here: use lighteval")
         gold = gold_text(value) if reward == MATH else label_text(value)
         return text, gold, column_rules(row, value)
 
     return replace(make_task(folder_name(f"file-{Path(path).stem}"), rows, read, flag=flag), reward=reward)
-
-
-def refuse_choices(row: Mapping, answer) -> None:
-    """Raise ValueError for multiple choice: the question would be asked without its choices."""
-    is_letter = isinstance(answer, str) and re.fullmatch(r"[A-Ja-j]", answer.strip())
-    if any(row.get(name) for name in CHOICES) or (is_letter and {"A", "B"} <= row.keys()):
-        raise ValueError("it is multiple choice, which is not asked here: use lighteval")
 
 
 def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str, flag: str) -> str:
@@ -69,11 +67,3 @@ def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, na
             "(dots lead into structs)"
         )
     return named
-
-
-def _bare(value, column: str) -> str:
-    """Return the question of a text, or of chat messages with one of the user."""
-    text = prompt_text(value)
-    if not text or not (text := bare_question(text)):
-        raise ValueError(f"it has no question in column {column!r}")
-    return text

@@ -81,7 +81,12 @@ def column_rules(row: Mapping, answer) -> Rules:
     Raises:
         ValueError: a tolerance that is not a number.
     """
-    several = isinstance(answer, (list, tuple)) and len(answer) > 1
+    several, tolerance = isinstance(answer, (list, tuple)) and len(answer) > 1, row.get("error")
+    try:
+        is_blank = tolerance is None or (isinstance(tolerance, str) and not tolerance.strip())
+        tolerance = None if is_blank else abs(float(tolerance))
+    except (TypeError, ValueError):
+        raise ValueError(f"its tolerance (column error) is not a number: {tolerance!r}") from None
     answer_type = row.get("answer_type") or ""
     multiple = bool(row.get("is_multiple_answer")) or several
     return Rules(
@@ -89,17 +94,8 @@ def column_rules(row: Mapping, answer) -> Rules:
         is_multiple_answer=multiple,
         ordered=answer_type == "Tuple" and not multiple,
         unit=str(row.get("unit") or "").replace("$", "").strip(),
-        tolerance=_tolerance(row.get("error")),
+        tolerance=tolerance,
     )
-
-
-def _tolerance(value) -> float | None:
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    try:
-        return abs(float(value))
-    except (TypeError, ValueError):
-        raise ValueError(f"its tolerance (column error) is not a number: {value!r}") from None
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ def test_the_commands_of_a_checkout_end_in_the_installed_modules():
     starts = ["sys.argv = ['x', '--help']", *map(start.format, ("run", "evaluation_report", "score"))]
     # python -m eval.run and a library user meet in the same classes
     starts.append("    from openrlhf_ebpo.eval import jobs, run")
-    starts.append("    same = runpy.run_module('eval.run', run_name='not_main')['StorageError'] is jobs.StorageError")
-    starts.append("    assert same and jobs.StorageError is run.StorageError")
+    starts.append("    same = runpy.run_module('eval.run', run_name='not_main')['Job'] is jobs.Job")
+    starts.append("    assert same and jobs.Job is run.Job")
     top, twice, all_files = loaded("\n".join(starts))
     assert top == "['eval']"  # the package of `python -m eval.run` itself, which holds nothing but a docstring
     assert twice == "0" and int(all_files) > 5
