@@ -67,7 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """
     Raises:
-        StageFailed: a training failed.
+        ReportedError: a training failed.
         UsageError: no pair, or too few steps.
     """
     own = {name: getattr(options, name) for name in LARGE}

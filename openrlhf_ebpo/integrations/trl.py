@@ -123,19 +123,16 @@ class EBPOMixin(RunningPrior):
             )
         self.running = RunningEstimator(estimator, config.num_generations, estimator_settings)
         if kwargs.get("tools") or kwargs.get("environment_factory"):
-            self._refuse_score_weights()
+            try:
+                self.running.rehearse_without_log_probabilities()
+            except UsageError:
+                raise UsageError(
+                    f"estimator {self.running.estimator.name!r} with these settings weighs responses by their "
+                    "log-probabilities, which TRL's tools do not allow: leave tools out, or choose another estimator "
+                    "(ebpo.corrected)"
+                ) from None
         self._gathered, self._scored = None, False
         super().__init__(*args, **kwargs)  # loads the model
-
-    def _refuse_score_weights(self) -> None:
-        try:
-            self.running.rehearse_without_log_probabilities()
-        except UsageError:
-            raise UsageError(
-                f"estimator {self.running.estimator.name!r} with these settings weighs responses by their "
-                "log-probabilities, which TRL's tools do not allow: leave tools out, or choose another estimator "
-                "(ebpo.corrected)"
-            ) from None
 
     def _prepare_inputs(self, inputs):
         """

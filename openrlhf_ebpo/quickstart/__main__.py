@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.quickstart.compare import ARMS, ESTIMATORS, compare, table
-from openrlhf_ebpo.quickstart.launch import StageFailed
 from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages
 from openrlhf_ebpo.run.run_log import move_aside
 
@@ -52,16 +52,18 @@ def check_directory(directory: Path, force: bool) -> None:
     """Stop where something else is, or move it aside.
 
     Raises:
-        StageFailed: RUN_DIR holds something else.
+        ReportedError: RUN_DIR holds something else.
     """
     if directory.exists() and not directory.is_dir():
-        raise StageFailed(f"{directory} is a file; name a directory")
+        raise ReportedError(f"{directory} is a file; name a directory")
     if not directory.exists() or not any(directory.iterdir()) or ((directory / ARMS).is_dir() and not force):
         return
     if force:
         print(f"moved the old run to {move_aside(directory)}")
     else:
-        raise StageFailed(f"{directory} holds something else than a quickstart; name another directory, or use --force")
+        raise ReportedError(
+            f"{directory} holds something else than a quickstart; name another directory, or use --force"
+        )
 
 
 def stages(directory: Path) -> list:

@@ -89,11 +89,12 @@ def prompts(run_dir: Path) -> list[set[str]]:
 
 def table(result: dict, directory: Path) -> str:
     arms = result["arms"]
-    rows = [
-        ("", [registry.title(name) for name in arms]),
-        *(row for name, what in MEASURED.items() for row in before_and_after(result, name, what)),
-        ("groups that all fail, first ten steps", [f"{arm['all_fail_first_ten_steps']:.0%}" for arm in arms.values()]),
-    ]
+    rows = [("", [registry.title(name) for name in arms])]
+    for name, measured in MEASURED.items():
+        rows.append((f"{measured} before", [f"{result['before'][name]:.3f}"] * len(arms)))
+        rows.append((f"{measured} after", [f"{arm['after'][name]:.3f}" for arm in arms.values()]))
+    all_fail = [f"{arm['all_fail_first_ten_steps']:.0%}" for arm in arms.values()]
+    rows.append(("groups that all fail, first ten steps", all_fail))
     width = max(len(name) for name, _ in rows)
     cell = max(7, *(len(title) for title in rows[0][1]))
     lines = [f"{name:<{width}}" + "".join(f"  {value:>{cell}}" for value in values) for name, values in rows]
@@ -103,14 +104,6 @@ def table(result: dict, directory: Path) -> str:
         f"run directories  {os.path.relpath(directory / 'arms')}/*/run",
     ]
     return "\n" + "\n".join(f"  {line}".rstrip() for line in lines) + "\n"
-
-
-def before_and_after(result: dict, name: str, what: str) -> list[tuple[str, list[str]]]:
-    arms = result["arms"].values()
-    return [
-        (f"{what} before", [f"{result['before'][name]:.3f}"] * len(arms)),
-        (f"{what} after", [f"{arm['after'][name]:.3f}" for arm in arms]),
-    ]
 
 
 def differences(result: dict) -> list[str]:

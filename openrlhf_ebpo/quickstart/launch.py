@@ -19,15 +19,11 @@ from openrlhf_ebpo.run.run_log import read_metrics
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
-class StageFailed(ReportedError):
-    """A stage cannot begin, or ended without its result."""
-
-
 def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = lambda: None) -> None:
     """Run it, its output appended to `log`. Ctrl-C reaches it, and it is waited for.
 
     Raises:
-        StageFailed: its exit status is not 0; with the end of the log.
+        ReportedError: its exit status is not 0; with the end of the log.
     """
     argv = [sys.executable, "-m", f"openrlhf_ebpo.cli.{command}"]
     for flag, value in flags.items():
@@ -54,7 +50,7 @@ def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = 
             stop(process)
     if process.returncode:
         tail = "\n".join(log.read_text(errors="replace").replace("\r", "\n").splitlines()[-25:])
-        raise StageFailed(f"{command} failed (exit status {process.returncode}). The end of {log}:\n{tail}")
+        raise ReportedError(f"{command} failed (exit status {process.returncode}). The end of {log}:\n{tail}")
 
 
 def _end_on_signals() -> None:
@@ -81,20 +77,14 @@ def show_progress(bar: tqdm, run_dir: Path) -> None:
     if not metrics or metrics[-1]["step"] <= bar.n:
         return
     step, reward = metrics[-1]["step"], f"reward {metrics[-1]['rollout/reward_mean']:.2f}"
-    left = time_left(metrics, bar.total)
+    first, last, left = metrics[-11:][0], metrics[-1], ""
+    if first is not last and step < bar.total:
+        pace = (last["time"] - first["time"]) / (step - first["step"])  # of the latest ten steps
+        left = f", about {duration(pace * (bar.total - step))} left"
     if bar.disable and step // 10 > bar.n // 10:
         print(f"      step {step} of {bar.total}: {reward}{left}", flush=True)
     bar.n = step
     bar.set_description_str(f"      {reward}{left}")
-
-
-def time_left(metrics: list[dict], total: int) -> str:
-    """Format the time of the steps up to `total`, at the pace of the latest ten; empty before the second step."""
-    first, last = metrics[-11:][0], metrics[-1]
-    if first is last or last["step"] >= total:
-        return ""
-    pace = (last["time"] - first["time"]) / (last["step"] - first["step"])
-    return f", about {duration(pace * (total - last['step']))} left"
 
 
 def duration(seconds: float) -> str:

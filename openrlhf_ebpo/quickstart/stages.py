@@ -20,9 +20,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.quickstart import tasks
-from openrlhf_ebpo.quickstart.launch import StageFailed, duration, launch, show_progress
+from openrlhf_ebpo.quickstart.launch import duration, launch, show_progress
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 STEPS = 80
@@ -123,7 +124,7 @@ def nearest(models: list[Path], success: Callable[[Path], float]) -> tuple[Path,
     """Find the model whose success is nearest to what is wanted, by bisection: success grows in the order of training.
 
     Raises:
-        StageFailed: even the last solves too little.
+        ReportedError: even the last solves too little.
     """
     measured = {}
     low, high = 0, len(models) - 1
@@ -132,7 +133,7 @@ def nearest(models: list[Path], success: Callable[[Path], float]) -> tuple[Path,
         measured[models[middle]] = found = success(models[middle])
         low, high = (middle + 1, high) if found < WARM_START_SUCCESS else (low, middle - 1)
     if max(measured.values(), default=0) < WARM_START_SUCCESS:
-        raise StageFailed(
+        raise ReportedError(
             f"the warm start never solved {WARM_START_SUCCESS:.0%} of the validation tasks; see its logs/"
         )
     return min(measured.items(), key=lambda pair: abs(pair[1] - WARM_START_SUCCESS))

@@ -55,7 +55,7 @@ def train(directory: Path, job: RealLearning, seed: int) -> Path:
     training resumes.
 
     Raises:
-        StageFailed: a training failed.
+        ReportedError: a training failed.
     """
     from openrlhf_ebpo.quickstart.launch import launch
     from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages, training_flags

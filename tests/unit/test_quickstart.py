@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from patience import seconds
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import stages, tasks, tiny_model
@@ -26,7 +27,7 @@ from openrlhf_ebpo.quickstart.evaluate import (
     evaluate,
     graded,
 )
-from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
+from openrlhf_ebpo.quickstart.launch import launch, show_progress, tqdm
 from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, run_stages, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
 from openrlhf_ebpo.rewards.math.golds import label_answer
@@ -274,9 +275,9 @@ def test_the_warm_start_is_the_model_nearest_to_the_wanted_success(tmp_path):
     assert [model.name for model in models] == [f"global_step{step}_hf" for step in (20, 40, 60, 80, 100)]
     success = dict(zip(models, (0.0, 0.01, WARM_START_SUCCESS - 0.005, WARM_START_SUCCESS + 0.02, 0.3), strict=True))
     assert nearest(models, success.get) == (models[2], WARM_START_SUCCESS - 0.005)
-    with pytest.raises(StageFailed, match="never solved 5%"):
+    with pytest.raises(ReportedError, match="never solved 5%"):
         nearest(models[:3], success.get)
-    with pytest.raises(StageFailed, match="never solved"):
+    with pytest.raises(ReportedError, match="never solved"):
         nearest([], success.get)
 
 
@@ -284,7 +285,7 @@ def test_a_directory_of_something_else_is_refused_and_force_moves_it_aside(tmp_p
     directory = tmp_path / "run"
     directory.mkdir()
     (directory / "precious.txt").write_text("keep me")
-    with pytest.raises(StageFailed, match="holds something else"):
+    with pytest.raises(ReportedError, match="holds something else"):
         quickstart.check_directory(directory, force=False)
     quickstart.check_directory(directory, force=True)
     assert not directory.exists()
@@ -292,7 +293,7 @@ def test_a_directory_of_something_else_is_refused_and_force_moves_it_aside(tmp_p
 
 
 def test_a_stage_that_fails_shows_the_end_of_its_log(tmp_path):
-    with pytest.raises(StageFailed, match=r"exit status 2(.|\n)*--no.such.flag"):
+    with pytest.raises(ReportedError, match=r"exit status 2(.|\n)*--no.such.flag"):
         launch("train_sft", {"no.such.flag": 1}, tmp_path / "logs" / "sft.log")
 
 
