@@ -28,7 +28,6 @@ ELEMENT = re.compile(r"[A-Za-z]\s*\\in\s*(?=\\?\{|\\left)")
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 RELATION = re.compile(r"[<>=]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|in)(?![a-zA-Z])")
 ABOUT = re.compile(r"\\(?:approx|sim|simeq|doteq)(?![a-zA-Z])")
-PM, MP = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
 SPACES = re.compile(r"\\[,;:! ]")
 SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?=\s*\\?[()\[\]{}])")
 
