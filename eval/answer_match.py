@@ -25,7 +25,6 @@ AND = re.compile(
     r"\\(?:text|mathrm|textrm)\s*\{[\s,]*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])|;|\\quad|\\qquad"
 )
 ELEMENT = re.compile(r"[A-Za-z]\s*\\in\s*(?=\\?\{|\\left)")
-THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 RELATION = re.compile(r"[<>=]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|in)(?![a-zA-Z])")
 ABOUT = re.compile(r"\\(?:approx|sim|simeq|doteq)(?![a-zA-Z])")
 SPACES = re.compile(r"\\[,;:! ]")
@@ -52,7 +51,7 @@ def grade(gold: str, answer: str, rules: Mapping) -> bool:
         entry = functools.partial(_same_entries, same=same) if "Tuple" in rules.get("answer_type", "") else same
         golds, answers = _parts(gold), _parts(answer)
         if len(answers) != len(golds) and re.search(r"\d{4}", gold):
-            answers = _parts(THOUSANDS.sub("", answer))
+            answers = _parts(pieces.THOUSANDS.sub("", answer))
         return len(answers) == len(golds) <= MAX_PARTS and grading.matches(golds, answers, entry)
     if rules.get("ordered"):
         return _same_entries(gold, answer, same)
