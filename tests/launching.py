@@ -1,10 +1,15 @@
 """The launch scripts as a test calls them: bash, the flags that they compose, and many dry runs in one process."""
 
+import contextlib
 import functools
+import io
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,28 +35,6 @@ ROWS = [
     }
     for i in range(8)
 ]
-# runs many command lines in one process: the imports are paid for once
-DRY_RUNS = """
-import contextlib, io, json, sys, traceback
-from openrlhf_ebpo.cli import train_ppo_ray
-
-def dry_run(argv):
-    output = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(output):
-            train_ppo_ray.run([*argv, "--dry_run", "--verbose"])
-    except BaseException:
-        return {"error": traceback.format_exc()}
-    text = output.getvalue()
-    start = text.index("{\\n")
-    arguments, end = json.JSONDecoder().raw_decode(text[start:])
-    return {"args": arguments, "notices": text[start + end :]}
-
-for line in sys.stdin:
-    answers = [dry_run(argv) for argv in json.loads(line)]
-    sys.__stdout__.write(json.dumps({"answers": answers}) + "\\n")
-    sys.__stdout__.flush()
-"""
 
 
 def bash(script: str, *words: object, **env: object) -> subprocess.CompletedProcess:
@@ -74,21 +57,45 @@ def value(argv: list[str], flag: str) -> str:
 
 
 @functools.cache
-def dry_runner() -> subprocess.Popen:
-    """One process for all dry runs of a session; it ends when the session's end closes its input."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", DRY_RUNS], text=True, env=CLEAN, cwd=ROOT, **pipes)
+def dry_runner() -> Connection:
+    """One process for all dry runs of a session: the imports are paid for once, or not at all if this process has
+    imported the stack. It ends with the session."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    context.Process(target=answer_dry_runs, args=(ours, theirs), daemon=True).start()
+    theirs.close()
+    return ours
+
+
+def answer_dry_runs(ours: Connection, theirs: Connection) -> None:
+    ours.close()
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(CLEAN)
+    with contextlib.suppress(EOFError):
+        while True:
+            theirs.send([dry_run(argv) for argv in theirs.recv()])
+
+
+def dry_run(argv: list[str]) -> dict:
+    from openrlhf_ebpo.cli import train_ppo_ray
+
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            train_ppo_ray.run([*argv, "--dry_run", "--verbose"])
+    except BaseException:
+        return {"error": traceback.format_exc()}
+    text = output.getvalue()
+    start = text.index("{\n")
+    arguments, end = json.JSONDecoder().raw_decode(text[start:])
+    return {"args": arguments, "notices": text[start + end :]}
 
 
 def dry_runs(argvs: list[list[str]]) -> list[dict]:
     """Of each command line what it says: `args` and `notices`, or an `error`."""
-    process = dry_runner()
-    process.stdin.write(json.dumps(argvs) + "\n")
-    process.stdin.flush()
-    for line in process.stdout:  # what libraries print comes before the answers
-        if line.startswith('{"answers": '):
-            return json.loads(line)["answers"]
-    raise AssertionError(f"the process of dry runs ended with status {process.wait()}; its errors stand above")
+    dry_runner().send(argvs)
+    return dry_runner().recv()
 
 
 def write_sparse_weights(path: Path, layers: int, number: int) -> None:
