@@ -389,7 +389,7 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
         )
         assert "5e-06: the optimizer in the checkpoint keeps it" in out
         assert printed["actor"]["adam"]["lr"] == 5e-6 and printed["ckpt"]["load_enable"] is True
-    with pytest.raises(SystemExit, match=r"global_step8: .*99 bytes, and 100 were saved; steps that are there: 4$"):
+    with pytest.raises(SystemExit, match=r"global_step8: .*99 bytes, and 100 were saved; saved steps: 4$"):
         train_ppo_ray.main([*argv, "--ckpt.load_step", "8"])
     manifest.complete(folder.with_name("global_step4"), data={"rows": 9999, "sha256": ""})
     with pytest.raises(SystemExit, match=r"is not what global_step4 was trained on: 9999 rows then"):
