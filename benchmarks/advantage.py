@@ -45,7 +45,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, build, computed_here
 from openrlhf_ebpo.upstream.install import install
-from openrlhf_ebpo.upstream.rollout.log_probs import at_once
+from openrlhf_ebpo.upstream.rollout.log_probs import max_measured
 
 install()
 
@@ -232,7 +232,7 @@ def advantage_stage(maker_class, estimator: str, samples: int, kl: bool, experie
     maker._errors, maker._clusters = [""] * count, [f"cluster {7 * (i // samples) % CLUSTERS}" for i in range(count)]
     maker.unread = []
     measured = [row for e in experiences for row in e.action_log_probs][
-        : at_once(int(experiences[0].total_length.max()))
+        : max_measured(int(experiences[0].total_length.max()))
     ]
     maker._rollout_log_probs = [*measured, *[None] * (count - len(measured))]
     return maker.compute_advantages_and_returns(experiences)

@@ -129,7 +129,7 @@ class EvalSettings:
         changes = {name: getattr(args, name) for name in OVERRIDES}
         changes["stop"] = None if args.stop is None else tuple(args.stop)
         changes["template_kwargs"] = parse_kwargs(args.template_kwargs) or None
-        protocol = protocols.override(protocols.get(args.protocol), **changes)
+        protocol = protocols.override(protocols.find_protocol(args.protocol), **changes)
         engine = EngineSettings.from_args(args, args.model or "")
         return cls(**own, rewards=reward_settings(args), protocol=protocol, engine=engine)
 

@@ -29,7 +29,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import paper, plots, report_tables
 from openrlhf_ebpo.eval.report_tables import Column
-from openrlhf_ebpo.files import replacing, write_text
+from openrlhf_ebpo.files import replace_file, write_text
 from openrlhf_ebpo.run.results import Result, check_comparable, find_results
 
 MANY = "eval_report"
@@ -95,7 +95,7 @@ def write_report(
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     if histories := curves(models):
-        with replacing(output / PICTURE) as temporary:
+        with replace_file(output / PICTURE) as temporary:
             plots.validation(histories).savefig(temporary, dpi=130, format="png")
     write_text(output / "report.md", text)
     return output / "report.md"

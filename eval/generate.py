@@ -59,7 +59,7 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
     """Render the missing questions, by task/question: one question may be in two tasks."""
-    rendered = prompts.render(job.missing, form, model)
+    rendered = prompts.render_questions(job.missing, form, model)
     keyed = (dataclasses.replace(prompt, key=f"{job.task.name}/{prompt.key}") for prompt in rendered)
     return {prompt.key: (job, prompt) for prompt in keyed}
 
@@ -89,7 +89,7 @@ def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[s
     decode = functools.partial(text_of, model)
     return {
         "prompt": prompt,
-        "responses": [until(stop, decode, sample.tokens) for sample in samples],
+        "responses": [text_before_stop(stop, decode, sample.tokens) for sample in samples],
         "lengths": [len(sample.tokens) for sample in samples],
         "finish_reasons": ["length" if sample.truncated else "stop" for sample in samples],
         "seed": seed,
@@ -111,7 +111,7 @@ def _skipped_tokens(model: str) -> frozenset[int]:
     return frozenset(special - {number for number, token in known if THOUGHT_TAG.fullmatch(token.content)})
 
 
-def until(stop: Sequence[str], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> str:
+def text_before_stop(stop: Sequence[str], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> str:
     """Return the text of the tokens up to the stop text that ended it. vLLM does not look for one in the first
     token."""
     text = decode(tokens)

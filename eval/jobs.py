@@ -45,7 +45,7 @@ from .reward_file import Asked, grade_all, reward_identity
 from .tasks import MATH, Question, Task
 
 PROGRESS = "progress.jsonl"
-COLUMNS = {"responses": "response", "lengths": "length", "finish_reasons": "finish_reason"}  # of a record: of a row
+ROW_KEYS = {"responses": "response", "lengths": "length", "finish_reasons": "finish_reason"}  # of a record: of a row
 PER_QUESTION = ("prompt", "seed")  # of a record, and of all its rows
 CAUSES = 3  # of failed rewards that are named
 UNGRADED = "responses got no reward and count as wrong: "
@@ -86,7 +86,7 @@ class Job:
     @property
     def response_settings(self) -> dict:
         """Return the settings that the responses depend on, without the reward: it may change while they come."""
-        return {**self.settings, "protocol": named(self.protocol.sampling)}
+        return {**self.settings, "protocol": name_and_version(self.protocol.sampling)}
 
     @property
     def missing(self) -> list[Question]:
@@ -98,7 +98,7 @@ class Job:
         Raises:
             ReportedError: it cannot be written; the question then counts as not done.
         """
-        with storing(self.progress):
+        with storage_errors(self.progress):
             self.append({"id": question_id, **record})
         self.records[question_id] = record
 
@@ -110,7 +110,7 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
         own = protocol_of(task, protocol)
         task_settings = {"task": f"{task.name}@{task.fingerprint()}", "prompt": prompt_settings(form)}
         directory = step_directory(results, own.name, task.name, model.step)
-        found.append(Job(task, own, model, directory, {**identity, **task_settings, "protocol": named(own)}))
+        found.append(Job(task, own, model, directory, {**identity, **task_settings, "protocol": name_and_version(own)}))
     return found
 
 
@@ -122,10 +122,10 @@ def protocol_of(task: Task, protocol: Protocol) -> Protocol:
     """
     if task.reward == MATH:
         return protocol
-    return protocols.graded_by(protocol, reward_identity(task.reward, f"the reward of {task.name},"))
+    return protocols.with_reward(protocol, reward_identity(task.reward, f"the reward of {task.name},"))
 
 
-def named(protocol: Protocol) -> str:
+def name_and_version(protocol: Protocol) -> str:
     return f"{protocol.name} ({protocol.fingerprint()})"
 
 
@@ -141,7 +141,7 @@ def prompt_settings(form: PromptForm) -> dict:
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -162,11 +162,11 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool 
             old.parent.mkdir(parents=True, exist_ok=True)
             job.directory.rename(old)
         if job.finished and has_another_reward(job):
-            with storing(job.directory):
+            with storage_errors(job.directory):
                 reopen(job, old)
     for job in jobs:
         if not job.finished:
-            with storing(job.directory):
+            with storage_errors(job.directory):
                 lines, job.append = stack.enter_context(progress_file(job.progress, job.response_settings))
             job.records = {line.pop("id"): line for line in lines}
 
@@ -202,10 +202,10 @@ def reopen(job: Job, aside: Path) -> None:
     print(f"{job.task.name}, step {job.model.step}: its reward has changed, responses are graded again", flush=True)
     shutil.copytree(job.directory, aside)
     lines = [{"settings": job.response_settings}]
-    rows = read_columns(job.directory, ["question_id", *PER_QUESTION, *COLUMNS.values()]).to_pylist()
+    rows = read_columns(job.directory, ["question_id", *PER_QUESTION, *ROW_KEYS.values()]).to_pylist()
     for key, group in itertools.groupby(rows, key=itemgetter("question_id")):
         samples = list(group)
-        columns = {name: [row[column] for row in samples] for name, column in COLUMNS.items()}
+        columns = {name: [row[column] for row in samples] for name, column in ROW_KEYS.items()}
         lines.append({"id": key, **columns, **{name: samples[0][name] for name in PER_QUESTION}})
     write_json_lines(job.progress, lines)
     (job.directory / SUMMARY).unlink()  # from here on it is under way
@@ -222,11 +222,11 @@ def finish(job: Job, grader: Grader, rewards: RewardSettings, form: PromptForm) 
     rows = []
     for question, each in zip(job.task.questions, grades, strict=True):
         record = job.records[question.id]
-        columns = {column: record[name] for name, column in COLUMNS.items()}
+        columns = {column: record[name] for name, column in ROW_KEYS.items()}
         columns |= {name: [record[name]] * len(each) for name in PER_QUESTION}
         columns |= {name: [grade[name] for grade in each] for name in each[0]}
         rows += sample_rows(question.id, question.question, question.gold, question.rules.text(), columns)
-    with storing(job.directory):
+    with storage_errors(job.directory):
         save_result(job.directory, summary(job, form, rows), rows)
         job.progress.unlink()
     job.records.clear()  # responses of many steps would not fit into memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from openrlhf_ebpo.run.votes import NO_ANSWER, majority_at_k, pass_at_k
+from openrlhf_ebpo.run.votes import NO_ANSWER_CLASS, majority_at_k, pass_at_k
 
 from .intervals import across_runs, over_questions, standard_error
 
@@ -38,25 +38,25 @@ def summarise(correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, tru
     maj_k = min(MAJ_K, n)
     values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
     values[f"maj@{maj_k}"] = majority_at_k(correct, classes, maj_k)
-    scores = {name: scored(name, each) for name, each in values.items()}
-    scores["pass@1"] |= across(correct)
+    scores = {name: with_interval(name, each) for name, each in values.items()}
+    scores["pass@1"] |= run_spread(correct)
     return {
         "questions": correct.shape[0],
         "samples_per_question": correct.shape[1],
         **scores,
         "truncated": float(truncated.mean()),
         "mean_length": float(lengths.mean()),
-        "no_answer": float((classes == NO_ANSWER).mean()),
+        "no_answer": float((classes == NO_ANSWER_CLASS).mean()),
     }
 
 
-def scored(name: str, values: np.ndarray) -> dict:
+def with_interval(name: str, values: np.ndarray) -> dict:
     """Return value and interval of a metric; values is (Q,)."""
     interval = over_questions(values, votes=name.startswith("maj@"))
     return {"value": float(values.mean()), "interval": interval.tolist()}
 
 
-def across(correct: np.ndarray) -> dict:
+def run_spread(correct: np.ndarray) -> dict:
     """Return standard_error and run_interval of pass@1, if there are several runs."""
     rates, n = correct.mean(axis=1), correct.shape[1]
     if n == 1:

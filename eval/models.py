@@ -16,7 +16,7 @@ from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.hub_models import check_fetched, model_problems
 from openrlhf_ebpo.model_folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.run.checkpoints import final_model, saved
+from openrlhf_ebpo.run.checkpoints import final_model, saved_steps
 from openrlhf_ebpo.run.run_log import read_known_run
 from openrlhf_ebpo.upstream.install import install
 
@@ -54,7 +54,7 @@ def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:
 
 def _listed(run_dir: Path) -> dict[int, str]:
     found = {}
-    for each in saved(run_dir):
+    for each in saved_steps(run_dir):
         if each.model and each.model.is_dir():
             found[each.step] = str(each.model)
         else:
@@ -101,7 +101,7 @@ def _identity(name: str) -> str:
     return model_identity(name) + (f"@{Path(config).parent.name[:12]}" if isinstance(config, str) else "")
 
 
-def check(path: str, flag: str = "--model") -> None:
+def check_loadable(path: str, flag: str = "--model") -> None:
     """Find a model that cannot be loaded before anything heavy starts; reads its configuration and its files' headers.
 
     Raises:
@@ -131,7 +131,7 @@ def check(path: str, flag: str = "--model") -> None:
 
 
 @contextmanager
-def full(path: str, scratch: Path) -> Iterator[str]:
+def full_model(path: str, scratch: Path) -> Iterator[str]:
     """Yield the model as vLLM takes it: itself or, for LoRA adapters, a merged copy in a new folder under `scratch`,
     which every node has to see; it is deleted afterwards."""
     if not is_adapter(path):
@@ -140,11 +140,11 @@ def full(path: str, scratch: Path) -> Iterator[str]:
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".merged-", dir=scratch) as folder:
         print(f"merging the LoRA adapters of {path} into {base_of(path)}", flush=True)
-        merge(path, folder)
+        merge_adapter(path, folder)
         yield folder
 
 
-def merge(adapter: str, output: str) -> None:
+def merge_adapter(adapter: str, output: str) -> None:
     """Write the base model with the adapters added to its weights, in bfloat16."""
     import torch
     from peft import PeftModel

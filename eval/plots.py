@@ -12,7 +12,7 @@ History = Mapping[int, Column]  # by step
 COLOURS = ("#1f4e8c", "#d9822b", "#3f8f7a", "#9a5b9e", "#b8442f")
 BASELINE = "#8a9099"  # of the first of several models
 PANEL = (3.2, 2.1)  # inches
-COLUMNS = 3
+PANELS_PER_ROW = 3
 
 
 def validation(histories: Mapping[str, History]):
@@ -27,7 +27,7 @@ def validation(histories: Mapping[str, History]):
         for (label, step, _), each in zip(points, metrics, strict=True):
             models[label] |= {step: each} if each else {}
         panels += [(task, name, models) for name in curve_names([each for each in metrics if each])]
-    width = min(len(panels), COLUMNS)
+    width = min(len(panels), PANELS_PER_ROW)
     rows = math.ceil(len(panels) / width)
     figure = Figure(figsize=(PANEL[0] * width, PANEL[1] * rows + 0.5), layout="constrained")
     for number, (task, name, models) in enumerate(panels, 1):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from openrlhf_ebpo.chat_template import Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION, check_template
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.run.checkpoints import saved
+from openrlhf_ebpo.run.checkpoints import saved_steps
 from openrlhf_ebpo.run.run_log import get_nested, read_known_run, read_run
 
 from .tasks import Question
@@ -86,17 +86,17 @@ def with_kwargs(form: PromptForm, template_kwargs: Kwargs, run_dir: str | Path |
     return replace(form, template_kwargs=template_kwargs or None)
 
 
-def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
+def render_questions(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
     """Return the questions as the model gets them, by the code that makes the prompts of training; key and label are
     the question's id and gold.
 
     Raises:
         UsageError: the model's tokenizer or chat template does not take them.
     """
-    from openrlhf_ebpo.upstream.rendering import render as render_rows
+    from openrlhf_ebpo.upstream.rendering import render_prompts
 
     rows = ({"id": q.id, "prompt": message(form, q.question), "label": q.gold} for q in questions)
-    return render_rows(rows, model, form.chat_template, form.input_template, form.given())
+    return render_prompts(rows, model, form.chat_template, form.input_template, form.given())
 
 
 def message(form: PromptForm, question: str) -> str | list[dict]:
@@ -148,6 +148,6 @@ def _exported(run_dir: Path) -> set[Path]:
     run = read_run(run_dir)
     if run is None:
         return set()
-    models = [each.recorded for each in saved(run_dir)]
+    models = [each.recorded for each in saved_steps(run_dir)]
     models.append(get_nested(run, "args", "ckpt", "output_dir"))
     return {Path(model).resolve() for model in models if model}

@@ -111,7 +111,7 @@ PROTOCOLS = {
 }
 
 
-def get(name: str) -> Protocol:
+def find_protocol(name: str) -> Protocol:
     """Return the protocol of this name.
 
     Raises:
@@ -135,11 +135,11 @@ def override(protocol: Protocol, **changes) -> Protocol:
     """
     changes = {name: value for name, value in changes.items() if value is not None}
     changed = replace(protocol, **changes)
-    check(changed)
+    check_protocol(changed)
     return replace(changed, name=_name(changed))
 
 
-def graded_by(protocol: Protocol, reward: str) -> Protocol:
+def with_reward(protocol: Protocol, reward: str) -> Protocol:
     """Return the protocol with another reward than `math`. reward: NAME@HASH of its file."""
     name, _, digest = reward.rpartition("@")
     extraction = f"'extracted' of {name}, else {BOX_OR_ANSWER_LINE}"
@@ -147,7 +147,7 @@ def graded_by(protocol: Protocol, reward: str) -> Protocol:
     return replace(changed, name=_name(changed))
 
 
-def check(protocol: Protocol) -> None:
+def check_protocol(protocol: Protocol) -> None:
     """Check that a protocol's settings are in range and fit together.
 
     Raises:

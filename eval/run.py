@@ -81,14 +81,14 @@ def run(args: argparse.Namespace) -> None:
     else:
         chosen, flag = [Model(settings.model, settings.step)], "--model"
     for model in chosen:
-        models.check(model.path, flag)
+        models.check_loadable(model.path, flag)
     run_dir = settings.checkpoints or settings.run_dir or prompts.run_of(settings.model)
     form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
     form = prompts.with_kwargs(form, protocol.template_kwargs, run_dir)
     requested = load_tasks(settings)
     planned = [jobs.plan(model, requested, protocol, form, results) for model in chosen]
     used = {job.protocol.name: job.protocol for job in planned[0]}
-    print(*(each.describe() for each in used.values()), described(requested, chosen, form), sep="\n", flush=True)
+    print(*(each.describe() for each in used.values()), describe_start(requested, chosen, form), sep="\n", flush=True)
     with ExitStack() as stack:
         jobs.open_jobs(stack, [job for row in planned for job in row], results, settings.force)
         steps = {model.step for model in chosen}
@@ -123,7 +123,7 @@ def load_tasks(settings: EvalSettings) -> list[Task]:
     if not specs:
         raise UsageError("--tasks names no task")
     columns = settings.question_column, settings.answer_column
-    loaded = [tasks.load(spec, *columns, settings.reward) for spec in specs]
+    loaded = [tasks.load_task(spec, *columns, settings.reward) for spec in specs]
     names = [task.name for task in loaded]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {settings.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
@@ -135,14 +135,14 @@ def load_tasks(settings: EvalSettings) -> list[Task]:
     if any(task.reward == MATH for task in loaded):
         protocols.check_scorer(settings.protocol)
     with Grader() as grader:
-        requested = [readable(task, grader) if task.reward == MATH else task for task in loaded]
+        requested = [without_unreadable(task, grader) if task.reward == MATH else task for task in loaded]
     for task in requested:
         if task.reward != MATH:
             try_reward(task, settings.rewards)
     return requested
 
 
-def readable(task: Task, grader: Grader) -> Task:
+def without_unreadable(task: Task, grader: Grader) -> Task:
     """Return the task without the questions whose gold answers `math` cannot read.
 
     Raises:
@@ -182,7 +182,7 @@ def try_reward(task: Task, rewards: RewardSettings) -> None:
         )
 
 
-def described(requested: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
+def describe_start(requested: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
     lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'} ({form.source})"]
     for task in requested:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
@@ -204,7 +204,7 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
     try:
         try:
             if done < total:
-                with models.full(todo[0].model.path, settings.results) as path:
+                with models.full_model(todo[0].model.path, settings.results) as path:
                     generate.respond(todo, path, form, settings.protocol, settings.engine)
         except (ClusterError, GenerationError) as error:
             failure = error
@@ -214,9 +214,9 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
     except UsageError:
         raise
     except ReportedError as error:
-        raise ReportedError(f"{error}\n{saved(todo, total)}") from error
+        raise ReportedError(f"{error}\n{describe_saved(todo, total)}") from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(saved(todo, total)) from None
+        raise KeyboardInterrupt(describe_saved(todo, total)) from None
 
 
 def score_complete(todo: Sequence[Job], rewards: RewardSettings, form: PromptForm) -> None:
@@ -231,7 +231,7 @@ def score_complete(todo: Sequence[Job], rewards: RewardSettings, form: PromptFor
             jobs.finish(job, grader, rewards, form)
 
 
-def saved(todo: Sequence[Job], total: int) -> str:
+def describe_saved(todo: Sequence[Job], total: int) -> str:
     count = sum(len(job.task.questions) if job.finished else len(job.records) for job in todo)
     return f"{count} of {total} questions are in {todo[0].directory.parent.parent}: repeat the command to resume"
 
@@ -285,7 +285,9 @@ def write_report(settings: EvalSettings, protocol: str) -> Path | str:
         return f"none: {error}"
 
 
-main = command("openrlhf-ebpo eval", __doc__.replace("BENCHMARKS", tasks.described()), add_flags, run, extra="eval")
+main = command(
+    "openrlhf-ebpo eval", __doc__.replace("BENCHMARKS", tasks.describe_benchmarks()), add_flags, run, extra="eval"
+)
 
 if __name__ == "__main__":
     main()

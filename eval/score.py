@@ -60,7 +60,7 @@ from openrlhf_ebpo.eval.eval_settings import add_reward_flags, reward_settings
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.reward_file import FAILED, Asked, grade_all, reward_identity
 from openrlhf_ebpo.eval.tasks import MATH, Benchmark, Rules
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import replace_file
 from openrlhf_ebpo.progress import output_problems
 from openrlhf_ebpo.rewards.math.grading import GoldError
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
     """
-    benchmark = check(args)
+    benchmark = check_input(args)
     reward = args.reward or str(benchmark.reward or MATH)
     if reward == MATH:
         protocols.check_scorer(protocols.PROTOCOLS["default"])
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{summary(grades)}\n{args.output}")
 
 
-def check(args: argparse.Namespace) -> Benchmark:
+def check_input(args: argparse.Namespace) -> Benchmark:
     """Check the flags and the input's columns; return the benchmark.
 
     Raises:
@@ -119,7 +119,7 @@ def check(args: argparse.Namespace) -> Benchmark:
     own = args.reward if args.reward not in (None, MATH) else None
     problems, benchmark = [], dataclasses.replace(PLAIN, reward=own and Path(own))
     try:
-        benchmark = benchmark if args.task is None else tasks.find(args.task, "--task")
+        benchmark = benchmark if args.task is None else tasks.find_benchmark(args.task, "--task")
     except UsageError as error:
         problems.append(str(error))
     check_suffix(args.output, "--output")
@@ -203,7 +203,7 @@ def write(args: argparse.Namespace, grades: list[dict]) -> None:
             table = with_column(table, name, [grade[name] for grade in grades], TYPES[name])
         write_table(table, args.output)
         return
-    with replacing(args.output) as temporary, open(temporary, "w") as file:
+    with replace_file(args.output) as temporary, open(temporary, "w") as file:
         for row, grade in zip(rows_of(args.input), grades, strict=True):
             file.write(json.dumps({**row, **{name: grade[name] for name in names}}, default=str) + "\n")
 
@@ -231,7 +231,7 @@ def summary(grades: list[dict]) -> str:
 
 
 main = command(
-    "openrlhf-ebpo eval score", __doc__.replace("BENCHMARKS", tasks.described()), add_flags, run, extra="eval"
+    "openrlhf-ebpo eval score", __doc__.replace("BENCHMARKS", tasks.describe_benchmarks()), add_flags, run, extra="eval"
 )
 
 if __name__ == "__main__":

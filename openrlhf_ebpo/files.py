@@ -14,14 +14,14 @@ TEMPORARY = ".tmp"  # a killed process leaves it
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replace_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; on success it is synced and takes the name, otherwise it is
     removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with naming(path):
+        with name_path_in_errors(path):
             yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -31,7 +31,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def naming(path: str | Path) -> Iterator[None]:
+def name_path_in_errors(path: str | Path) -> Iterator[None]:
     """An OSError inside says which file it is about: `write` and `fsync` do not know."""
     try:
         yield
@@ -42,7 +42,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text(text)
 
 
@@ -108,7 +108,7 @@ def write_json_lines(path: str | Path, rows: Iterable[dict]) -> None:
 
 def append_json_line(path: str | Path, value) -> None:
     """Append one object and flush it to disk."""
-    with naming(path), open(path, "a") as file:
+    with name_path_in_errors(path), open(path, "a") as file:
         file.write(json.dumps(value) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -78,7 +78,7 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
     return [*own, *unread, *weights, *_pickle_problems(names)][:MAX_PROBLEMS]
 
 
-def check(folder: str | Path) -> None:
+def check_model_folder(folder: str | Path) -> None:
     """Raises UsageError: the model is not complete, or not inert; one problem a line."""
     if found := problems(folder):
         raise UsageError("\n".join(f"{folder}: {problem}" for problem in found))

@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.list:
         print("\n".join(f"{name:<24}{cell.title}" for name, cell in CELLS.items()))
-        print("\n" + registry.described().replace("; ", "\n"))
+        print("\n" + registry.describe_estimators().replace("; ", "\n"))
     elif args.table or args.export:
         summaries.show(args.output, args.cells, args.export)
     else:

@@ -13,7 +13,7 @@ CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 
 
 def run(name: str, batch: Batch, state=None, config: EstimatorConfig = CONFIG) -> Estimate:
-    estimator = registry.offline(name, config)
+    estimator = registry.build_offline(name, config)
     return estimate(estimator, batch, estimator.initial() if state is None else state)
 
 

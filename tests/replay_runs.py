@@ -21,7 +21,7 @@ from openrlhf_ebpo.run.run_log import PRIOR_START, close_run, open_run, step_fil
 from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.upstream.client_state import STATE_KEY
 from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
-from openrlhf_ebpo.upstream.controller.trainer import EBPOTrainer
+from openrlhf_ebpo.upstream.controller.trainer import PPOTrainerWithPrior
 
 M, G = 6, 4
 
@@ -84,7 +84,7 @@ class Upstream:
         return {}, global_step + 1
 
 
-class Trainer(EBPOTrainer, Upstream):
+class Trainer(PPOTrainerWithPrior, Upstream):
     """Gives what a checkpoint after its last step holds."""
 
     def run(self, to: int) -> dict:

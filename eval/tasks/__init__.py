@@ -35,10 +35,10 @@ __all__ = [
     "Rules",
     "Task",
     "column_rules",
-    "described",
-    "find",
+    "describe_benchmarks",
+    "find_benchmark",
     "gold_text",
-    "load",
+    "load_task",
     "split_specs",
 ]
 
@@ -55,12 +55,12 @@ BENCHMARKS: dict[str, Benchmark] = {
 FILE = "file:"
 
 
-def described() -> str:
+def describe_benchmarks() -> str:
     """Return the benchmarks for --help, one per line."""
     return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())
 
 
-def load(
+def load_task(
     spec: str, question_column: str | None = None, answer_column: str | None = None, reward: str | None = None
 ) -> Task:
     """Return the task that one item of --tasks names (forms above).
@@ -76,11 +76,11 @@ def load(
     name, equals, place = spec.partition("=")
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
-    task = load_benchmark(find(name, FLAG), name, place or None)
+    task = load_benchmark(find_benchmark(name, FLAG), name, place or None)
     return replace(task, reward=reward or task.reward)
 
 
-def find(name: str, flag: str) -> Benchmark:
+def find_benchmark(name: str, flag: str) -> Benchmark:
     """Return a benchmark by its name or its import path.
 
     Raises:

@@ -12,7 +12,7 @@ from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 
 from .benchmark import gold_text, label_text
-from .task_rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
+from .task_rows import TASKS_FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .types import MATH, Task, column_rules
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
@@ -25,7 +25,7 @@ def load_file(
     path: str,
     question_column: str | None = None,
     answer_column: str | None = None,
-    flag: str = FLAG,
+    flag: str = TASKS_FLAG,
     answers: tuple[str, ...] = ANSWERS,
     reward: str = MATH,
 ) -> Task:
@@ -60,10 +60,10 @@ def load_file(
 def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str, flag: str) -> str:
     """Return the column's name. naming: the flag that names the column of a task's file; others have none."""
     if named is None:
-        return choose_column(rows.columns, known, rows.place, what, naming if flag == FLAG else "", flag)
+        return choose_column(rows.columns, known, rows.place, what, naming if flag == TASKS_FLAG else "", flag)
     if named not in rows.columns:
         raise UsageError(
-            f"{naming} {named}: {FLAG} file:{rows.place} has no such column, only {', '.join(rows.columns)} "
+            f"{naming} {named}: {TASKS_FLAG} file:{rows.place} has no such column, only {', '.join(rows.columns)} "
             "(dots lead into structs)"
         )
     return named

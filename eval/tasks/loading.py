@@ -11,7 +11,17 @@ from openrlhf_ebpo.data.training_tables import READ_SUFFIXES
 from openrlhf_ebpo.errors import UsageError
 
 from .benchmark import Benchmark
-from .task_rows import FLAG, HubSet, Rows, choose_column, custom_rows, file_rows, hub_rows, make_task, question_text
+from .task_rows import (
+    TASKS_FLAG,
+    HubSet,
+    Rows,
+    choose_column,
+    custom_rows,
+    file_rows,
+    hub_rows,
+    make_task,
+    question_text,
+)
 from .types import Rules, Task
 
 
@@ -46,7 +56,7 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
         return custom_rows(benchmark.data, named)
     if place is None:
         if not benchmark.copies:
-            raise UsageError(f"{FLAG} {named}: it has no data; name a file, {FLAG} {named}=FILE")
+            raise UsageError(f"{TASKS_FLAG} {named}: it has no data; name a file, {TASKS_FLAG} {named}=FILE")
         first = benchmark.copies[0]
         return file_rows(first) if isinstance(first, Path) else _from_hub(first, benchmark, named)
     if Path(place).suffix.lower() in READ_SUFFIXES:
@@ -55,8 +65,8 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
     known = {copy.repo: copy for copy in benchmark.copies if isinstance(copy, HubSet)}
     if repo not in known:
         raise UsageError(
-            f"{FLAG} {named}={place}: neither a {'/'.join(READ_SUFFIXES)} file nor a known copy on the Hub "
-            f"({', '.join(known) or 'none'}). {FLAG} file:PATH evaluates on any file with questions "
+            f"{TASKS_FLAG} {named}={place}: neither a {'/'.join(READ_SUFFIXES)} file nor a known copy on the Hub "
+            f"({', '.join(known) or 'none'}). {TASKS_FLAG} file:PATH evaluates on any file with questions "
             f"and answers"
         )
     return _from_hub(dataclasses.replace(known[repo], revision=revision or None), benchmark, named)

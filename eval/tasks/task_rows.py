@@ -19,7 +19,7 @@ from .types import Question, Rules, Task
 
 logger = logging.getLogger(__name__)
 
-FLAG = "--tasks"
+TASKS_FLAG = "--tasks"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class HubSet:
     revision: str | None = None
 
 
-def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
+def file_rows(path: str | Path, flag: str = TASKS_FLAG) -> Rows:
     """Return all rows of a data set on this machine, in any form that training reads.
 
     Raises:
@@ -73,7 +73,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str) -> Rows:
         from datasets import load_dataset_builder
     except ImportError:
         raise UsageError(
-            f"{FLAG} {named}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(named)}"
+            f"{TASKS_FLAG} {named}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(named)}"
         ) from None
     try:
         builder = load_dataset_builder(hub.repo, hub.subset, revision=hub.revision)
@@ -82,7 +82,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str) -> Rows:
     except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}). {_local_file(named)}"
+            f"{TASKS_FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}). {_local_file(named)}"
         ) from error
     found = [name for name in data.column_names if name in columns]
     rows = data.select_columns(found).with_format("arrow")[:].to_pylist()
@@ -92,12 +92,12 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str) -> Rows:
 def _local_file(named: str) -> str:
     return (
         f"Without it: download the data set's .parquet or .jsonl file elsewhere, copy it here and name it, "
-        f"{FLAG} {named}=FILE"
+        f"{TASKS_FLAG} {named}=FILE"
     )
 
 
 def choose_column(
-    found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "", of: str = FLAG
+    found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "", of: str = TASKS_FLAG
 ) -> str:
     """Return the first of the known names among `found`; upper and lower case count the same. flag: that names another;
     of: that has named the place.
@@ -121,7 +121,7 @@ def make_task(
     read: Callable[[dict], tuple[str, str, Rules]],
     notes: Sequence[str] = (),
     expected_rows: tuple[int, ...] = (),
-    flag: str = FLAG,
+    flag: str = TASKS_FLAG,
 ) -> Task:
     """Make a task of all rows that `read` makes a question, a gold answer and rules of.
 

@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Estimator
-from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, logged, unknown_starts
+from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, read_logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.run.rollout_columns import read_columns, read_prior_start
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run, step_files
@@ -75,7 +75,7 @@ class LoggedRun:
         return step_files(self.folder)
 
     def steps(self) -> Iterator[Logged]:
-        return (logged(step, read_columns(path), self.size, str(path)) for step, path in self.files.items())
+        return (read_logged(step, read_columns(path), self.size, str(path)) for step, path in self.files.items())
 
     def build(self, name: str | None = None, given: dict[str, Any] | None = None) -> Estimator:
         """The estimator of this name (None: that ran) and settings; what is not given is as in the run, or the
@@ -97,7 +97,7 @@ class LoggedRun:
         try:
             if isinstance(clip := kept.get("reward_clip_range"), list):
                 kept["reward_clip_range"] = tuple(map(float, clip))  # JSON's, with infinity as text
-            estimator = registry.offline(name, EstimatorConfig(self.size, **{**kept, **parts}))
+            estimator = registry.build_offline(name, EstimatorConfig(self.size, **{**kept, **parts}))
         except (UsageError, TypeError, ValueError, ArithmeticError) as error:
             where = "" if parts or is_import_path(name) else f"{self.folder}/run.json: "
             raise UsageError(f"{where}{str(error)[:300]}") from error

@@ -29,11 +29,11 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage_settings import add_flags as add_estimator_flags
-from openrlhf_ebpo.estimator.config import FLAG
+from openrlhf_ebpo.estimator.config import EBPO_FLAG
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, replay
 
-PREFIX = FLAG.removeprefix("--") + "."
+PREFIX = EBPO_FLAG.removeprefix("--") + "."
 MAX_LINES = 20  # of the table
 
 
@@ -42,8 +42,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "run_dir", metavar="RUN_DIR", type=Path, help="--logger.run_dir of a training (run.json is in it)"
     )
     parser.add_argument(
-        *("--estimator", registry.FLAG),
-        type=registry.known,
+        *("--estimator", registry.ESTIMATOR_FLAG),
+        type=registry.parse_name,
         metavar="NAME",
         help=f"default: the one that ran. Others: {', '.join([*registry.ESTIMATORS, *registry.VARIANTS])} "
         "(`openrlhf-ebpo train --help` describes them), or your own as MODULE:NAME",
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--{PREFIX}reset_prior: a replay begins as the run did; leave it out")
     ran, name = LoggedRun.read(args.run_dir), args.estimator
     if name:
-        name, preset = registry.split(name)
+        name, preset = registry.split_preset(name)
         given |= {"preset": preset} if name == "ebpo" else {}
     estimator = ran.build(name, given)
     starts = ran.starts(estimator, given.get("init_prior"))

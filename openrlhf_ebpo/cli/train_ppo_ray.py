@@ -56,7 +56,7 @@ def run(argv: list[str]) -> None:
     command = Command.parse(upstream, argv)
     fill_defaults(command.args)
     settings = TrainSettings.from_args(command.args, command.force)
-    access = check(command, settings)
+    access = check_start(command, settings)
 
     args = upstream.validate(command.args)
     args.ckpt.attempt = secrets.token_hex(8)
@@ -75,7 +75,7 @@ def run(argv: list[str]) -> None:
     train(upstream, command, args, settings, found, resumed)
 
 
-def check(command: Command, settings: TrainSettings) -> list[str]:
+def check_start(command: Command, settings: TrainSettings) -> list[str]:
     """Check all that can be found wrong before anything heavy is imported; returns notices."""
     run_lock.check_free(settings.run.run_dir)
     run_lock.check_free(settings.run.ckpt_path)
@@ -152,7 +152,7 @@ def train(
         recorded_end(supervisor),
     ):
         # not before the cluster is known to be big enough
-        started = record(command, args, settings, resumed) | {"hardware": hardware(settings.sizes.placement.gpus)}
+        started = run_entries(command, args, settings, resumed) | {"hardware": hardware(settings.sizes.placement.gpus)}
         supervisor.claim(settings.run, settings.supervision, **started)
         heartbeat.Heartbeat(settings.run.run_dir).report(heartbeat.STARTING)
         pushes.start()
@@ -193,7 +193,7 @@ def prepare_rewards(settings: TrainSettings) -> None:
     print(*(f"{line}\n" for line in lines), sep="", end="", flush=True)
 
 
-def record(command: Command, args, settings: TrainSettings, resumed: dict) -> dict:
+def run_entries(command: Command, args, settings: TrainSettings, resumed: dict) -> dict:
     """Build the entries of run.json for this start."""
     return {
         "argv": command.recorded,

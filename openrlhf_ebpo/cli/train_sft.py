@@ -63,7 +63,7 @@ def run(argv: list[str]) -> None:
     first = os.environ["RANK"] == "0"
     if first:
         print(*(f"{warning}\n" for warning in pair_warnings(args)), sep="", end="", flush=True)
-    with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
+    with run_lock.hold_lock(Path(args.ckpt.path)) if first else contextlib.nullcontext():
         command.train(args)
     import torch.distributed
 

@@ -274,7 +274,7 @@ def check_models(checked: Checked, report: Report) -> None:
     """Every exported model: complete, inert, with the prior of its step."""
     paths = checked.ckpt.glob(f"*{resume.EXPORT}") if checked.ckpt else ()
     found = {path: step for path in paths if (step := resume.exported_step(path)) is not None}
-    found |= {each.model: each.step for each in checkpoints.saved(checked.ran.folder) if each.model}
+    found |= {each.model: each.step for each in checkpoints.saved_steps(checked.ran.folder) if each.model}
     if checked.complete and (final := recorded_path(checked.ran, "output_dir")):
         found[final] = checked.last
     found = {path: step for path, step in found.items() if path.is_dir()}

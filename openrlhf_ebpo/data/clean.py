@@ -135,7 +135,7 @@ def held_out(ids: np.ndarray, validation: int | float, seed: int) -> np.ndarray:
     return chosen
 
 
-def selected(path: Path, mask: np.ndarray) -> Iterator[pa.Table]:
+def selected_rows(path: Path, mask: np.ndarray) -> Iterator[pa.Table]:
     """Yield the rows of `path` where `mask` is true, in batches; at least one, perhaps empty."""
     start = 0
     with pq.ParquetFile(path) as file:

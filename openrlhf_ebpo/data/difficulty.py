@@ -63,7 +63,7 @@ from openrlhf_ebpo.progress import (
 from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.upstream.install import install
-from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render
+from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts
 from openrlhf_ebpo.upstream.tokenizer_fit import TRAINING, Prompting, fit_warnings
 from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
@@ -240,8 +240,8 @@ def run(args: argparse.Namespace) -> None:
         for notice in label_notices(f"--input {settings.input}", label_key, columns["label"]):
             print(notice)
     with progress_file(progress_path(settings.output), settings.identity(), settings.force) as (lines, append):
-        records = usable(lines, rows)
-        todo = [row for row in rows.values() if row["id"] not in records or not scored(records[row["id"]])]
+        records = usable_records(lines, rows)
+        todo = [row for row in rows.values() if row["id"] not in records or not is_scored(records[row["id"]])]
         print(f"{len(rows)} prompts, {len(rows) - len(todo)} of them measured already", flush=True)
         if todo:
             measure(settings, todo, records, append)
@@ -270,13 +270,13 @@ def prompt_fingerprint(row: dict) -> str:
     return fingerprint(json.dumps([row["prompt"], row["label"]]).encode())
 
 
-def usable(lines: list[dict], rows: dict) -> dict:
+def usable_records(lines: list[dict], rows: dict) -> dict:
     """Return id -> its last record, for prompts that still read as they did when they were measured."""
     known = {line["id"]: line for line in lines if line["id"] in rows}
     return {key: line for key, line in known.items() if line["prompt"] == prompt_fingerprint(rows[key])}
 
 
-def scored(record: dict) -> bool:
+def is_scored(record: dict) -> bool:
     return any(reward is not None for reward in record["rewards"])
 
 
@@ -285,7 +285,7 @@ def measure(settings: DifficultySettings, rows: list[dict], records: dict, appen
     engines.prepare_process()
     engine, sampling, model = settings.engine, settings.sampling, settings.engine.model
     chat = settings.apply_chat_template
-    prompts = render(rows, model, chat, settings.input_template, values(settings.template_kwargs))
+    prompts = render_prompts(rows, model, chat, settings.input_template, values(settings.template_kwargs))
     lengths = prompt_lengths(prompts, model)
     engine = replace(engine, max_len=engine.max_len or max(lengths) + sampling.max_new_tokens)
     room = engine.max_len - sampling.max_new_tokens
@@ -345,7 +345,7 @@ def nothing_scored(records: dict, settings: DifficultySettings) -> str:
 
 
 def count_scored(records: dict) -> int:
-    return sum(map(scored, records.values()))
+    return sum(map(is_scored, records.values()))
 
 
 def finish(settings: DifficultySettings, table, records: dict) -> None:
@@ -353,7 +353,7 @@ def finish(settings: DifficultySettings, table, records: dict) -> None:
     if not count_scored(records):
         raise UsageError(nothing_scored(records, settings))
     outcomes = {key: report.outcome(record, settings.pass_reward) for key, record in records.items()}
-    for name, type in report.COLUMNS.items():
+    for name, type in report.OUTCOME_COLUMNS.items():
         table = with_column(table, name, [outcomes[key][name] for key in ids_of(table, settings.keys[0])], type)
     write_table(table, settings.output)
     print(report.summary(records, outcomes, settings.sampling.n, settings.pass_reward))

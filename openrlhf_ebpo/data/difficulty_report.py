@@ -12,7 +12,7 @@ import pyarrow as pa
 TOLERANCE = 1e-6
 LEVELS = 16  # pass rates are shown in sixteenths at most
 BAR_WIDTH = 40
-COLUMNS = {
+OUTCOME_COLUMNS = {
     "pass_rate": pa.float64(),
     "pass_count": pa.int32(),
     "n_rollouts": pa.int32(),

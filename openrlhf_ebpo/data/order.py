@@ -61,7 +61,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check(args)
+    check_flags(args)
     needed = {keys_of(args)[0]: "--data.input_key"}
     needed |= {vars(args)[CLUSTER_KEY]: f"--{CLUSTER_KEY}"} if args.by == "topic" else {}
     needed |= {PASS_RATE: ""} if needs_rates(args) else {}
@@ -73,25 +73,25 @@ def run(args: argparse.Namespace) -> None:
     elif args.by == "difficulty":
         places = by_difficulty(ids, rates_of(table), args.seed)
     else:
-        places = shuffled(ids, args.seed)
+        places = random_order(ids, args.seed)
     ordered = table.take(pa.array(places, pa.int64()))
     save(ordered, Path(args.output), args.force)
     print(summary(ordered, dropped, args))
 
 
-def shuffled(ids: Sequence[str], seed: int) -> list[int]:
+def random_order(ids: Sequence[str], seed: int) -> list[int]:
     """Return the places of the rows in random order."""
     return sorted(range(len(ids)), key=lambda i: (random_key(seed, ids[i]), ids[i]))
 
 
 def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int) -> list[int]:
     """Return the places of the rows, cluster after cluster."""
-    return sorted(shuffled(ids, seed), key=lambda i: (random_key(seed, "cluster", clusters[i]), clusters[i]))
+    return sorted(random_order(ids, seed), key=lambda i: (random_key(seed, "cluster", clusters[i]), clusters[i]))
 
 
 def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int) -> list[int]:
     """Return the places of the rows from the highest rate to the lowest. rates: (rows,) float64."""
-    places = np.array(shuffled(ids, seed), dtype=np.int64)
+    places = np.array(random_order(ids, seed), dtype=np.int64)
     return places[np.argsort(-rates[places], kind="stable")].tolist()
 
 
@@ -100,7 +100,7 @@ def random_key(seed: int, *names) -> bytes:
     return hashlib.sha256("\0".join(map(str, ("order", seed, *names))).encode()).digest()[:16]
 
 
-def check(args: argparse.Namespace) -> None:
+def check_flags(args: argparse.Namespace) -> None:
     """Check the flags against each other.
 
     Raises:

@@ -30,7 +30,7 @@ def read(output: str | Path) -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def finished(output: str | Path, settings: dict) -> dict | None:
+def read_finished(output: str | Path, settings: dict) -> dict | None:
     """Return the report of an output that was made with these settings; None without an output.
 
     Raises:
@@ -56,7 +56,7 @@ def other_output(output: str | Path, why: str) -> UsageError:
 
 
 @contextlib.contextmanager
-def replaced(output: str | Path, report: dict) -> Iterator[None]:
+def replace_with_report(output: str | Path, report: dict) -> Iterator[None]:
     """Write the report after the file `output` is written, inside; meanwhile no report describes it."""
     path_of(output).unlink(missing_ok=True)
     yield

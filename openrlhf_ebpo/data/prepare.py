@@ -40,7 +40,7 @@ from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import output_report
-from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected
+from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected_rows
 from openrlhf_ebpo.data.data_files import load, local_files
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, format_prompt
 from openrlhf_ebpo.data.source import Columns, find_columns
@@ -148,9 +148,9 @@ def prepare(data, columns: Columns, args: argparse.Namespace, folder: Path) -> d
             f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none "
             f"to train on"
         )
-    write_table(as_shown(selected(questions, kept & ~validation)), folder / "train.parquet")
+    write_table(as_shown(selected_rows(questions, kept & ~validation)), folder / "train.parquet")
     if validation.any():
-        write_table(as_shown(selected(questions, validation)), folder / "validation.parquet")
+        write_table(as_shown(selected_rows(questions, validation)), folder / "validation.parquet")
     questions.unlink()
     return made
 
@@ -179,7 +179,7 @@ def finished(output: Path, settings: dict) -> dict | None:
     Raises:
         UsageError: the output exists and is not from this command with these settings.
     """
-    made = output_report.finished(output, settings)
+    made = output_report.read_finished(output, settings)
     now = fingerprint(settings["input"])  # nothing for a data set on the Hub, which its settings name
     if made and now and now != made["files"]:
         raise output_report.other_output(output, "the input has changed since")

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     table = read_table(args.input)
     texts = questions(table, args.input)
     settings = settings_of(args)
-    found = None if args.force else output_report.finished(args.output, settings)
+    found = None if args.force else output_report.read_finished(args.output, settings)
     if found:
         print(f"{args.output} is done already with these settings; --force makes it again")
     else:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
         examples = np.argsort(distances, kind="stable")  # the nearest to the centre of a topic first
         found = {"settings": settings, "rows": len(topics), "clusters": summary(topics, texts, examples)}
         table = with_column(table, "cluster", topics, pa.string())
-        with output_report.replaced(args.output, found):
+        with output_report.replace_with_report(args.output, found):
             write_table(table, args.output)
     print(as_text(found))
 

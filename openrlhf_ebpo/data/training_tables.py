@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.data_files import DATA_SUFFIXES, load, local_files
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import replace_file
 from openrlhf_ebpo.progress import file_identity, fingerprint
 
 SUFFIXES = (".parquet", ".jsonl")
@@ -129,7 +129,7 @@ def write_table(table: pa.Table | Iterable[pa.Table], path: str | Path) -> None:
     """
     suffix = check_suffix(path, "--output")
     tables = [table] if isinstance(table, pa.Table) else table
-    with replacing(path) as temporary, contextlib.ExitStack() as opened:
+    with replace_file(path) as temporary, contextlib.ExitStack() as opened:
         if suffix == ".parquet":
             writer = None
             for each in tables:

@@ -50,14 +50,16 @@ def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
     """
     given = batch.rewards.copy(), batch.valid.copy()
     step = estimator.step(batch, state)
-    check(estimator, batch, step)
+    check_estimate(estimator, batch, step)
     if not all(map(np.array_equal, given, (batch.rewards, batch.valid))):
         raise EstimatorError(f"{_who(estimator)}: step() changed the batch that it was given; work on a copy")
     advantages = np.where(batch.valid, np.asarray(step.advantages, np.float64), 0.0)
-    return observed(batch, advantages, estimator.config.fail_reward, estimator.config.pass_reward, step)
+    return with_statistics(batch, advantages, estimator.config.fail_reward, estimator.config.pass_reward, step)
 
 
-def observed(batch: Batch, advantages: PerResponse, fail: float, success: float, step: Step | None = None) -> Estimate:
+def with_statistics(
+    batch: Batch, advantages: PerResponse, fail: float, success: float, step: Step | None = None
+) -> Estimate:
     """Add the groups' statistics, and what GRPO would have given, to advantages (M, G). Without a step (OpenRLHF's own
     estimators) there is neither baseline nor shrinkage."""
     means = group_mean(batch.rewards, batch.valid)
@@ -88,7 +90,7 @@ def observed(batch: Batch, advantages: PerResponse, fail: float, success: float,
     )
 
 
-def check(estimator: Estimator, batch: Batch, step: Step) -> None:
+def check_estimate(estimator: Estimator, batch: Batch, step: Step) -> None:
     """Check a step against the contract of estimators.
 
     Raises:

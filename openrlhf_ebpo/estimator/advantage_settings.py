@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry, stored
-from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
+from openrlhf_ebpo.estimator.config import EBPO_FLAG, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.extension import is_import_path
 
@@ -39,7 +39,7 @@ class AdvantageSettings:
 
     def is_centred(self) -> bool:
         """True also where nothing but training can compute it."""
-        found = registry.offline(self.name, self.config)
+        found = registry.build_offline(self.name, self.config)
         return found is None or found.centred
 
     def check(self) -> Estimator | None:
@@ -75,7 +75,7 @@ class AdvantageSettings:
             found.append(f"--algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {name}")
         if name in registry.ESTIMATORS and name != "ebpo":
             given = [part for part in ("half_life", "clusters") if getattr(self.config, part) is not None]
-            found += [f"{FLAG}.{part} does nothing under {name}" for part in given]
+            found += [f"{EBPO_FLAG}.{part} does nothing under {name}" for part in given]
         if name == "ebpo" and self.dynamic_filtering:
             found.append(
                 "--algo.dynamic_filtering_enable removes the groups in which every response fails or passes: EBPO's "
@@ -91,30 +91,30 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "others apply to all estimators of this package",
     )
     group.add_argument(
-        f"{FLAG}.half_life",
+        f"{EBPO_FLAG}.half_life",
         type=float,
         metavar="PROMPTS",
         help="let the prior forget: number of prompts after which the weight of a group has halved (default: as the "
         "estimator has it; ebpo never forgets)",
     )
     group.add_argument(
-        f"{FLAG}.clusters",
+        f"{EBPO_FLAG}.clusters",
         choices=["run", "cluster"],
         help="run = one prior (default); cluster = one per value of --data.cluster_key, shrunk towards the run's",
     )
     group.add_argument(
-        f"{FLAG}.fail_reward", type=float, default=0.0, metavar="REWARD", help="reward of a failed response"
+        f"{EBPO_FLAG}.fail_reward", type=float, default=0.0, metavar="REWARD", help="reward of a failed response"
     )
     group.add_argument(
-        f"{FLAG}.pass_reward", type=float, default=1.0, metavar="REWARD", help="reward of a fully correct response"
+        f"{EBPO_FLAG}.pass_reward", type=float, default=1.0, metavar="REWARD", help="reward of a fully correct response"
     )
     group.add_argument(
-        f"{FLAG}.reset_prior",
+        f"{EBPO_FLAG}.reset_prior",
         action="store_true",
         help="when resuming, ignore the checkpoint's prior (at every resume with this flag)",
     )
     group.add_argument(
-        f"{FLAG}.init_prior",
+        f"{EBPO_FLAG}.init_prior",
         metavar="PATH",
         help="start from this prior.json if no checkpoint is loaded (for example with --ckpt.disable_ds, which cannot "
         "resume), or the checkpoint has none",

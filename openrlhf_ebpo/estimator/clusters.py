@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
     from openrlhf_ebpo.estimator.groups import Groups
 
-COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
-REWARDS, MEANS, WITHIN = range(3)  # rows of COLUMNS
+TABLE_COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
+REWARDS, MEANS, WITHIN = range(3)  # rows of TABLE_COLUMNS
 KEYS = ("count", "mean", "m2")  # of Moments
 MAX_CLUSTERS = 4096  # beyond it those that were seen longest ago are forgotten
 LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
@@ -30,11 +30,11 @@ LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
 
 @dataclass(frozen=True)
 class Table:
-    """moments: (3, 4, C), KEYS of each of COLUMNS of each cluster. seen: (C,), the batch in which a cluster was last
-    seen."""
+    """moments: (3, 4, C), KEYS of each of TABLE_COLUMNS of each cluster. seen: (C,), the batch in which a cluster was
+    last seen."""
 
     names: tuple[str, ...] = ()
-    moments: np.ndarray = field(default_factory=lambda: np.zeros((len(KEYS), len(COLUMNS), 0)))
+    moments: np.ndarray = field(default_factory=lambda: np.zeros((len(KEYS), len(TABLE_COLUMNS), 0)))
     seen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def column(self, row: int) -> Moments:
@@ -47,7 +47,7 @@ class Table:
         return np.array([known.get(name, -1) for name in groups.clusters or (None,) * len(groups.means)], np.int64)
 
     def to_dict(self) -> dict:
-        columns = zip(COLUMNS, self.moments.swapaxes(0, 1).tolist(), strict=True)
+        columns = zip(TABLE_COLUMNS, self.moments.swapaxes(0, 1).tolist(), strict=True)
         moments = {name: dict(zip(KEYS, column, strict=True)) for name, column in columns}
         return {"names": list(self.names), "moments": moments, "seen": self.seen.tolist()}
 
@@ -57,8 +57,8 @@ class Table:
         KeyError, TypeError, ValueError: it is damaged.
         """
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
-        moments = np.array([[saved["moments"][name][key] for name in COLUMNS] for key in KEYS], np.float64)
-        if moments.shape != (len(KEYS), len(COLUMNS), len(names)) or seen.shape != (len(names),):
+        moments = np.array([[saved["moments"][name][key] for name in TABLE_COLUMNS] for key in KEYS], np.float64)
+        if moments.shape != (len(KEYS), len(TABLE_COLUMNS), len(names)) or seen.shape != (len(names),):
             raise ValueError(f"every column of {len(names)} clusters holds as many numbers")
         if not np.isfinite(moments).all() or not all(isinstance(name, str) for name in names):
             raise ValueError("clusters have texts as names and finite numbers")
@@ -78,24 +78,24 @@ class Clustered:
         return {"run": self.run.to_dict(), "clusters": self.table.to_dict()}
 
 
-def clustered(history: History) -> History:
+def with_clusters(history: History) -> History:
     """Return the same history, with a prior for each cluster."""
 
     def update(before: Clustered, batch: Prior, groups: Groups, config: EstimatorConfig) -> Clustered:
         run = history.update(before.run, batch, groups, config)
-        return Clustered(run, updated(before.table, groups, history.factor(run, groups, config)))
+        return Clustered(run, update_table(before.table, groups, history.factor(run, groups, config)))
 
     return replace(
         history,
         update=update,
         initial=lambda: Clustered(history.initial()),
         restore=lambda saved: Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"])),
-        read=lambda state, groups: pooled(state.table, history.read(state.run, groups), groups),
+        read=lambda state, groups: prior_of_groups(state.table, history.read(state.run, groups), groups),
         metrics=lambda state: {**history.metrics(state.run), "ebpo/clusters": len(state.table.names)},
     )
 
 
-def updated(before: Table, groups: Groups, factor: float) -> Table:
+def update_table(before: Table, groups: Groups, factor: float) -> Table:
     """Discount older groups by `factor`, then add those of this batch. Drops clusters of which next to nothing is left,
     and those beyond MAX_CLUSTERS."""
     names = tuple(dict.fromkeys((*before.names, *filter(None, groups.clusters))))
@@ -105,22 +105,22 @@ def updated(before: Table, groups: Groups, factor: float) -> Table:
     rows = table.rows(groups)
     inside = (rows >= 0)[:, None] & groups.alive
     totals = groups.totals * inside
-    columns = (  # as COLUMNS
+    columns = (  # as TABLE_COLUMNS
         (groups.rewards, groups.weights * inside),
         (groups.means, totals),
         (groups.variances, totals * groups.freedom),
         (1 / groups.sizes, totals),
     )
     place = np.where(inside, rows[:, None], 0)
-    batch = np.stack([each_of(values, weights, place, len(names)) for values, weights in columns], axis=1)
-    moments = merged(older, batch)
+    batch = np.stack([moments_by_row(values, weights, place, len(names)) for values, weights in columns], axis=1)
+    moments = merge_moments(older, batch)
     table.seen[rows[(rows >= 0) & groups.alive[:, 0]]] = before.seen.max(initial=0) + 1
     there = np.flatnonzero(moments[0, MEANS] >= LEAST_COUNT)
     kept = np.sort(there[np.argsort(-table.seen[there], kind="stable")[:MAX_CLUSTERS]])
     return Table(tuple(names[row] for row in kept), moments[..., kept], table.seen[kept])
 
 
-def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+def moments_by_row(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
     """Compute `Moments.of` for each of `size` rows: (3, size)."""
     values, weights, rows = values.ravel(), weights.ravel(), np.broadcast_to(rows, weights.shape).ravel()
     count = np.bincount(rows, weights, size)
@@ -128,7 +128,7 @@ def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int
     return np.stack([count, mean, np.bincount(rows, weights * (values - mean[rows]) ** 2, size)])
 
 
-def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def merge_moments(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Apply `Moments.merge` to each, (3, …)."""
     count = one[0] + other[0]
     share = other[0] / np.where(count > 0, count, 1)
@@ -136,7 +136,7 @@ def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.stack([count, one[1] + delta * share, one[2] + other[2] + delta**2 * one[0] * share])
 
 
-def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
+def prior_of_groups(table: Table, run: Prior, groups: Groups) -> Prior:
     """Return the prior of every group of a batch, as Moments of arrays (M, 1)."""
     own = np.pad(table.moments, ((0, 0), (0, 0), (0, 1)))[..., table.rows(groups)[:, None]]  # row -1 is empty
     rewards, means, within = (Moments(*own[:, row]) for row in (REWARDS, MEANS, WITHIN))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-FLAG = "--algo.advantage.ebpo"
+EBPO_FLAG = "--algo.advantage.ebpo"
 
 PAPER = {
     "history": "run",
@@ -65,7 +65,7 @@ class EstimatorConfig:
     def __post_init__(self):
         if not (self.pass_reward > self.fail_reward and math.isfinite(self.pass_reward - self.fail_reward)):
             raise ValueError(
-                f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward "
+                f"{EBPO_FLAG}.pass_reward ({self.pass_reward}) must be greater than {EBPO_FLAG}.fail_reward "
                 f"({self.fail_reward}), and both finite"
             )
         if self.reward_clip_range and not self.reward_clip_range[0] < self.reward_clip_range[1]:
@@ -93,7 +93,7 @@ class EstimatorConfig:
         if self.half_life is not None:
             if not 0 < self.half_life < math.inf:
                 raise ValueError(
-                    f"{FLAG}.half_life is {self.half_life}: give a number of prompts above 0, or leave it out"
+                    f"{EBPO_FLAG}.half_life is {self.half_life}: give a number of prompts above 0, or leave it out"
                 )
             parts |= {"half_life": self.half_life, "history": self.history or "half_life"}
         if ("half_life" in parts) != (parts["history"] == "half_life"):
@@ -106,6 +106,6 @@ class EstimatorConfig:
         return parts
 
 
-def stored(parts: dict[str, Any]) -> dict[str, Any]:
+def stored_parts(parts: dict[str, Any]) -> dict[str, Any]:
     """Return the parts as prior.json has them."""
     return {part: choice for part, choice in parts.items() if part not in OPTIONAL or choice != PAPER[part]}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.estimator.clusters import clustered
-from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig, stored
+from openrlhf_ebpo.estimator.clusters import with_clusters
+from openrlhf_ebpo.estimator.config import EBPO_FLAG, EstimatorConfig, stored_parts
 from openrlhf_ebpo.estimator.contract import Batch, Step
 from openrlhf_ebpo.estimator.groups import GroupEstimator, Groups, score_weights
 from openrlhf_ebpo.estimator.history import HISTORIES
@@ -53,8 +53,8 @@ def beta_binomial(
     if not groups.are_binary(config):
         raise UsageError(
             f"the prior beta_binomial, of ebpo.revision, needs rewards that are {config.fail_reward} or "
-            f"{config.pass_reward} ({FLAG}.fail_reward, {FLAG}.pass_reward), and this batch has others, for example by "
-            "a length penalty: use another estimator, such as ebpo"
+            f"{config.pass_reward} ({EBPO_FLAG}.fail_reward, {EBPO_FLAG}.pass_reward), and this batch has others, for "
+            "example by a length penalty: use another estimator, such as ebpo"
         )
     rate = (prior.group_means.mean - config.fail_reward) / config.reward_range
     rate = 0.5 if prior.empty else rate
@@ -90,7 +90,7 @@ PARTS: dict[str, dict[str, Any]] = {
     },
     "prior": {"gaussian": gaussian, "beta_binomial": beta_binomial, "none": own_mean},
     "normalise": {"batch": standardise, "scale": scale, "none": lambda raw, valid, reward_range: raw * valid},
-    "clusters": {"run": lambda history: history, "cluster": clustered},
+    "clusters": {"run": lambda history: history, "cluster": with_clusters},
     "saturated": {"shrink": lambda shrinkage, groups, config: shrinkage, "zero": zero_shrinkage_if_all_pass},
     "weights": {"none": lambda batch: None, "score": score_weights},
 }
@@ -167,4 +167,4 @@ class EBPO(GroupEstimator):
 
     def identity(self) -> dict:
         """Raw τ² depends on G, the moments on the reward's scale."""
-        return {**super().identity(), "variant": stored(self.variant)}
+        return {**super().identity(), "variant": stored_parts(self.variant)}

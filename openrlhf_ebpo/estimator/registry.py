@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
     from openrlhf_ebpo.estimator.contract import Estimator
 
-FLAG = "--advantage_estimator"
+ESTIMATOR_FLAG = "--advantage_estimator"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ VARIANTS = {  # of EBPO, by the preset of its parts; `ebpo` alone is the paper's
 PAPER = "paper"
 
 
-def split(name: str) -> tuple[str, str]:
+def split_preset(name: str) -> tuple[str, str]:
     """Return the estimator and the preset of its parts: "ebpo", "robust" for ebpo.robust."""
     base, _, preset = name.partition(".")
     return (base, preset) if name in VARIANTS else (name, PAPER)
@@ -115,7 +115,7 @@ def title(name: str) -> str:
     """Return the name that people use; the class's name for a user's own. Names come from run files too: the result is
     as trustworthy as `name`."""
     if name in VARIANTS:
-        return " ".join((ESTIMATORS["ebpo"].title, split(name)[1]))
+        return " ".join((ESTIMATORS["ebpo"].title, split_preset(name)[1]))
     if name in ESTIMATORS:
         return ESTIMATORS[name].title
     return name.rpartition(":")[2] if is_import_path(name) else name
@@ -130,7 +130,7 @@ def baseline(name: str, preset: str = PAPER) -> str | None:
 
 def computed_here(name: str) -> bool:
     """Return True if this project computes the advantages, False for OpenRLHF's own."""
-    name, _ = split(name)
+    name, _ = split_preset(name)
     return is_import_path(name) or (name in ESTIMATORS and not ESTIMATORS[name].upstream)
 
 
@@ -140,10 +140,10 @@ def build(name: str, config: EstimatorConfig) -> Estimator | None:
     Raises:
         UsageError: a user's own cannot be imported, is not an estimator, or does not take these settings.
     """
-    return offline(name, config) if computed_here(name) else None
+    return build_offline(name, config) if computed_here(name) else None
 
 
-def offline(name: str, config: EstimatorConfig) -> Estimator | None:
+def build_offline(name: str, config: EstimatorConfig) -> Estimator | None:
     """Return the estimator of this name, also of OpenRLHF's own; None where nothing but training itself can compute it.
 
     Raises:
@@ -152,24 +152,26 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
     from openrlhf_ebpo.estimator.contract import Estimator
 
     if name in VARIANTS:
-        name, preset = split(name)
+        name, preset = split_preset(name)
         config = replace(config, preset=preset)
     if name in ESTIMATORS and ESTIMATORS[name].code is None:
         return None
-    found = load(f"{__package__}.{ESTIMATORS[name].code}" if name in ESTIMATORS else name, FLAG)
+    found = load(f"{__package__}.{ESTIMATORS[name].code}" if name in ESTIMATORS else name, ESTIMATOR_FLAG)
     if not (isinstance(found, type) and issubclass(found, Estimator)):
-        raise UsageError(f"{FLAG} {name}: {found!r} is not a subclass of openrlhf_ebpo.estimator.contract.Estimator")
+        raise UsageError(
+            f"{ESTIMATOR_FLAG} {name}: {found!r} is not a subclass of openrlhf_ebpo.estimator.contract.Estimator"
+        )
     try:
         estimator = found(config, name)
         estimator.identity()
     except Exception as error:
         if name in ESTIMATORS and isinstance(error, ValueError):
             raise UsageError(str(error)) from error
-        raise UsageError(f"{FLAG} {name}: {type(error).__name__}: {error}") from error  # a user's code
+        raise UsageError(f"{ESTIMATOR_FLAG} {name}: {type(error).__name__}: {error}") from error  # a user's code
     return estimator
 
 
-def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
+def parse_name(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     """Return a known name, for argparse. A custom one is imported by `build`.
 
     Args:
@@ -193,7 +195,7 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     )
 
 
-def described() -> str:
+def describe_estimators() -> str:
     """Return the list for --help: what is taken from a response's reward."""
     estimators = [f"{name} = {entry.title}, {entry.baseline}" for name, entry in ESTIMATORS.items()]
     return "; ".join([*estimators, *(f"{name} = EBPO, {text}" for name, text in VARIANTS.items())])

@@ -31,7 +31,7 @@ class Logged:
     advantages: PerResponse
 
 
-def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str) -> Logged:
+def read_logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str) -> Logged:
     """Read columns of a rollout file, one value per response, groups of `size` next to each other.
 
     Raises:
@@ -84,12 +84,12 @@ def replay(
     """
     state = estimator.initial()
     for each in steps:
-        result = stepped(estimator, each.batch, starts.get(each.step, state), each.source)
+        result = compute_step(estimator, each.batch, starts.get(each.step, state), each.source)
         state = result.state
         yield each, result
 
 
-def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Estimate:
+def compute_step(estimator: Estimator, batch: Batch, state: Any, source: str) -> Estimate:
     """Compute one step, of a batch from anywhere.
 
     Raises:

@@ -13,10 +13,10 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator
-from openrlhf_ebpo.estimator.registry import FLAG
+from openrlhf_ebpo.estimator.registry import ESTIMATOR_FLAG
 
 SCHEMA = 1
-WAY_OUT = (
+REMEDY = (
     "Run with the old settings, or leave the stored prior out with --algo.advantage.ebpo.reset_prior "
     "(alone: start afresh; with --algo.advantage.ebpo.init_prior PATH: start from that prior.json)."
 )
@@ -64,18 +64,18 @@ def unpack(estimator: Estimator, stored: Any, source: str = "the stored prior") 
     """
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise PriorMismatch(f"{source}: prior schema {found!r}, this version reads {SCHEMA}. {WAY_OUT}")
+        raise PriorMismatch(f"{source}: prior schema {found!r}, this version reads {SCHEMA}. {REMEDY}")
     was, now = stored.get("identity"), estimator.identity()
     if not isinstance(was, dict):
-        raise PriorMismatch(f"{source} is damaged: it does not say which estimator it belongs to. {WAY_OUT}")
+        raise PriorMismatch(f"{source} is damaged: it does not say which estimator it belongs to. {REMEDY}")
     if different := [key for key in sorted({*was, *now}) if was.get(key) != now.get(key)]:
         detail = "; ".join(f"{key} was {was.get(key)!r} and is now {now.get(key)!r}" for key in different)
-        raise PriorMismatch(f"{source} belongs to another estimator: {detail}. {WAY_OUT}")
+        raise PriorMismatch(f"{source} belongs to another estimator: {detail}. {REMEDY}")
     try:
         return estimator.restore({key: value for key, value in stored.items() if key not in ("schema", "identity")})
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         what = error if type(error) is ValueError else repr(error)
-        raise PriorMismatch(f"{source} is damaged ({what}). {WAY_OUT}") from error
+        raise PriorMismatch(f"{source} is damaged ({what}). {REMEDY}") from error
 
 
 def read(estimator: Estimator, path: str | Path) -> Any:
@@ -87,9 +87,9 @@ def read(estimator: Estimator, path: str | Path) -> Any:
     try:
         stored = json.loads(Path(path).read_text())
     except FileNotFoundError as error:
-        raise PriorMismatch(f"{path}: no such prior file. {WAY_OUT}") from error
+        raise PriorMismatch(f"{path}: no such prior file. {REMEDY}") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise PriorMismatch(f"{path} cannot be read as a prior ({error}). {WAY_OUT}") from error
+        raise PriorMismatch(f"{path} cannot be read as a prior ({error}). {REMEDY}") from error
     return unpack(estimator, stored, source=str(path))
 
 
@@ -99,18 +99,18 @@ def rehearse(estimator: Estimator) -> None:
     Raises:
         UsageError: its code raised an exception, or broke the contract.
     """
-    batch = made_up(estimator.config)
+    batch = example_batch(estimator.config)
     try:
         state = estimator.initial()
         for _ in range(2):
             state = unpack(estimator, pack(estimator, estimate(estimator, batch, state).state))
     except Exception as error:  # a user's code
         raise UsageError(
-            f"{FLAG} {estimator.name} fails on made-up rewards: {type(error).__name__}: {error}"
+            f"{ESTIMATOR_FLAG} {estimator.name} fails on made-up rewards: {type(error).__name__}: {error}"
         ) from error
 
 
-def made_up(config: EstimatorConfig) -> Batch:
+def example_batch(config: EstimatorConfig) -> Batch:
     """Make a batch of four groups: all pass, one passes, all fail with a response left out, no response is valid."""
     rewards = np.full((4, config.n_samples_per_prompt), config.fail_reward)
     rewards[0], rewards[1, 0] = config.pass_reward, config.pass_reward

@@ -16,7 +16,7 @@ from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import CARD, Repo, check_owner, compare, same_run
 from openrlhf_ebpo.hub_client import hub_errors, run_with_timeout
-from openrlhf_ebpo.run.checkpoints import final_model, saved
+from openrlhf_ebpo.run.checkpoints import final_model, saved_steps
 from openrlhf_ebpo.run.resume import BEST
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 
@@ -45,7 +45,7 @@ def list_exports(run_dir: Path) -> list[Export]:
     Raises:
         RunDirectoryError: checkpoints.jsonl or run.json is damaged.
     """
-    found = {each.step: each.model for each in saved(run_dir) if each.model and not each.tag.startswith(BEST)}
+    found = {each.step: each.model for each in saved_steps(run_dir) if each.model and not each.tag.startswith(BEST)}
     if final := final_model(run_dir):
         found.setdefault(*final)
     return [Export(step, found[step]) for step in sorted(found)]

@@ -67,7 +67,7 @@ def contents(run_dir: Path, model: Path, not_secret: Collection[str] = ()) -> Pu
     files = model_content(model)
     if unknown := sorted(set(not_secret) - set(files)):
         raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
-    model_folder.check(model)
+    model_folder.check_model_folder(model)
     doing, total = f"comparing {model} with its configuration", sum(map(size, files.values()))
     if found := run_with_timeout(lambda: incomplete(model), doing, total, least=COMPARE_SECONDS):
         raise UsageError("\n".join(f"{model}: {problem}" for problem in found))

@@ -43,7 +43,7 @@ class RunningEstimator:
             raise UsageError("preset: name it with the estimator, such as ebpo.robust")
         try:
             config = EstimatorConfig(n_samples_per_prompt=group, **(settings or {}))
-            estimator = registry.offline(registry.known(name), config)
+            estimator = registry.build_offline(registry.parse_name(name), config)
         except UsageError:
             raise
         except Exception as error:  # argparse's, dataclasses' and the presets' own kinds
@@ -132,7 +132,7 @@ class RunningEstimator:
         Raises:
             UsageError: the estimator reads score weights.
         """
-        made_up = replace(stored.made_up(self.config), give_score_weights=self._refuse_weights)
+        made_up = replace(stored.example_batch(self.config), give_score_weights=self._refuse_weights)
         estimate(self.estimator, made_up, self.estimator.initial())
 
     def _refuse_weights(self) -> ArrayLike:

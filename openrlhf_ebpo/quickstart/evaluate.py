@@ -73,7 +73,7 @@ def sample(model: str | Path, prompts: list[str], greedy: bool = False) -> list[
     return [found[i : i + count] for i in range(0, len(found), count)]
 
 
-def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]:
+def grade_responses(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]:
     reward = example("reward").reward_func
     return [
         [reward([task["prompt"] + each.text], [task["prompt"]], [task["entry"]])["rewards"] >= 1.0 for each in group]
@@ -82,14 +82,14 @@ def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]
 
 
 def success_rate(model: str | Path, tasks: list[dict], greedy: bool = False) -> float:
-    return float(np.mean(graded(tasks, sample(model, [task["prompt"] for task in tasks], greedy))))
+    return float(np.mean(grade_responses(tasks, sample(model, [task["prompt"] for task in tasks], greedy))))
 
 
 def evaluate(model: str | Path, tasks: list[dict], run_dirs: Iterable[Path], step: int) -> np.ndarray:
     """Grade responses to `tasks`, (tasks, N_SAMPLES) bool; also saved in each of the runs as a result of the
     evaluation harness, so that cards and the Space show it."""
     responses = sample(model, [task["prompt"] for task in tasks])
-    correct = np.array(graded(tasks, responses))
+    correct = np.array(grade_responses(tasks, responses))
     for run_dir in run_dirs:
         save(run_dir, str(model), step, tasks, responses, correct)
     return correct
@@ -104,8 +104,13 @@ def save(
     summary = {
         "model": model,
         "step": step,
-        "task": {"name": DATASET, "source": "reasoning-gym", "questions": len(tasks), "fingerprint": hashed(tasks)},
-        "protocol": {"name": PROTOCOL, "fingerprint": hashed(SETTINGS), **SETTINGS},
+        "task": {
+            "name": DATASET,
+            "source": "reasoning-gym",
+            "questions": len(tasks),
+            "fingerprint": content_hash(tasks),
+        },
+        "protocol": {"name": PROTOCOL, "fingerprint": content_hash(SETTINGS), **SETTINGS},
         "metrics": summarise(correct, classes, lengths, truncated),
         "settings": {"model": model_identity(model)},
         "versions": versions(),
@@ -114,7 +119,7 @@ def save(
     save_result(directory, summary, list(rows(tasks, responses, correct, classes)))
 
 
-def hashed(value) -> str:
+def content_hash(value) -> str:
     return fingerprint(json.dumps(value, sort_keys=True).encode())
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-COLUMNS = ("step", "time")  # of metrics.jsonl, and not metrics
+NOT_METRICS = ("step", "time")  # of metrics.jsonl, and not metrics
 KL_PER_STEP = "policy/kl_per_step"  # the policy actors measure it, the controller reads it
 
 

@@ -56,7 +56,7 @@ def is_path(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 
-def saved(run_dir: str | Path) -> list[SavedCheckpoint]:
+def saved_steps(run_dir: str | Path) -> list[SavedCheckpoint]:
     """Return every saved step, in the order of saving, where it is today.
 
     Raises:

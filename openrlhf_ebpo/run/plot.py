@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import replace_file
 from openrlhf_ebpo.run.catalogue import REWARD, Metric, Shown, metrics_for
 from openrlhf_ebpo.run.run_log import read_metrics
 
@@ -50,7 +50,7 @@ def plot_runs(
         figure.axes[0].legend(fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=11)
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import replacing, write_json
+from openrlhf_ebpo.files import replace_file, write_json
 from openrlhf_ebpo.run.score_text import k_of
 
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
@@ -122,7 +122,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / SUMMARY).unlink(missing_ok=True)
-    with replacing(directory / SAMPLES_FILE) as temporary:
+    with replace_file(directory / SAMPLES_FILE) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=SAMPLES), temporary, compression="zstd")
     write_json(directory / SUMMARY, {"schema": SCHEMA, **summary})
 

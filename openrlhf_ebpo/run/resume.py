@@ -21,7 +21,7 @@ from openrlhf_ebpo.run.manifest import TAG, damage, is_unfinished, step_of
 BEST = "best_"
 EXPORT = "_hf"  # ends the name of an exported model
 LATEST = "latest"  # DeepSpeed's: the tag that was saved last
-FLAG = "--ckpt.load_step"
+LOAD_STEP_FLAG = "--ckpt.load_step"
 GROUPS = ("_actor", "_critic")
 SUPERSEDED = "superseded"
 
@@ -78,9 +78,10 @@ class Search(NamedTuple):
         if self.step is not None and self.tag is None:
             steps = sorted({step_of(tag) for tag in tags_of(self.folders) if not damage_of(self.folders, tag)})
             lacks = "".join(f"; {tag}: {why}" for tag, why in self.skipped.items())
-            there = f"saved steps: {', '.join(map(str, steps))}" if steps else "no step is saved"
+            saved = f"saved steps: {', '.join(map(str, steps))}" if steps else "no step is saved"
             raise CheckpointError(
-                f"{FLAG} {self.step}: no complete checkpoint of this step is in {self.folders[0]}{lacks}; {there}"
+                f"{LOAD_STEP_FLAG} {self.step}: no complete checkpoint of this step is in {self.folders[0]}{lacks}; "
+                + saved
             )
         if self.lost:
             raise CheckpointError(self.refusal())

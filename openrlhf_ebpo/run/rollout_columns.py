@@ -22,7 +22,7 @@ NUMBERS = {
     **dict.fromkeys(("reward", "baseline", "advantage", "action_tokens", "score_weight"), pa.float64()),
 }
 TEXTS = ("prompt_id", "cluster")
-COLUMNS = (*NUMBERS, *TEXTS)
+ROLLOUT_COLUMNS = (*NUMBERS, *TEXTS)
 MAX_ROWS = 2**24  # of a step
 MAX_BYTES = 2**30  # of a step's columns, decompressed
 
@@ -41,8 +41,8 @@ def read_prior_start(path: Path) -> Any:
 
 
 def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[str, np.ndarray]:
-    """Return name -> one value per response, of COLUMNS: float64 with NaN for null; int64; bool; text as objects, None
-    for null.
+    """Return name -> one value per response, of ROLLOUT_COLUMNS: float64 with NaN for null; int64; bool; text as
+    objects, None for null.
 
     Args:
         named: what errors call the file, if not by its path.
@@ -62,9 +62,11 @@ def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[
 def _read(path: Path, named: str, max_rows: int) -> dict[str, np.ndarray]:
     metadata = pq.read_metadata(path)
     names = metadata.schema.to_arrow_schema().names
-    if lacking := [name for name in COLUMNS if names.count(name) != 1]:
+    if lacking := [name for name in ROLLOUT_COLUMNS if names.count(name) != 1]:
         raise RunDirectoryError(f"{named} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
-    columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in COLUMNS]
+    columns = [
+        i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in ROLLOUT_COLUMNS
+    ]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = sum(group.column(i).total_uncompressed_size for group in groups for i in columns)
     if metadata.num_rows > max_rows or size > MAX_BYTES:
@@ -73,7 +75,7 @@ def _read(path: Path, named: str, max_rows: int) -> dict[str, np.ndarray]:
             f"{max_rows:,} rows and {MAX_BYTES:,} bytes are read"
         )
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=[*TEXTS]) as file:
-        table = file.read(columns=[*COLUMNS])
+        table = file.read(columns=[*ROLLOUT_COLUMNS])
     numbers = {name: _numbers(f"{named}: the column {name}", table[name], kind) for name, kind in NUMBERS.items()}
     return numbers | {name: _texts(f"{named}: the column {name}", table[name]) for name in TEXTS}
 

@@ -43,14 +43,14 @@ def claim(settings: RunSettings, **run) -> list[IO]:
             "--ckpt.load_enable resumes: leave --force out, or name another --logger.run_dir"
         )
     if force and (run_dir / "run.json").exists():
-        with held(run_dir):
+        with hold_lock(run_dir):
             move_aside(run_dir)
     check_free(ckpt_path)
-    locks = [hold(run_dir)]
+    locks = [acquire_lock(run_dir)]
     open_run(settings, **run)
     checkpoints.relocate(run_dir, ckpt_path)
     if ckpt_path.resolve() != run_dir.resolve():  # not sooner: it may lie in the run directory, which must be empty
-        locks.append(hold(ckpt_path))
+        locks.append(acquire_lock(ckpt_path))
     if force and not settings.resume:
         for group in resume.groups(ckpt_path, "gae"):  # whichever the other run had
             if group.is_dir():
@@ -59,13 +59,13 @@ def claim(settings: RunSettings, **run) -> list[IO]:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def hold_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of `folder` inside.
 
     Raises:
         RunDirectoryError: another process holds it.
     """
-    lock = hold(folder)
+    lock = acquire_lock(folder)
     try:
         if lock:
             write_holder(lock)
@@ -75,7 +75,7 @@ def held(folder: Path) -> Iterator[None]:
             release(lock)
 
 
-def hold(folder: Path) -> IO | None:
+def acquire_lock(folder: Path) -> IO | None:
     """Acquire the lock of `folder` (created if missing); None, with a warning, where it cannot be written or its disk
     has no locks.
 

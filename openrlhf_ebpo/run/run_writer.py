@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_json_lines
+from openrlhf_ebpo.files import append_json_line, read_json_lines, replace_file, write_json, write_json_lines
 from openrlhf_ebpo.run.run_log import (
     PRIOR,
     PRIOR_START,
@@ -81,7 +81,7 @@ class RunLog:
         self._continues = logged
 
     def _write_step(self, step: int, rollouts, start: dict | None) -> None:
-        with replacing(rollouts_path(self.run_dir, step)) as temporary:
+        with replace_file(rollouts_path(self.run_dir, step)) as temporary:
             table = rollouts.table(step, self.tokenizer)
             if start is not None:
                 table = table.replace_schema_metadata({PRIOR_START: json.dumps(start)})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-NO_ANSWER = -1
+NO_ANSWER_CLASS = -1
 
 
 def classes(
@@ -34,7 +34,7 @@ def classes(
     found, count = [], 0
     for answer, right in zip(answers, correct, strict=True):
         if answer is None:
-            found.append(NO_ANSWER)
+            found.append(NO_ANSWER_CLASS)
             continue
         text = "right" if right else f"wrong {spelled(answer)}"
         if text not in by_text:
@@ -81,8 +81,8 @@ def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarra
     values = np.zeros(len(correct))
     for row, (right, group) in enumerate(zip(correct, classes, strict=True)):
         votes = Counter(group.tolist())
-        silent = votes.pop(NO_ANSWER, 0)
-        for name in set(group[right].tolist()) - {NO_ANSWER}:
+        silent = votes.pop(NO_ANSWER_CLASS, 0)
+        for name in set(group[right].tolist()) - {NO_ANSWER_CLASS}:
             others = tuple(sorted(count for other, count in votes.items() if other != name))
             key = (votes[name], silent, others)
             if key not in known:

@@ -23,9 +23,9 @@ def recorded_end(supervisor: Supervisor) -> Iterator[None]:
     except BaseException as caught:
         status = "interrupted" if isinstance(caught, KeyboardInterrupt) else "failed"
         error = describe_cause(caught)
-        if isinstance(cause := unwrapped(caught), TrainingPaused):
+        if isinstance(cause := first_cause(caught), TrainingPaused):
             status, error = "paused", str(cause)
-        final = isinstance(unwrapped(caught), (UsageError, RunDirectoryError, HealthError, KeyboardInterrupt))
+        final = isinstance(first_cause(caught), (UsageError, RunDirectoryError, HealthError, KeyboardInterrupt))
         raise
     finally:
         supervisor.end(status, error, final)
@@ -50,7 +50,7 @@ def explained_end(supervisor: Supervisor, how_to_continue: Callable[[], str]) ->
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_to_continue()) from None
     except Exception as error:
-        if isinstance(cause := unwrapped(error), TrainingPaused):
+        if isinstance(cause := first_cause(error), TrainingPaused):
             print(f"paused: {cause}\n{how_to_continue()}", file=sys.stderr)
             sys.exit(PAUSED)
         traceback.print_exc()
@@ -62,7 +62,7 @@ def explained_end(supervisor: Supervisor, how_to_continue: Callable[[], str]) ->
         raise ReportedError(f"training stopped: {cause}\n{how_to_continue()}") from None
 
 
-def unwrapped(error: BaseException) -> BaseException:
+def first_cause(error: BaseException) -> BaseException:
     """Return the first cause: Ray wraps what a method of an actor raised; in async training one actor waits for
     another."""
     while cause := getattr(error, "cause", None):
@@ -77,7 +77,7 @@ def describe_cause(error: BaseException) -> str:
     from openrlhf_ebpo.errors import without_traceback
     from openrlhf_ebpo.upstream.controller.engine_watch import find_deaths
 
-    cause = unwrapped(error)
+    cause = first_cause(error)
     if isinstance(cause, KeyboardInterrupt):
         return "ended by a signal to the driver's process"
     if isinstance(cause, ReportedError):

@@ -135,7 +135,7 @@ def fill_defaults(args: SimpleNamespace) -> None:
     args.ckpt.load_enable = args.ckpt.load_enable or args.ckpt.load_step is not None
     args.logger.run_dir = args.logger.run_dir or str(Path(args.ckpt.output_dir) / "run")
     algo = args.algo.advantage
-    algo.estimator, algo.ebpo.preset = registry.split(algo.estimator)
+    algo.estimator, algo.ebpo.preset = registry.split_preset(algo.estimator)
     chat_template.set_template_kwargs(args.data)
     preflight.absolute_paths(args)
     args.reward.timeout = RewardSettings.from_args(args).timeout
@@ -151,11 +151,11 @@ def build_parser(upstream: UpstreamMain) -> argparse.ArgumentParser:
     )
     parser.epilog = EXAMPLE
     estimator = parser._option_string_actions[ESTIMATOR]
-    estimator.type = functools.partial(registry.known, of_openrlhf=estimator.choices)
+    estimator.type = functools.partial(registry.parse_name, of_openrlhf=estimator.choices)
     estimator.choices, estimator.metavar = None, "NAME"
     estimator.help = (
         "Advantage estimator; for each, what is subtracted from the rewards, and what follows (docs/estimator.md has "
-        f"the formulas). {registry.described()}; or your own, as MODULE:NAME"
+        f"the formulas). {registry.describe_estimators()}; or your own, as MODULE:NAME"
     )
     estimator.option_strings.append("--advantage_estimator")
     parser._option_string_actions["--advantage_estimator"] = estimator

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.engines.cluster import address_to_join
 from openrlhf_ebpo.errors import SeamError, raise_problems
-from openrlhf_ebpo.upstream.check import check_unchanged, untested
+from openrlhf_ebpo.upstream.check import check_unchanged, untested_release_warning
 from openrlhf_ebpo.upstream.cpu import native
 from openrlhf_ebpo.upstream.releases import GPU_INSTALL, VERSIONS_BY_TORCH
 from openrlhf_ebpo.upstream.replacements import SEAMS
@@ -82,7 +82,7 @@ def openrlhf() -> Finding:
         check_unchanged(SEAMS)
     except SeamError as error:
         return Finding(f"openrlhf {found}" if found else "openrlhf is not installed", str(error), fatal=True)
-    return Finding(f"openrlhf {found}", untested())
+    return Finding(f"openrlhf {found}", untested_release_warning())
 
 
 def version_finding(name: str, found: str | None, wanted: str) -> Finding:

@@ -56,7 +56,7 @@ def load_table() -> dict[str, Row]:
 
 
 TABLE = load_table()
-FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
+FLAG_PATTERN = re.compile(r"--?[A-Za-z][\w.\-]*")
 SCHEMES = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
 SCHEMES["mis"] = SCHEMES["seq-mask-tis"]  # 0.9.3's name of it
 DRY_RUN_FLAGS = ("--dry_run", "--assume_cuda", "--sample")
@@ -124,7 +124,7 @@ def _split(argv: list[str]) -> list[Given]:
     command = [Given(None, [], [])]
     for word in argv:
         name, equals, value = word.partition("=")
-        if FLAG.fullmatch(name):
+        if FLAG_PATTERN.fullmatch(name):
             command.append(Given(name, [value] if equals else [], [word]))
         else:
             command[-1].values.append(word)

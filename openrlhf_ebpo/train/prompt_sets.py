@@ -14,7 +14,7 @@ from openrlhf_ebpo.data.preflight import dataset_problems, split_names
 from openrlhf_ebpo.engines.model_check import has_chat_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_models import local_folder
-from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render
+from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts
 from openrlhf_ebpo.upstream.tokenizer_fit import (
     MAX_ERROR_CHARS,
     TRAINING,
@@ -107,7 +107,7 @@ class PromptSettings:
                     "Add --data.apply_chat_template, or name a column of texts"
                 )
         kwargs = values(self.template_kwargs)
-        prompts = render(named, model, self.chat_template, self.template, kwargs)
+        prompts = render_prompts(named, model, self.chat_template, self.template, kwargs)
         if empty := [prompt.key for prompt in prompts if not prompt.text]:
             raise UsageError(
                 f"{source}: column {self.input_key!r} (--data.input_key) is empty in row {empty[0]}, and vLLM answers "

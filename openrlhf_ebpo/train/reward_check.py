@@ -21,11 +21,11 @@ from openrlhf_ebpo.rewards.processes.servers import Refused
 from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
-from openrlhf_ebpo.train.reward_exam import SECONDS, SERVER_ROWS, RewardProbe, Row, answer_of, examine
+from openrlhf_ebpo.train.reward_exam import SECONDS, SERVER_ROWS, RewardProbe, Row, answer_of, probe_reward
 from openrlhf_ebpo.upstream.rendering import announce_special_tokens, text_tokenizer
 from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
-FLAG = "--reward.remote_url"
+REWARD_FLAG = "--reward.remote_url"
 MATH = BUILT_IN["math"]
 MAX_ROWS = 256
 MAX_CAUSE_CHARS = 300
@@ -59,11 +59,11 @@ def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_rewa
     if folder:
         announce_special_tokens(str(folder))
         end = text_tokenizer(tokenizer_of(str(folder))).eos_token or ""
-    named = f"{FLAG} {'math' if is_math else redacted_text(source)}"
+    named = f"{REWARD_FLAG} {'math' if is_math else redacted_text(source)}"
     try:
-        exam = asyncio.run(examine(rewards, rows, pass_reward, end))
+        exam = asyncio.run(probe_reward(rewards, rows, pass_reward, end))
     except RewardError as error:
-        raise UsageError(f"{FLAG} {error}") from None
+        raise UsageError(f"{REWARD_FLAG} {error}") from None
     return notices + (report(exam, named, prompts.label_key, is_math) if exam else [])
 
 

@@ -101,7 +101,7 @@ class RewardProbe:
                 break
         self.own[i] = passed is not None
         self.without_end += bool(passed and not passed.endswith(self.end))
-        other = different(row, itertools.islice(itertools.cycle(self.rows), i + 1, i + len(self.rows)))
+        other = differing_answer(row, itertools.islice(itertools.cycle(self.rows), i + 1, i + len(self.rows)))
         if other is not None:
             reward = await self._ask(i, (passed or responses[0]).replace("ANSWER", other))
             self.wrong[i] = reward is not None and reward >= self.passes
@@ -141,7 +141,7 @@ def empty_thoughts(prompt: str) -> str:
     return end if opened_thoughts(prompt) else f"{start}\n{end}"
 
 
-def different(row: Row, others: Iterable[Row]) -> str | None:
+def differing_answer(row: Row, others: Iterable[Row]) -> str | None:
     """Return the first answer that is spelled otherwise, case apart."""
     own = clean(row.answer).lower()
     return next((each.answer for each in others if each.answer and clean(each.answer).lower() != own), None)
@@ -159,7 +159,7 @@ def answer_of(label: object) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: RewardSettings) -> AsyncIterator[Ask]:
+async def open_reward(settings: RewardSettings) -> AsyncIterator[Ask]:
     """Yield the function that calls a reward: a packaged one, a file in processes that can be killed, or servers,
     without retries.
 
@@ -184,13 +184,13 @@ async def opened(settings: RewardSettings) -> AsyncIterator[Ask]:
             file.close()
 
 
-async def examine(settings: RewardSettings, rows: Sequence[Row], passes: float, end: str) -> RewardProbe | None:
+async def probe_reward(settings: RewardSettings, rows: Sequence[Row], passes: float, end: str) -> RewardProbe | None:
     """Ask a reward for these rows, for up to SECONDS. None without rows: then its file is only imported.
 
     Raises:
-        RewardError: as `opened`.
+        RewardError: as `open_reward`.
     """
-    async with opened(settings) as ask:
+    async with open_reward(settings) as ask:
         if not rows:
             return None
         server = {} if settings.sources[0].endswith(".py") else {"few_calls": True, "giver": GIVER}

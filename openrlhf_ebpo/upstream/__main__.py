@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.upstream.check import imports, installed_release, source_fingerprint
+from openrlhf_ebpo.upstream.check import installed_release, is_imported, source_fingerprint
 from openrlhf_ebpo.upstream.install import REPLACEMENTS, all_seams
 from openrlhf_ebpo.upstream.releases import TESTED
 from openrlhf_ebpo.upstream.replacements import KINDS, Seam
@@ -37,7 +37,7 @@ def print_rows(_: argparse.Namespace) -> None:
 
 def state(seam: Seam) -> str:
     found = source_fingerprint(seam.module, seam.name)
-    if not seam.sources and (found or imports(seam.module, seam.name)):
+    if not seam.sources and (found or is_imported(seam.module, seam.name)):
         return "by name"
     if found is None:
         return "GONE"

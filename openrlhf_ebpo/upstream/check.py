@@ -27,7 +27,7 @@ def check_release(seams: tuple[Seam, ...]) -> None:
     """Run `check_unchanged`, before anything else in a command, and print warnings about an untested release and about
     changed sources of other packages."""
     check_unchanged(seams)
-    for warning in filter(None, [untested(), *map(differs, seams)]):
+    for warning in filter(None, [untested_release_warning(), *map(describe_changed_package, seams)]):
         print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
@@ -39,7 +39,7 @@ def check_unchanged(seams: tuple[Seam, ...]) -> None:
             written for. The message names each of these rows.
     """
     release = installed_release()
-    changes = [change for seam in seams if (change := changed(seam))]
+    changes = [change for seam in seams if (change := describe_changed_source(seam))]
     if changes:
         raise SeamError(
             f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: "
@@ -79,7 +79,7 @@ def check_same_as_drivers() -> None:
             )
 
 
-def untested() -> str | None:
+def untested_release_warning() -> str | None:
     """A line of warning about a release that is none of TESTED; None about the others."""
     release = installed_release()
     if release in TESTED:
@@ -90,13 +90,13 @@ def untested() -> str | None:
     )
 
 
-def changed(seam: Seam) -> str | None:
+def describe_changed_source(seam: Seam) -> str | None:
     """Describe how a target in OpenRLHF differs from the source that its row was written for; None if it does not."""
     return describe_change(seam) if seam.package == UPSTREAM else None
 
 
-def differs(seam: Seam) -> str | None:
-    """Describe how a target in another package differs, as `changed`; None if it does not, or is not installed."""
+def describe_changed_package(seam: Seam) -> str | None:
+    """Describe how a target in another package differs; None if it does not, or is not installed."""
     if seam.package == UPSTREAM or importlib.util.find_spec(seam.package) is None:
         return None
     return describe_change(seam)
@@ -117,7 +117,7 @@ def source_fingerprint(module: str, name: str) -> str | None:
         return None
     try:
         source = path.read_text(encoding="utf-8")  # whatever the locale says
-        node = parsed(source)
+        node = parse_module(source)
     except SyntaxError:
         return "no Python"  # fits no row
     for part in name.split("."):
@@ -127,15 +127,15 @@ def source_fingerprint(module: str, name: str) -> str | None:
     return hashlib.sha256(ast.get_source_segment(source, node).encode()).hexdigest()[:12]
 
 
-def imports(module: str, name: str) -> bool:
+def is_imported(module: str, name: str) -> bool:
     """Return True if the module's first level imports this name from another one."""
     path = module_path(module)
-    nodes = parsed(path.read_text(encoding="utf-8")).body if path.is_file() else ()
+    nodes = parse_module(path.read_text(encoding="utf-8")).body if path.is_file() else ()
     found = (alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names)
     return any(name == (alias.asname or alias.name) for alias in found)
 
 
 @functools.lru_cache
-def parsed(source: str) -> ast.Module:
+def parse_module(source: str) -> ast.Module:
     """Parse a module's source once: several rows are of one module."""
     return ast.parse(source)

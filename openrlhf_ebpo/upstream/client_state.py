@@ -30,6 +30,6 @@ def starting_state(states: dict, estimator: Estimator, ckpt_path: str) -> Any:
         return stored.read(estimator, config.init_prior)
     if resumed and not config.reset_prior:
         raise stored.PriorMismatch(
-            f"the checkpoint in {ckpt_path} was saved by another estimator: no prior in it. {stored.WAY_OUT}"
+            f"the checkpoint in {ckpt_path} was saved by another estimator: no prior in it. {stored.REMEDY}"
         )
     return estimator.initial()

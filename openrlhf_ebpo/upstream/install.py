@@ -20,7 +20,7 @@ import wrapt
 
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.upstream import flash_attn
-from openrlhf_ebpo.upstream.check import check_same_as_drivers, check_unchanged, untested
+from openrlhf_ebpo.upstream.check import check_same_as_drivers, check_unchanged, untested_release_warning
 from openrlhf_ebpo.upstream.replacements import KINDS, SEAMS, Seam
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
@@ -39,7 +39,7 @@ def install() -> None:
     """
     seams = all_seams()
     check_same_as_drivers()
-    if untested():  # the driver has looked at its own files, not at those of this node
+    if untested_release_warning():  # the driver has looked at its own files, not at those of this node
         check_unchanged(seams)
     flash_attn.offer_stand_in()
     if is_cpu_stack():

@@ -25,7 +25,7 @@ class Prompt:
     label: str = ""
 
 
-def render(
+def render_prompts(
     rows: Iterable[dict],
     model: str,
     apply_chat_template: bool = False,

@@ -100,7 +100,7 @@ def build(spec: str, group: int) -> tuple[Estimator | str, float]:
     try:
         entropy = float(options.pop("entropy", 0))
         config = EstimatorConfig(n_samples_per_prompt=group, **options)
-        estimator = registry.offline(registry.known(name), config)
+        estimator = registry.build_offline(registry.parse_name(name), config)
     except (argparse.ArgumentTypeError, TypeError, UsageError, ValueError) as error:
         raise UsageError(f"--estimators {spec}: {error}") from None
     if estimator is None:

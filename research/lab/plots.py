@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.statistics import Interval, interval
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import replace_file
 
 COLOURS = {  # after Okabe and Ito, which the colour-blind tell apart; they differ in lightness too
     "GRPO": "#6b7178",
@@ -80,7 +80,7 @@ def draw(path: str | Path, title: str, panels: Sequence[Panel], caption: str) ->
             keys.append(key)
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         figure.savefig(temporary, dpi=DPI, format="png", metadata={"Software": None})
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lab import policy, tasks
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import replace_file
 
 STARTS = (0.01, 0.05, 0.1, 0.3, 0.6)
 BATCH, LR, WARMUP, MAX_STEPS = 32, 2e-3, 20, 4000
@@ -33,7 +33,7 @@ def warm_start(
     missing = [s for s, file in zip(seeds, found, strict=True) if not file.exists() or start not in torch.load(file)]
     if missing:
         for seed, crossings in zip(missing, supervised(shape, task, examples, wanted, missing), strict=True):
-            with replacing(found[seeds.index(seed)]) as temporary:
+            with replace_file(found[seeds.index(seed)]) as temporary:
                 torch.save(crossings, temporary)
     return torch.stack([torch.load(file)[start] for file in found])
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import replace_file
 from paper.catalogue import REPORTED, Content, Figure, Size
 
 COLUMNS = ("panel", "series", "x_label", "x", "y_label", "mean", "low", "high", "seeds", "source")
@@ -16,7 +16,7 @@ IMAGES = Path("images") / "figures"  # below docs/
 
 def write_csv(path: Path, content: Content) -> None:
     """A row for each point that is drawn; low and high are empty for what the authors report."""
-    with replacing(path) as temporary, open(temporary, "w", newline="") as file:
+    with replace_file(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for panel in content.panels:

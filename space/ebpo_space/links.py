@@ -36,7 +36,7 @@ def clean(values: Mapping) -> dict:
         except (ValueError, TypeError, KeyError, OverflowError):
             view[name] = default
     for page in PAGES.values():
-        page.settle(view)
+        page.reconcile(view)
     return view
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 
-from openrlhf_ebpo.run.catalogue import COLUMNS, ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
+from openrlhf_ebpo.run.catalogue import ESTIMATOR, GROUPS, HELD_OUT, NOT_METRICS, Metric, Shown, find
 
 from . import seeds
 from .lines import Axes, Line, bold, line_panel
@@ -37,7 +37,7 @@ def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[st
     """
     wanted, found, zeros = view["metric"].strip(), [], []
     keys = ",".join(quote(run.run.key, safe="") for run in runs)
-    names = sorted({name for run in runs for name in run.metrics.columns} - {*COLUMNS})
+    names = sorted({name for run in runs for name in run.metrics.columns} - {*NOT_METRICS})
     for title, note, metrics in _shelves(names, wanted):
         drawn = [(metric, lines) for metric in metrics if (lines := _lines(runs, metric, view))]
         if not wanted:

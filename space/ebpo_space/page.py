@@ -74,14 +74,14 @@ class Page:
     render: what the components show for a view, by their names, nothing where it is absent; besides, where it has
         them, "controls": properties of controls (their choices), by the parameter's name, and "view": what of the view
         is decided only here.
-    settle: changes values of a view that do not go together.
+    reconcile: changes values of a view that do not go together.
     reads: files and folders of a run whose change changes the page; none where it shows no runs."""
 
     name: str
     parameters: Mapping[str, Parameter]
     lay_out: Callable[[Parts, Workspace], None]
     render: Callable[[dict, Workspace], dict]
-    settle: Callable[[dict], None] = lambda view: None
+    reconcile: Callable[[dict], None] = lambda view: None
     reads: tuple[str, ...] = ("metrics.jsonl", "run.json", "rollouts")
 
     def show(self, view: dict, workspace: Workspace) -> dict:

@@ -21,8 +21,8 @@ from .text import HTML, harmless, html, join
 from .turns import last_user_turn
 
 PER_PAGE = 40
-COLUMNS = ("pass rate", "times asked", "last passed", "length")
-SORTS = (*COLUMNS, *(f"-{name}" for name in COLUMNS))
+QUESTION_COLUMNS = ("pass rate", "times asked", "last passed", "length")
+SORTS = (*QUESTION_COLUMNS, *(f"-{name}" for name in QUESTION_COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Prompts:
 
     def order(self, sort: str) -> np.ndarray:
         """Return places in this order, of equal ones those that were asked most first; NaN last."""
-        named = dict(zip(COLUMNS, (self.rate, self.asked, self.last_passed, self.length), strict=True))
+        named = dict(zip(QUESTION_COLUMNS, (self.rate, self.asked, self.last_passed, self.length), strict=True))
         values = named[sort.removeprefix("-")].astype(float)
         return np.lexsort((-self.asked, -values if sort.startswith("-") else values))
 
@@ -75,7 +75,7 @@ def prompt_table(run: Run, groups: Groups, prompts: Prompts, chosen: np.ndarray,
     texts = prompts_of(run, groups, prompts.latest[here])
     rows = join(_row(prompts, groups, int(i), texts) for i in here)
     name, reverse = sort.removeprefix("-"), sort.startswith("-")
-    heads = join(sort_head(each, name, reverse, "prompts_by") for each in COLUMNS)
+    heads = join(sort_head(each, name, reverse, "prompts_by") for each in QUESTION_COLUMNS)
     fit = f" {len(chosen):,} fit." if len(chosen) < len(prompts) else ""
     return html(
         '<section class="prompts" aria-label="Prompts"><header><p><b>{:,}</b> of {:,} prompts were never solved.{}</p>'

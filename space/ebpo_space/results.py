@@ -27,7 +27,7 @@ from .parquet import read, rows_of, to_python
 from .runs import Run, inside, stamp, summaries
 
 BASE = -1
-COLUMNS = 6  # of a table: checkpoints side by side
+MAX_COLUMNS = 6  # of a table: checkpoints side by side
 RUNS = 4  # with their first and last checkpoints side by side
 MAX_CACHED_RESULTS = 2000
 MAX_NAME_CHARS = 300  # of a task or a protocol, as many as a link has
@@ -130,8 +130,8 @@ def columns(found: Iterable[tuple[int, Result]], names: Collection[str] = (), on
         one_base: all runs started from the same base model, which gets one column, the first.
     """
     every = checkpoints(found)
-    chosen = [column for column in every if column.name in names][:COLUMNS] or every
-    if len(chosen) > COLUMNS:
+    chosen = [column for column in every if column.name in names][:MAX_COLUMNS] or every
+    if len(chosen) > MAX_COLUMNS:
         configurations: dict[int, dict[str, list[Column]]] = {}
         for column in every:
             configurations.setdefault(column.number, {}).setdefault(column.run, []).append(column)

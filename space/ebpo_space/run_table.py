@@ -23,8 +23,8 @@ from .workspace import LoadedRun, Workspace
 
 MAX_CHIPS = 6  # of more configurations the table alone shows which is which
 MAX_ROWS = 500
-COLUMNS = ("run", "estimator", "model", "seed", "state", "step", "reward", "held-out", "started")
-SORTS = ("", *COLUMNS, *(f"-{name}" for name in COLUMNS))
+RUN_COLUMNS = ("run", "estimator", "model", "seed", "state", "step", "reward", "held-out", "started")
+SORTS = ("", *RUN_COLUMNS, *(f"-{name}" for name in RUN_COLUMNS))
 
 
 class Row(NamedTuple):
@@ -110,7 +110,7 @@ def _row(run: LoadedRun, state: Condition | None) -> Row:
         _cell(float(held_out[-1]) if len(held_out) else None, lambda value: format_value(value, True)),
         _cell(seconds(about.get("started")), clock),
     )
-    return Row(key, run.run.number, state.kind if state else "", dict(zip(COLUMNS, cells, strict=True)))
+    return Row(key, run.run.number, state.kind if state else "", dict(zip(RUN_COLUMNS, cells, strict=True)))
 
 
 def _cell(value, write: Callable) -> tuple[object, HTML | str]:
@@ -129,7 +129,10 @@ def _table(rows: Sequence[Row], view: dict) -> HTML:
     return html(
         '<div class="scroll all-runs" tabindex="0" role="region" aria-label="Runs"><table><caption>Runs</caption>'
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}",
-        *(join(sort_head(each, name, reverse) for each in COLUMNS), join(_line(row, view) for row in rows[:MAX_ROWS])),
+        *(
+            join(sort_head(each, name, reverse) for each in RUN_COLUMNS),
+            join(_line(row, view) for row in rows[:MAX_ROWS]),
+        ),
         html('<p class="more">{}{}</p>', note, more) if unread or more else "",
     )
 

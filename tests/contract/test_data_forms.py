@@ -129,9 +129,9 @@ def test_it_can_be_prepared_ordered_and_given_topics(name, tmp_path):
 
 
 def test_eval_asks_its_questions(name):
-    from openrlhf_ebpo.eval.tasks import load
+    from openrlhf_ebpo.eval.tasks import load_task
 
-    task = load(f"file:{name}")
+    task = load_task(f"file:{name}")
     assert [(question.question, question.gold) for question in task.questions] == [
         (r["prompt"], r["label"]) for r in ROWS
     ]

@@ -4,7 +4,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import protocols
-from openrlhf_ebpo.eval.prompts import PromptForm, render
+from openrlhf_ebpo.eval.prompts import PromptForm, render_questions
 from openrlhf_ebpo.eval.tasks import Question
 
 CHAT = (
@@ -37,13 +37,13 @@ def models(tmp_path_factory) -> dict[str, str]:
     "form", FORMS, ids=["raw", "input template", "chat template", "system message", "template arguments"]
 )
 def test_prompts_are_rendered_as_in_training(models, form):
-    (prompt,) = render([Question("id", "What is {1} + 1?", "2")], form, models["chat"])
+    (prompt,) = render_questions([Question("id", "What is {1} + 1?", "2")], form, models["chat"])
     assert (prompt.key, prompt.text, prompt.label) == ("id", FORMS[form], "2")
 
 
 def test_a_tokenizer_without_chat_template_is_named(models):
     with pytest.raises(UsageError, match="plain"):
-        render([Question("id", "1+1?", "2")], PromptForm("{question}", True), models["plain"])
+        render_questions([Question("id", "1+1?", "2")], PromptForm("{question}", True), models["plain"])
 
 
 def test_vllm_samples_as_the_protocol_says_whatever_the_models_generation_config_asks_for():

@@ -73,8 +73,8 @@ def test_a_step_left_out_is_how_fp16_finds_its_scale_and_a_fault_in_bf16():
 
 def test_the_kl_counts_where_it_is_a_loss():
     result = {"metrics": {"kl": torch.tensor([1.0, math.nan]), "policy_loss": torch.tensor(0.5), "reward": math.nan}}
-    assert health.measured(result, kl_is_loss=False) == {"policy_loss": 0.5}
-    assert health.problems_of(health.measured(result, kl_is_loss=True), False, False) == ["kl is nan"]
+    assert health.losses_and_norms(result, kl_is_loss=False) == {"policy_loss": 0.5}
+    assert health.problems_of(health.losses_and_norms(result, kl_is_loss=True), False, False) == ["kl is nan"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -93,7 +93,7 @@ def test_one_element_of_many_is_found(value, dtype):
 def test_many_ranks_make_a_short_message():
     report = [{"rank": rank, "role": "policy", "weights": list("abcdefg")} for rank in range(64)]
     report[40]["problems"] = ["kl is nan"]
-    words = health.described(report)
+    words = health.describe_findings(report)
     assert words.startswith("policy, rank 40: kl is nan") and words.endswith("and 61 more ranks")
     assert words.count("a, b, c and 4 more") == 3
 

@@ -43,7 +43,7 @@ def mirrored(name, rewards, mask, clip_range=None) -> np.ndarray:
     config = EstimatorConfig(n_samples_per_prompt=rewards.shape[1], reward_clip_range=clip_range)
     lengths = mask.sum(-1).reshape(rewards.shape)
     batch = Batch.of(rewards.numpy(), np.ones(rewards.shape), lengths=lengths.numpy())
-    estimator = registry.offline(name, config)
+    estimator = registry.build_offline(name, config)
     return estimate(estimator, batch, estimator.initial()).advantages
 
 

@@ -157,7 +157,7 @@ def test_of_a_batch_the_first_responses_are_asked_for_log_probabilities():
 
 @pytest.mark.parametrize(("max_length", "responses"), [(24, 64), (1024, 64), (4096, 16), (8192, 8), (32768, 8)])
 def test_of_long_responses_fewer(max_length, responses):
-    assert log_probs.at_once(max_length) == responses
+    assert log_probs.max_measured(max_length) == responses
 
 
 def test_what_openrlhf_asks_for_stays():
@@ -230,7 +230,7 @@ def test_what_is_extreme_is_cut_and_finite(extreme):
     found = mismatch.metrics([torch.full((5000,), extreme, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)])
     assert (
         all(map(math.isfinite, found.values()))
-        and found["mismatch/largest_ratio"] <= math.exp(mismatch.LARGEST) * 1.001
+        and found["mismatch/largest_ratio"] <= math.exp(mismatch.MAX_LOG_RATIO) * 1.001
     )
     assert 0 < found["mismatch/ess_sequence"] <= 1
 

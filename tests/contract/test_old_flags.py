@@ -118,7 +118,7 @@ def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatc
     """A finished run is recognised in either spelling: nothing is left to do."""
 
     def train(upstream, command, args, settings, found, resumed):
-        for lock in run_lock.claim(settings.run, **train_ppo_ray.record(command, args, settings, resumed)):
+        for lock in run_lock.claim(settings.run, **train_ppo_ray.run_entries(command, args, settings, resumed)):
             run_lock.release(lock)
 
     monkeypatch.setattr(train_ppo_ray, "train", train)

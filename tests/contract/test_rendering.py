@@ -8,7 +8,7 @@ from tiny_tokenizers import save
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
-from openrlhf_ebpo.upstream.rendering import prompt_lengths, render
+from openrlhf_ebpo.upstream.rendering import prompt_lengths, render_prompts
 from openrlhf_ebpo.upstream.tokenizers import TokenizerByReference, tokenizer_of
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -48,7 +48,7 @@ def model(tmp_path_factory) -> str:
 @pytest.mark.parametrize(("rows", "flags", "text"), WAYS, ids=["bare", "template", "text in chat", "chat"])
 def test_prompts_equal_those_of_upstreams_data_set(model, rows, flags, text):
     expected = data_set(rows, f"{model}/chat", **flags)
-    found = render(rows, f"{model}/chat", **flags)
+    found = render_prompts(rows, f"{model}/chat", **flags)
     assert [(p.text, p.label) for p in found] == list(zip(expected.prompts, expected.labels, strict=True))
     assert (found[0].key, found[0].text) == (rows[0]["id"], text)
 
@@ -68,23 +68,23 @@ def test_arguments_of_the_chat_template_reach_every_rendering(tmp_path):
     rows = Dataset.from_list(TEXTS)
     texts = PromptDataset(rows, tokenizer, strategy).prompts
     texts += SFTDataset(rows, tokenizer, 64, strategy, num_processors=2).prompts
-    texts += [each.text for each in render(TEXTS, model, True, template_kwargs=kwargs)]
+    texts += [each.text for each in render_prompts(TEXTS, model, True, template_kwargs=kwargs)]
     arrived = pickle.loads(pickle.dumps(TokenizerByReference(model, True, (("effort", "3"),))))
     for each in (arrived, pickle.loads(pickle.dumps(tokenizer))):
         chat = [{"role": "user", "content": "1+1="}]
         texts.append(each.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
     assert texts == ["3<user>1+1=<assistant>"] * 5
-    assert render(TEXTS, model, True)[0].text == "<user>1+1=<assistant>"
+    assert render_prompts(TEXTS, model, True)[0].text == "<user>1+1=<assistant>"
 
 
 def test_the_length_of_a_prompt_is_that_of_its_tokens(model):
-    prompts = render(TEXTS, f"{model}/chat", apply_chat_template=True)
+    prompts = render_prompts(TEXTS, f"{model}/chat", apply_chat_template=True)
     assert prompt_lengths(prompts, f"{model}/chat") == [len("<user>1+1=<assistant>")]
 
 
 def test_a_tokenizer_without_chat_template_is_an_error_in_words(model):
     with pytest.raises(UsageError, match=r"plain reads: .*chat"):
-        render(TEXTS, f"{model}/plain", apply_chat_template=True)
+        render_prompts(TEXTS, f"{model}/plain", apply_chat_template=True)
 
 
 def test_a_tokenizer_travels_by_name_and_is_read_once_a_process(model):

@@ -189,7 +189,7 @@ def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacement
 ROW = SEAMS[0]
 FINGERPRINT = source_fingerprint(ROW.module, ROW.name)
 UNKNOWN = "0" * 12
-MADE_UP = Seam("made_up", "answer", "openrlhf_ebpo.upstream.cpu.device:nothing_to_do", "every", "cpu", "a test", "now")
+MADE_UP = Seam("made_up", "answer", "openrlhf_ebpo.upstream.cpu.device:do_nothing", "every", "cpu", "a test", "now")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from patience import seconds
 
 from openrlhf_ebpo.cli import main
-from openrlhf_ebpo.run.catalogue import COLUMNS, find
+from openrlhf_ebpo.run.catalogue import NOT_METRICS, find
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 
 FAILING_REWARD = """
@@ -100,7 +100,7 @@ def test_two_ranks_train_with_zero_3_dynamic_batches_evaluation_and_failing_rewa
     assert 0 <= metrics[1]["eval_letters_pass1"] <= metrics[1]["eval_letters_pass3"] <= 1
     chosen = json.loads((tmp_path / "ckpt" / "_actor" / "best_global_step2" / "metric.json").read_text())
     assert chosen == {"metric_key": "eval_letters_pass3", "metric_value": metrics[1]["eval_letters_pass3"]}
-    assert {name for row in metrics for name in row if name not in COLUMNS and not find(name)} == {"kind"}
+    assert {name for row in metrics for name in row if name not in NOT_METRICS and not find(name)} == {"kind"}
     assert all(0 < row["ebpo/reward_error_fraction"] < 1 for row in metrics)
     assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in metrics)
 

@@ -8,7 +8,7 @@ import torch
 from estimates import ebpo_step
 from properties import given, settings, st
 
-from openrlhf_ebpo.estimator.advantage import grpo_advantages, observed
+from openrlhf_ebpo.estimator.advantage import grpo_advantages, with_statistics
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.prior import Prior
@@ -191,14 +191,14 @@ def test_grpo_normalises_within_the_valid_samples_of_a_group():
 )
 def test_groups_that_all_fail_or_all_pass_are_counted(fail, success, rewards, all_fail, all_pass):
     rewards = np.array(rewards, dtype=float)
-    found = observed(Batch.of(rewards, np.ones_like(rewards)), rewards, fail, success)
+    found = with_statistics(Batch.of(rewards, np.ones_like(rewards)), rewards, fail, success)
     assert found.metrics == pytest.approx({"ebpo/all_fail_fraction": all_fail, "ebpo/all_pass_fraction": all_pass})
 
 
 def test_outcomes_look_at_valid_samples_and_at_groups_that_have_one():
     rewards = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=float)
     valid = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]) > 0
-    found = observed(Batch.of(rewards, valid), rewards, 0.0, 1.0)
+    found = with_statistics(Batch.of(rewards, valid), rewards, 0.0, 1.0)
     assert found.metrics == {"ebpo/all_fail_fraction": 0.5, "ebpo/all_pass_fraction": 0.5}
 
 

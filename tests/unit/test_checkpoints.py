@@ -11,7 +11,7 @@ from hub_runs import export_model, make_run
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.model_folder import problems
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.checkpoints import LIST, add_rows, check_none_lost, final_model, find_unlisted, rows, saved
+from openrlhf_ebpo.run.checkpoints import LIST, add_rows, check_none_lost, final_model, find_unlisted, rows, saved_steps
 from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.run.run_log import RunDirectoryError
 
@@ -61,7 +61,9 @@ def test_a_copy_of_the_run_is_read_where_it_lies(run_dir, tmp_path):
     run["args"]["logger"]["run_dir"] = str(run_dir)
     write_json(run_dir / "run.json", run)
     copy = shutil.copytree(run_dir.parent, tmp_path / "copy")
-    assert [each.model for each in saved(copy / "run")] == [copy / "ckpt" / f"global_step{n}_hf" for n in (2, 4, 6)]
+    assert [each.model for each in saved_steps(copy / "run")] == [
+        copy / "ckpt" / f"global_step{n}_hf" for n in (2, 4, 6)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_lines_that_make_no_sense_are_left_out(run_dir, line):
     before = rows(run_dir)
     with open(run_dir / LIST, "a") as file:
         file.write(line + "\n")
-    assert rows(run_dir) == before and len(saved(run_dir)) == 3
+    assert rows(run_dir) == before and len(saved_steps(run_dir)) == 3
 
 
 @pytest.mark.parametrize(("status", "step"), [("complete", 6), ("running", None), ("interrupted", None)])

@@ -6,16 +6,22 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.estimator.advantage_settings import add_flags
-from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
+from openrlhf_ebpo.estimator.config import EBPO_FLAG, EstimatorConfig
 
 
 @pytest.mark.parametrize(
     ("settings", "shown"),
     [
-        ({"fail_reward": 1.0, "pass_reward": 1.0}, [f"{FLAG}.pass_reward (1.0)", f"{FLAG}.fail_reward (1.0)"]),
-        ({"fail_reward": 1.0, "pass_reward": -1.0}, [f"{FLAG}.pass_reward (-1.0)", f"{FLAG}.fail_reward (1.0)"]),
-        ({"pass_reward": float("nan")}, [f"{FLAG}.pass_reward"]),
-        ({"pass_reward": float("inf")}, [f"{FLAG}.pass_reward"]),
+        (
+            {"fail_reward": 1.0, "pass_reward": 1.0},
+            [f"{EBPO_FLAG}.pass_reward (1.0)", f"{EBPO_FLAG}.fail_reward (1.0)"],
+        ),
+        (
+            {"fail_reward": 1.0, "pass_reward": -1.0},
+            [f"{EBPO_FLAG}.pass_reward (-1.0)", f"{EBPO_FLAG}.fail_reward (1.0)"],
+        ),
+        ({"pass_reward": float("nan")}, [f"{EBPO_FLAG}.pass_reward"]),
+        ({"pass_reward": float("inf")}, [f"{EBPO_FLAG}.pass_reward"]),
         ({"reward_clip_range": (1.0, -1.0)}, ["--reward.clip_range"]),
     ],
     ids=lambda value: str(value)[:50],
@@ -30,7 +36,7 @@ def test_a_setting_that_makes_no_sense_names_its_flag(settings, shown):
 def test_flags_reach_the_config_through_upstreams_nested_arguments():
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    parsed = vars(parser.parse_args([f"{FLAG}.fail_reward", "-1", f"{FLAG}.init_prior", "p.json"]))
+    parsed = vars(parser.parse_args([f"{EBPO_FLAG}.fail_reward", "-1", f"{EBPO_FLAG}.init_prior", "p.json"]))
     ebpo = {name.rpartition(".")[2]: value for name, value in parsed.items()}
     args = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=8),

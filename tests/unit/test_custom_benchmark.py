@@ -40,7 +40,7 @@ def own(folder: Path, code: str, name: str = "mine") -> None:
 
 
 def test_the_example_is_loaded_from_its_folder_and_scored_by_its_rules(example):
-    task = tasks.load("measures:TASK")
+    task = tasks.load_task("measures:TASK")
     assert (task.name, len(task.questions), task.skipped, task.notes) == ("measures", 8, (), ())
     assert task.source.startswith(f"{example}/measures.jsonl@")
     marathon, train, *_ = task.questions
@@ -51,11 +51,11 @@ def test_the_example_is_loaded_from_its_folder_and_scored_by_its_rules(example):
 def test_its_rows_can_be_of_another_file(example):
     rows = [{"question": "How long?", "value": 2, "unit": "m", "tolerance": slack} for slack in (0, -1)]
     (example / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = tasks.load("measures:TASK=more.jsonl")
+    task = tasks.load_task("measures:TASK=more.jsonl")
     assert task.source.startswith("more.jsonl@") and "2 rows, the public data set 8" in task.notes[0]
     assert task.skipped == ("row 2 of more.jsonl is left out: its tolerance is -1",)
     with pytest.raises(UsageError, match="measures:TASK=me/measures"):
-        tasks.load("measures:TASK=me/measures")
+        tasks.load_task("measures:TASK=me/measures")
 
 
 def test_a_file_is_scored_by_the_rules_of_the_example(example):
@@ -144,7 +144,7 @@ BAD = {
 def test_columns_can_lie_in_structs(here):
     own(here, "TASK = Benchmark('x', answer=('meta.gold',), rules=lambda row, a: Rules(unit=row['meta']['unit']))")
     (here / "q.jsonl").write_text('{"question": "Q", "meta": {"gold": "1", "unit": "km"}}\n')
-    (question,) = tasks.load("mine:TASK=q.jsonl").questions
+    (question,) = tasks.load_task("mine:TASK=q.jsonl").questions
     assert question.gold == "1" and question.rules.unit == "km"
 
 
@@ -153,12 +153,14 @@ def test_a_reward_gets_golds_as_they_are_and_the_commands_reward_wins(here):
     (here / "q.jsonl").write_text(
         '{"question": "Q", "answer": "$7$"}\n{"question": "R", "answer": {"a": [1]}}\n{"question": "S"}\n'
     )
-    task = tasks.load("mine:TASK=q.jsonl")
+    task = tasks.load_task("mine:TASK=q.jsonl")
     assert ([each.gold for each in task.questions], task.reward) == (["$7$", '{"a": [1]}'], "mine.py")
     assert "it has no label" in task.skipped[0]
-    assert tasks.load("mine:TASK=q.jsonl", reward="other.py").reward == "other.py"
-    assert tasks.load("mine:TASK=q.jsonl", reward="math").reward == "math"
-    golds = {reward: tasks.load("file:q.jsonl", reward=reward).questions[0].gold for reward in ("math", "other.py")}
+    assert tasks.load_task("mine:TASK=q.jsonl", reward="other.py").reward == "other.py"
+    assert tasks.load_task("mine:TASK=q.jsonl", reward="math").reward == "math"
+    golds = {
+        reward: tasks.load_task("file:q.jsonl", reward=reward).questions[0].gold for reward in ("math", "other.py")
+    }
     assert golds == {"math": "7", "other.py": "$7$"}
 
 
@@ -168,7 +170,7 @@ def test_what_is_wrong_with_a_benchmark_is_named(here, kind):
     own(here, code)
     (here / "q.jsonl").write_text('{"question": "Q", "answer": "1"}\n')
     with pytest.raises(UsageError, match=message):
-        tasks.load(spec)
+        tasks.load_task(spec)
 
 
 @pytest.mark.parametrize("name", ["mine:TASK", "aime"])
@@ -183,16 +185,18 @@ def test_no_file_of_the_working_directory_stands_in_for_an_installed_package(her
     (here / "pyarrow.py").write_text("raise SystemExit('the wrong one')")
     own(here, "import importlib\nimportlib.invalidate_caches()\nimport pyarrow\nTASK = Benchmark('x')")
     with pytest.raises(UsageError, match="it has no data"):
-        tasks.load("mine:TASK")
+        tasks.load_task("mine:TASK")
     assert sys.path[-1] == str(here)
 
 
 def test_a_new_file_is_in_every_list(monkeypatch):
     assert list(BENCHMARKS) == list(FILES), "each file's name is its benchmark's"
     monkeypatch.setitem(BENCHMARKS, "new", Benchmark("new", copies=(HubSet("me/new", "test"),), about="NEW"))
-    assert tasks.find("new", "--tasks").about == "NEW" and "  new             NEW" in tasks.described()
+    assert (
+        tasks.find_benchmark("new", "--tasks").about == "NEW" and "  new             NEW" in tasks.describe_benchmarks()
+    )
     with pytest.raises(UsageError, match=r"There are aime24, .*, new, and my_module:TASK"):
-        tasks.load("unknown")
+        tasks.load_task("unknown")
 
 
 def test_no_benchmark_is_named_outside_its_file():

@@ -323,7 +323,7 @@ def test_only_what_is_missing_without_reward_or_changed_is_measured_again(folder
 
 def test_of_a_prompt_that_was_measured_twice_the_last_record_counts():
     lines = [record(ROWS[0], rewards) for rewards in ([None] * 4, [1.0] * 4)]
-    assert difficulty.usable(lines, {"p0": ROWS[0]}) == {"p0": lines[1]}
+    assert difficulty.usable_records(lines, {"p0": ROWS[0]}) == {"p0": lines[1]}
 
 
 def test_a_finished_measurement_is_written_without_any_engine(folder, capsys):

@@ -71,7 +71,7 @@ def test_a_lock_that_names_no_session_ends_nothing(tmp_path, session, monkeypatc
 
 def test_a_session_is_not_ended_while_its_supervisor_lives(tmp_path, other):
     with contextlib.ExitStack() as held:
-        lock = held.enter_context(run_lock.hold(tmp_path))
+        lock = held.enter_context(run_lock.acquire_lock(tmp_path))
         run_lock.write_holder(lock, session=other.pid)
         with pytest.raises(ValueError, match="in use"):
             end_leftovers(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import clusters
-from openrlhf_ebpo.estimator.config import FLAG, PRESETS, EstimatorConfig
+from openrlhf_ebpo.estimator.config import EBPO_FLAG, PRESETS, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.ebpo import EBPO, PARTS
 from openrlhf_ebpo.estimator.history import HALF_LIVES
@@ -357,8 +357,8 @@ def test_a_damaged_state_is_refused(settings):
         ({"preset": "papers"}, r"unknown preset 'papers' of EBPO, choose from .*paper"),
         ({"history": "run", "half_life": 512}, "half_life is 512 and history run"),
         ({"history": "half_life"}, "half_life is missing and history half_life"),
-        ({"half_life": 0}, rf"{FLAG}\.half_life is 0: give a number of prompts above 0"),
-        ({"half_life": math.inf}, rf"{FLAG}\.half_life is inf: give"),
+        ({"half_life": 0}, rf"{EBPO_FLAG}\.half_life is 0: give a number of prompts above 0"),
+        ({"half_life": math.inf}, rf"{EBPO_FLAG}\.half_life is inf: give"),
         ({"preset": "revision", "weights": "score"}, "weights score does not go with prior beta_binomial"),
         *(({part: "nonsense"}, rf"{part} 'nonsense': choose from") for part in PARTS),
     ],

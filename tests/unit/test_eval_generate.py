@@ -50,7 +50,7 @@ def test_records_hold_text_lengths_and_reasons(model):
     ],
 )
 def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
-    assert generate.until(stop, "".join, list(text)) == kept
+    assert generate.text_before_stop(stop, "".join, list(text)) == kept
 
 
 def test_thoughts_that_the_prompt_opens_and_their_tags_are_kept_whatever_the_tokenizer_calls_special(model, tmp_path):
@@ -66,7 +66,7 @@ def test_thoughts_that_the_prompt_opens_and_their_tags_are_kept_whatever_the_tok
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):
     asked = {text: (None, Prompt(text, text)) for text in ("a", "abc")}
     engine = EngineSettings(model, num_engines=2, gpu_memory_utilization=0.5, enforce_eager=True)
-    protocol = protocols.override(protocols.get("default"), max_new_tokens=10, seed=5)
+    protocol = protocols.override(protocols.find_protocol("default"), max_new_tokens=10, seed=5)
     settings = generate.engine_settings(asked, model, protocol, 3, engine)
     assert (settings.max_len, settings.seed, settings.num_engines) == (13, 8, 2)
     assert generate.fit_lines(asked, model, FORM, protocol, settings) == []
@@ -80,7 +80,7 @@ def test_an_evaluation_warns_of_a_begin_token_that_the_prompts_lack(tmp_path):
     model = tiny_tokenizers.save(tmp_path)
     job = SimpleNamespace(task=SimpleNamespace(name="t"), missing=[Question("q", "1 + 1?", "2")])
     settings = EngineSettings(model, max_len=100)
-    protocol = protocols.override(protocols.get("default"), max_new_tokens=10)
+    protocol = protocols.override(protocols.find_protocol("default"), max_new_tokens=10)
     for bos, text in ((False, "1 + 1?"), (True, "<bos>1 + 1?")):
         form = dataclasses.replace(FORM, template="<bos>" * bos + FORM.template)
         asked = generate._prompts(job, form, model)
@@ -109,7 +109,9 @@ def test_every_missing_question_is_asked_once_as_the_protocol_says_and_kept_with
     monkeypatch.setattr(generate.engines, "prepare_process", lambda: None)
     monkeypatch.setattr(generate.engines, "started", lambda settings: contextlib.nullcontext([]))
     monkeypatch.setattr(generate.engines, "generate", generate_samples)
-    protocol = protocols.override(protocols.get("default"), n=2, temperature=0.5, top_k=7, stop=("x",), seed=5)
+    protocol = protocols.override(
+        protocols.find_protocol("default"), n=2, temperature=0.5, top_k=7, stop=("x",), seed=5
+    )
     form = dataclasses.replace(FORM, template="b{question}")
     generate.respond([job("one", "a", "b", "c"), job("two", "a", "b")], model, form, protocol, EngineSettings(model))
     assert {key: record["prompt"] for key, record in kept.items()} == {"one/b": "bb", "one/c": "bc", "two/b": "bb"}

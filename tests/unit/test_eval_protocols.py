@@ -24,7 +24,7 @@ def test_the_named_protocols_are_what_they_say():
     assert (DEFAULT.template, DEFAULT.chat_template, DEFAULT.scorer) == ("training", None, "math-verify")
     assert (GREEDY.n, GREEDY.temperature) == (1, 0.0)
     for protocol in PROTOCOLS.values():
-        protocols.check(protocol)
+        protocols.check_protocol(protocol)
         protocols.check_scorer(protocol)
 
 

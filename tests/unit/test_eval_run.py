@@ -386,9 +386,9 @@ def test_lora_adapters_are_merged_into_their_base(tmp_path):
     lora = get_peft_model(model, LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj"], init_lora_weights=False))
     lora.save_pretrained(adapter)
     assert models.is_adapter(str(adapter)) and not models.is_adapter(str(base))
-    models.check(str(adapter))
+    models.check_loadable(str(adapter))
     tokens = torch.tensor([[1, 2, 3]])
-    with models.full(str(adapter), tmp_path / "scratch") as path:
+    with models.full_model(str(adapter), tmp_path / "scratch") as path:
         merged = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         assert (Path(path) / "tokenizer.json").exists()
         with torch.no_grad():
@@ -403,7 +403,7 @@ def test_lora_adapters_are_merged_into_their_base(tmp_path):
 
 
 def test_a_full_model_is_used_where_it_is(folder):
-    with models.full(str(folder / "model"), folder / "scratch") as path:
+    with models.full_model(str(folder / "model"), folder / "scratch") as path:
         assert path == str(folder / "model") and not (folder / "scratch").exists()
 
 
@@ -412,7 +412,9 @@ def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
     args = parsed(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/copy.jsonl"))
     settings = EvalSettings.from_args(args)
     planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(settings), settings.protocol, FORM, folder / "out")
-    monkeypatch.setattr(prompts, "render", lambda questions, form, model: [Prompt(q.id, q.question) for q in questions])
+    monkeypatch.setattr(
+        prompts, "render_questions", lambda questions, *_: [Prompt(q.id, q.question) for q in questions]
+    )
     asked = {key: job for job in planned for key, (job, _) in generate._prompts(job, FORM, "m").items()}
     assert len(asked) == 4 and [job.task.name for job in asked.values()] == ["file-q"] * 3 + ["file-copy"]
 

@@ -122,7 +122,7 @@ SCHEMAS = {
 def test_every_public_schema_loads_from_a_local_copy(tmp_path, copy, suffix):
     name, count, row = SCHEMAS[copy]
     file = write_rows(tmp_path / f"{name}.{suffix}", [row(i) for i in range(count)])
-    task = tasks.load(f"{name}={file}")
+    task = tasks.load_task(f"{name}={file}")
     assert (task.name, task.rows, len(task.questions)) == (name, count, count)
     assert not task.notes and not task.skipped
     assert task.source.startswith(f"{file}@")
@@ -134,13 +134,13 @@ def test_every_public_schema_loads_from_a_local_copy(tmp_path, copy, suffix):
 def test_copies_of_one_benchmark_ask_the_same(tmp_path):
     copies = ["HuggingFaceH4/aime_2024", "Maxwell-Jia/AIME_2024", "math-ai/aime24"]
     loaded = [
-        tasks.load(f"aime24={write_rows(tmp_path / f'{n}.jsonl', [SCHEMAS[c][2](i) for i in range(30)])}")
+        tasks.load_task(f"aime24={write_rows(tmp_path / f'{n}.jsonl', [SCHEMAS[c][2](i) for i in range(30)])}")
         for n, c in enumerate(copies)
     ]
     assert loaded[0].questions == loaded[1].questions == loaded[2].questions
     assert len({task.fingerprint() for task in loaded}) == 1 and len({task.source for task in loaded}) == 3
     other = write_rows(tmp_path / "other.jsonl", [SCHEMAS[copies[0]][2](i + 1) for i in range(30)])
-    assert tasks.load(f"aime24={other}").fingerprint() != loaded[0].fingerprint()
+    assert tasks.load_task(f"aime24={other}").fingerprint() != loaded[0].fingerprint()
 
 
 PINNED = {
@@ -158,7 +158,7 @@ def test_fingerprints_stay_the_same_from_release_to_release(tmp_path, copy):
     """A result is continued and compared only under the fingerprint that it was made with."""
     name, count, row = SCHEMAS[copy]
     file = write_rows(tmp_path / "rows.jsonl", [row(i) for i in range(count)])
-    assert tasks.load(f"{name}={file}").fingerprint() == PINNED[copy]
+    assert tasks.load_task(f"{name}={file}").fingerprint() == PINNED[copy]
 
 
 def test_the_fingerprint_of_rules_stays_the_same(tmp_path):
@@ -174,7 +174,7 @@ def test_the_fingerprint_of_rules_stays_the_same(tmp_path):
         },
     ]
     file = write_rows(tmp_path / "rows.jsonl", rules)
-    assert tasks.load(f"olympiadbench={file}").fingerprint() == "568e3c5e2a0c"
+    assert tasks.load_task(f"olympiadbench={file}").fingerprint() == "568e3c5e2a0c"
 
 
 @pytest.mark.parametrize(
@@ -209,13 +209,13 @@ def test_the_fingerprint_of_rules_stays_the_same(tmp_path):
     ids=["several", "several tuples", "tuple", "unit and tolerance", "interval"],
 )
 def test_olympiadbench_rules(tmp_path, row, gold_answer, rules):
-    task = tasks.load(f"olympiadbench={write_rows(tmp_path / 'o.jsonl', [{'question': text(1), **row}])}")
+    task = tasks.load_task(f"olympiadbench={write_rows(tmp_path / 'o.jsonl', [{'question': text(1), **row}])}")
     assert (task.questions[0].gold, task.questions[0].rules) == (gold_answer, rules)
 
 
 def test_olympiadbench_notes_what_a_copy_lacks_and_puts_context_first(tmp_path):
     rows = [{"question": "What is x?", "answer": "1", "context": "Let x be one."}]
-    task = tasks.load(f"olympiadbench={write_rows(tmp_path / 'o.jsonl', rows)}")
+    task = tasks.load_task(f"olympiadbench={write_rows(tmp_path / 'o.jsonl', rows)}")
     assert task.questions[0].question == "Let x be one.\n\nWhat is x?"
     lacks, size = task.notes
     assert "is_multiple_answer, unit, answer_type, error" in lacks and "674 or 675" in size
@@ -231,7 +231,7 @@ def test_integer_golds(answer, expected):
 def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
     rows = [{"problem": text(i), "answer": str(i)} for i in range(28)]
     rows += [{"problem": text(28), "answer": "B"}, {"problem": " ", "answer": "1"}]
-    task = tasks.load(f"aime24={write_rows(tmp_path / 'a.jsonl', rows)}")
+    task = tasks.load_task(f"aime24={write_rows(tmp_path / 'a.jsonl', rows)}")
     assert len(task.questions) == 28 and task.rows == 30
     assert "row 29 of" in task.skipped[0] and "'B' is not an integer" in task.skipped[0]
     assert "row 30 of" in task.skipped[1] and "no question in column 'problem'" in task.skipped[1]
@@ -239,7 +239,7 @@ def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
 
 def test_an_unexpected_number_of_rows_is_noted_and_logged(tmp_path, caplog):
     file = write_rows(tmp_path / "a.jsonl", [{"question": text(i), "answer": float(i)} for i in range(39)])
-    task = tasks.load(f"amc23={file}")
+    task = tasks.load_task(f"amc23={file}")
     assert task.rows == 39
     assert "39 rows, the public data set 40" in task.notes[0]
     assert task.notes[0] in caplog.text
@@ -247,7 +247,7 @@ def test_an_unexpected_number_of_rows_is_noted_and_logged(tmp_path, caplog):
 
 def test_repeated_questions_keep_their_place_under_ids_of_their_own(tmp_path):
     rows = [{"question": text(1), "answer": "1"}, {"question": text(1) + " ", "answer": "1"}]
-    task = tasks.load(f"file:{write_rows(tmp_path / 'a.jsonl', rows)}")
+    task = tasks.load_task(f"file:{write_rows(tmp_path / 'a.jsonl', rows)}")
     assert [question.id for question in task.questions] == [question_id(text(1)), question_id(text(1)) + "-2"]
     assert task.notes == ("1 questions repeat an earlier one",)
 
@@ -274,7 +274,7 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_files_of_ones_own(tmp_path, kind):
     row, columns = FILES[kind]
-    task = tasks.load(f"file:{write_rows(tmp_path / 'my set.jsonl', [row])}", **columns)
+    task = tasks.load_task(f"file:{write_rows(tmp_path / 'my set.jsonl', [row])}", **columns)
     assert task.name == "file-my-set"
     assert [(question.question, question.gold) for question in task.questions] == [(text(1), "1")]
     assert task.questions[0].rules == Rules()
@@ -296,7 +296,7 @@ BAD = {
 def test_bad_specs(kind):
     spec, message = BAD[kind]
     with pytest.raises(UsageError, match=message):
-        tasks.load(spec)
+        tasks.load_task(spec)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_bad_specs(kind):
 )
 def test_a_file_that_holds_no_questions_is_refused(tmp_path, rows, spec, columns, found):
     with pytest.raises(UsageError, match=found):
-        tasks.load(spec.format(write_rows(tmp_path / "q.jsonl", rows)), **columns)
+        tasks.load_task(spec.format(write_rows(tmp_path / "q.jsonl", rows)), **columns)
 
 
 def test_split_specs():
@@ -332,14 +332,14 @@ import os, sys
 from openrlhf_ebpo.eval import tasks
 from openrlhf_ebpo.errors import UsageError
 from datasets import config
-task = tasks.load("aime24=Maxwell-Jia/AIME_2024")
+task = tasks.load_task("aime24=Maxwell-Jia/AIME_2024")
 print(task.source, len(task.questions), task.questions[-1].gold, task.notes)
 config.HF_HUB_OFFLINE = True
 import huggingface_hub.constants
 huggingface_hub.constants.HF_HUB_OFFLINE = True
-assert tasks.load("aime24=Maxwell-Jia/AIME_2024") == task
+assert tasks.load_task("aime24=Maxwell-Jia/AIME_2024") == task
 try:
-    tasks.load("math500")
+    tasks.load_task("math500")
 except UsageError as error:
     print(error)
 """

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, sync, write_json, write_text
+from openrlhf_ebpo.files import append_json_line, read_json_lines, replace_file, sync, write_json, write_text
 
 
 def names(directory) -> list[str]:
@@ -16,7 +16,7 @@ def names(directory) -> list[str]:
 def test_a_writer_that_raises_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "prior.json"
     write_text(path, "old")
-    with pytest.raises(RuntimeError, match="power"), replacing(path) as temporary:
+    with pytest.raises(RuntimeError, match="power"), replace_file(path) as temporary:
         temporary.write_text("half of the n")
         raise RuntimeError("power")
     assert path.read_text() == "old"
@@ -34,7 +34,7 @@ def test_a_value_that_is_no_json_leaves_the_old_file(tmp_path):
 def test_the_old_file_is_whole_until_the_new_one_is(tmp_path):
     path = tmp_path / "a.txt"
     write_text(path, "old")
-    with replacing(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text("new")
         assert path.read_text() == "old"
         assert temporary.parent == path.parent

@@ -120,7 +120,7 @@ def quick(monkeypatch):
 
 def test_it_pushes_during_a_training_and_ends_after_it(hub, use_hub, quick, run_dir):
     said = []
-    with run_lock.held(run_dir):
+    with run_lock.hold_lock(run_dir):
         pusher = threading.Thread(target=training.push_while_training, args=(push_of(run_dir, hub_api(), said),))
         pusher.start()
         wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
@@ -153,7 +153,7 @@ def test_what_can_never_be_pushed_does_not_keep_it_waiting_after_the_training(hu
 def test_a_list_that_cannot_be_read_does_not_end_it(hub, use_hub, quick, run_dir):
     said, listed = [], (run_dir / "checkpoints.jsonl").read_text()
     (run_dir / "checkpoints.jsonl").write_text("no JSON\n")
-    with run_lock.held(run_dir):
+    with run_lock.hold_lock(run_dir):
         pusher = threading.Thread(target=training.push_while_training, args=(push_of(run_dir, hub_api()),))
         training.report, unchanged = said.append, training.report
         try:
@@ -189,7 +189,7 @@ def complete(run_dir) -> None:
 
 
 def test_a_child_pushes_what_is_saved_and_the_command_ends_with_the_last(hub, pushes, run_dir, capfd):
-    with run_lock.held(run_dir):
+    with run_lock.hold_lock(run_dir):
         pushes.start()
         wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
         assert pushes.process.poll() is None  # it watches on, as the training trains on

@@ -11,7 +11,7 @@ from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.estimator.stored import made_up
+from openrlhf_ebpo.estimator.stored import example_batch
 
 METHODS = [name for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
 UNSCALED = {"opo", "james_stein"}  # their advantages are in units of the reward
@@ -102,7 +102,7 @@ def test_a_step_changes_neither_batch_nor_state(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_it_runs_on_what_the_rehearsal_makes_up(name):
-    assert np.isfinite(run(name, made_up(CONFIG)).advantages).all()
+    assert np.isfinite(run(name, example_batch(CONFIG)).advantages).all()
 
 
 @pytest.mark.parametrize("name", METHODS)

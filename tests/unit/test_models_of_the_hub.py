@@ -49,7 +49,7 @@ def test_what_loading_reads_is_fetched_once_and_nothing_else(publish, use_hub):
     fetched = {request.partition("?")[0].rpartition("/")[2] for request in use_hub.requests if "/resolve/" in request}
     assert fetched == set(MODEL)
     downloads = use_hub.count("GET .*(/resolve/|/lfs/)")
-    models.check("owner/name")
+    models.check_loadable("owner/name")
     assert use_hub.count("GET .*(/resolve/|/lfs/)") == downloads
 
 
@@ -67,7 +67,7 @@ def test_what_loading_reads_is_fetched_once_and_nothing_else(publish, use_hub):
 def test_a_model_that_is_not_complete_or_not_inert_is_refused_before_it_loads(publish, changes, said):
     publish(**changes)
     with pytest.raises(UsageError, match=r"--model owner/name: ") as caught:
-        models.check("owner/name")
+        models.check_loadable("owner/name")
     assert said in str(caught.value)
 
 
@@ -127,4 +127,4 @@ def test_weights_that_the_hub_refuses_and_a_disk_that_is_full_are_said(publish, 
 def test_an_adapter_that_names_no_base_is_refused_in_words(tmp_path, text):
     (tmp_path / "adapter_config.json").write_text(text)
     with pytest.raises(UsageError, match=r"adapter_config\.json"):
-        models.check(str(tmp_path))
+        models.check_loadable(str(tmp_path))

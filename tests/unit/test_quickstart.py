@@ -25,7 +25,7 @@ from openrlhf_ebpo.quickstart.evaluate import (
     N_SAMPLES,
     Sample,
     evaluate,
-    graded,
+    grade_responses,
 )
 from openrlhf_ebpo.quickstart.launch import launch, show_progress, tqdm
 from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, run_stages, training_flags
@@ -52,7 +52,7 @@ def test_each_task_brings_what_the_reward_needs():
         assert label_answer(row["entry"]) == row["label"]
     held_out = tasks.split(SIZES)["heldout"]
     responses = [[Sample(text, 9, False) for text in (f" {row['label']}\n", row["label"] + "x")] for row in held_out]
-    assert graded(held_out, responses) == [[True, False]] * SIZES["heldout"]
+    assert grade_responses(held_out, responses) == [[True, False]] * SIZES["heldout"]
 
 
 def test_the_evaluation_is_a_result_of_the_harness(tmp_path):

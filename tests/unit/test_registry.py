@@ -80,7 +80,7 @@ def test_a_path_that_names_no_estimator_is_an_error_that_says_why(path, shown, t
 )
 def test_an_unknown_name_is_answered_with_the_list_and_the_nearest(name, hint):
     with pytest.raises(argparse.ArgumentTypeError) as error:
-        registry.known(name)
+        registry.parse_name(name)
     assert (f"Did you mean {hint}? " in str(error.value)) == bool(hint)
     assert all(known in str(error.value) for known in registry.ESTIMATORS)
 
@@ -88,8 +88,8 @@ def test_an_unknown_name_is_answered_with_the_list_and_the_nearest(name, hint):
 @pytest.mark.parametrize("name", registry.VARIANTS)
 def test_a_variant_of_ebpo_is_a_name_like_any_other_and_its_state_is_that_of_the_preset(name):
     preset = name.removeprefix("ebpo.")
-    assert registry.known(name, of_openrlhf=[]) == name and registry.computed_here(name)
-    assert registry.title(name) == f"EBPO {preset}" and registry.split(name) == ("ebpo", preset)
+    assert registry.parse_name(name, of_openrlhf=[]) == name and registry.computed_here(name)
+    assert registry.title(name) == f"EBPO {preset}" and registry.split_preset(name) == ("ebpo", preset)
     named, chosen = (
         registry.build(each, EstimatorConfig(4, preset=setting))
         for each, setting in ((name, "paper"), ("ebpo", preset))
@@ -98,20 +98,20 @@ def test_a_variant_of_ebpo_is_a_name_like_any_other_and_its_state_is_that_of_the
 
 
 def test_the_variants_are_the_presets():
-    assert {registry.split(name)[1] for name in ("ebpo", *registry.VARIANTS)} == set(PRESETS)
+    assert {registry.split_preset(name)[1] for name in ("ebpo", *registry.VARIANTS)} == set(PRESETS)
 
 
 def test_what_the_installed_openrlhf_has_decides():
-    assert registry.known("new_one", of_openrlhf=["new_one"]) == "new_one"
-    assert registry.known("ebpo", of_openrlhf=["new_one"]) == "ebpo"
+    assert registry.parse_name("new_one", of_openrlhf=["new_one"]) == "new_one"
+    assert registry.parse_name("ebpo", of_openrlhf=["new_one"]) == "ebpo"
     with pytest.raises(argparse.ArgumentTypeError, match=r"Choose from ebpo, .*, new_one, ebpo.corrected, .*, or"):
-        registry.known("rloo", of_openrlhf=["new_one"])
+        registry.parse_name("rloo", of_openrlhf=["new_one"])
 
 
 def test_what_openrlhf_computes_in_training_can_be_computed_from_rollouts_but_for_a_critics():
     for name, entry in registry.ESTIMATORS.items():
         assert (registry.build(name, CONFIG) is None) == entry.upstream == (not registry.computed_here(name))
-        assert (registry.offline(name, CONFIG) is None) == (name == "gae")
+        assert (registry.build_offline(name, CONFIG) is None) == (name == "gae")
     assert registry.computed_here("my_package:Mine")
     assert not registry.computed_here("nonsense from a run file")
 

@@ -20,7 +20,7 @@ from openrlhf_ebpo.estimator.registry import ESTIMATORS, computed_here
 from openrlhf_ebpo.estimator.replay import replay as replayed_steps
 from openrlhf_ebpo.estimator.replay import unknown_starts
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.run.rollout_columns import COLUMNS, MAX_ROWS, read_columns
+from openrlhf_ebpo.run.rollout_columns import MAX_ROWS, ROLLOUT_COLUMNS, read_columns
 from openrlhf_ebpo.run.run_log import RunDirectoryError, read_rollouts, read_run, rollouts_path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"
@@ -327,7 +327,7 @@ def test_hostile_columns_are_an_error_that_names_the_file(run, replay, kind):
 def test_more_rows_than_any_step_has_are_not_read(run, replay):
     """A few kilobytes on disk: runs of equal values."""
     rows = MAX_ROWS + 1
-    table = pa.table({name: np.zeros(rows, np.int8) for name in COLUMNS})
+    table = pa.table({name: np.zeros(rows, np.int8) for name in ROLLOUT_COLUMNS})
     path = rewrite(run, 2, lambda _: table)
     assert path.stat().st_size < 1e6
     status, said = replay(run)

@@ -15,7 +15,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.train import reward_exam as exam
 from openrlhf_ebpo.train.reward_check import MATH, report
-from openrlhf_ebpo.train.reward_exam import SERVER_CALLS, Row, answer_of, examine, forms
+from openrlhf_ebpo.train.reward_exam import SERVER_CALLS, Row, answer_of, forms, probe_reward
 
 BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
 ALL_PAID = "reward: 20 of 20 labels earn 1 as their own answer, 0 of 20 wrong ones do, an empty response earns 0"
@@ -32,7 +32,7 @@ def rows(*values, prompt="What is it? "):
 
 def lines(reward, asked, end="", timeout=20.0) -> list[str]:
     settings = RewardSettings((str(reward),), None, timeout, 512, 4)
-    found = asyncio.run(examine(settings, asked, 1.0, end))
+    found = asyncio.run(probe_reward(settings, asked, 1.0, end))
     return report(found, "--reward.remote_url R", "label", str(reward) == MATH)
 
 

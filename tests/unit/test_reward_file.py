@@ -113,7 +113,7 @@ def test_a_file_that_is_not_there_or_was_edited_meanwhile_grades_nothing(tmp_pat
 
 def job(folder: Path, responses: list[str], gold: str = "even") -> jobs.Job:
     task = Task("numbers", (Question("q", "Say a number", gold),), "made", reward=str(folder / "mine.py"))
-    protocol = protocols.override(protocols.get("default"), n=len(responses))
+    protocol = protocols.override(protocols.find_protocol("default"), n=len(responses))
     (found,) = jobs.plan(Model("owner/name"), [task], protocol, PromptForm("{question}"), folder / "out")
     found.records["q"] = record(responses)
     return found
@@ -150,11 +150,15 @@ def test_the_protocol_names_the_reward_and_its_hash_and_a_changed_file_is_anothe
     second = job(tmp_path, ["1"])
     assert second.protocol.name == first.name and second.protocol.fingerprint() != first.fingerprint()
     asked = second.response_settings["protocol"]
-    assert asked == jobs.named(protocols.override(protocols.get("default"), n=1)), "responses do not depend on it"
+    default = protocols.override(protocols.find_protocol("default"), n=1)
+    assert asked == jobs.name_and_version(default), "responses do not depend on it"
 
 
 def test_the_fingerprints_of_protocols_and_tasks_are_pinned():
-    assert [protocols.get(name).fingerprint() for name in ("default", "greedy")] == ["8192b69284f6", "51907294af9e"]
+    assert [protocols.find_protocol(name).fingerprint() for name in ("default", "greedy")] == [
+        "8192b69284f6",
+        "51907294af9e",
+    ]
     rules = tasks.Rules(unit="km", tolerance=0.5, source_gold="x")
     task = Task("x", (Question("a", "q", "1"), Question("b", "q2", "2", rules)), "s")
     assert task.fingerprint() == "df5a11c58847" and rules.text().startswith('{"unit": "km", "tolerance": 0.5')
@@ -162,12 +166,12 @@ def test_the_fingerprints_of_protocols_and_tasks_are_pinned():
 
 def test_the_report_is_told_why_responses_got_no_reward(tmp_path):
     rows = [{"error": each} for each in ("reward: a", "reward: b", "reward: b", None)]
-    own = protocols.graded_by(protocols.get("default"), "mine.py@1")
+    own = protocols.with_reward(protocols.find_protocol("default"), "mine.py@1")
     assert jobs.failed_rewards(own, rows) == [
         "2 of 4 responses got no reward and count as wrong: reward: b",
         "1 of 4 responses got no reward and count as wrong: reward: a",
     ]
-    assert jobs.failed_rewards(protocols.get("default"), rows) == []
+    assert jobs.failed_rewards(protocols.find_protocol("default"), rows) == []
 
 
 # The example
@@ -183,7 +187,7 @@ def example(tmp_path, monkeypatch):
 
 
 def test_the_example_is_questions_prompt_and_reward_in_one_file(example):
-    task = tasks.load("sentences:TASK")
+    task = tasks.load_task("sentences:TASK")
     assert (task.name, len(task.questions), task.skipped, task.notes) == ("sentences", 4, (), ())
     sea = task.questions[0]
     assert sea.question.startswith("Say something about the sea. Write one sentence of exactly 5 words, one of them")

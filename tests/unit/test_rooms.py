@@ -212,14 +212,14 @@ def test_an_import_against_the_table_is_found_wherever_it_stands(tmp_path):
     path = tmp_path / "run_log.py"
     path.write_text(
         "from openrlhf_ebpo import __version__, files\nimport ray.util\n"
-        "def f():\n    from ..train.flags import settle\n    from .plot import plot_runs\n    import "
+        "def f():\n    from ..train.flags import fill_defaults\n    from .plot import plot_runs\n    import "
         "openrlhf_ebpo.eval.run\n"
     )
     module = f"{PACKAGE}.run.run_log"
     found = set(imported(module, path))
     assert {"ray.util", f"{PACKAGE}.files", f"{PACKAGE}.run.plot.plot_runs"} <= found
     refused = {name for name in found if not is_allowed(module, name)}
-    assert refused == {f"{PACKAGE}.train.flags.settle", f"{PACKAGE}.eval.run"}
+    assert refused == {f"{PACKAGE}.train.flags.fill_defaults", f"{PACKAGE}.eval.run"}
 
 
 def test_the_base_install_is_enough_to_read_runs_and_for_commands_to_begin():

@@ -12,15 +12,15 @@ import psutil
 import pytest
 
 from openrlhf_ebpo.run import run_lock
-from openrlhf_ebpo.run.run_lock import check_free, held, is_alive
+from openrlhf_ebpo.run.run_lock import check_free, hold_lock, is_alive
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 from openrlhf_ebpo.run.run_settings import RunSettings
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from openrlhf_ebpo.run.run_lock import held
-with held(Path(sys.argv[1])):
+from openrlhf_ebpo.run.run_lock import hold_lock
+with hold_lock(Path(sys.argv[1])):
     print(flush=True)
     time.sleep(600)
 """
@@ -98,7 +98,7 @@ def test_force_does_not_move_a_run_away_from_under_a_training(tmp_path):
 
 
 def test_what_ends_lets_go_also_with_an_error(tmp_path):
-    with pytest.raises(KeyError), held(tmp_path / "run"):
+    with pytest.raises(KeyError), hold_lock(tmp_path / "run"):
         assert json.loads((tmp_path / "run" / LOCK).read_text())["pid"] == os.getpid()
         raise KeyError
     assert (tmp_path / "run" / LOCK).read_text() == ""
@@ -112,13 +112,13 @@ def test_the_lock_of_a_killed_holder_is_free(tmp_path):
         process.wait()
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == process.pid
         check_free(tmp_path)
-        with held(tmp_path):
+        with hold_lock(tmp_path):
             pass
 
 
 def test_a_lock_is_held_while_a_process_that_shares_it_lives(tmp_path):
     """The supervisor and its driver."""
-    lock = run_lock.hold(tmp_path)
+    lock = run_lock.acquire_lock(tmp_path)
     shared = os.dup(lock.fileno())
     lock.close()
     with pytest.raises(RunDirectoryError, match="in use"):
@@ -136,7 +136,7 @@ def test_a_driver_whose_supervisor_was_killed_on_this_host_is_waited_for(
     monkeypatch.setattr(run_lock, "ENDING_SECONDS", 20.0 if ends else 0.5)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    lock = run_lock.hold(tmp_path)
+    lock = run_lock.acquire_lock(tmp_path)
     run_lock.write_holder(lock, pid=dead.pid, **holder)
     if ends:
         threading.Timer(0.5, lock.close).start()
@@ -153,7 +153,7 @@ def test_a_zombie_holder_has_been_killed_and_is_waited_for(tmp_path, monkeypatch
     monkeypatch.setattr(run_lock, "ENDING_SECONDS", 20.0)
     zombie = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-    lock = run_lock.hold(tmp_path)
+    lock = run_lock.acquire_lock(tmp_path)
     run_lock.write_holder(lock, pid=zombie.pid)
     threading.Timer(0.5, lock.close).start()
     check_free(tmp_path)
@@ -164,7 +164,7 @@ def test_a_zombie_holder_has_been_killed_and_is_waited_for(tmp_path, monkeypatch
 @pytest.mark.parametrize(("host", "refused"), [(socket.gethostname(), False), ("elsewhere", True)])
 def test_only_the_supervisor_of_this_host_is_the_parent(tmp_path, host, refused):
     """On a shared disk another host's supervisor may have the same number."""
-    lock = run_lock.hold(tmp_path)
+    lock = run_lock.acquire_lock(tmp_path)
     run_lock.write_holder(lock, pid=os.getppid(), host=host)
     with pytest.raises(RunDirectoryError, match="elsewhere") if refused else contextlib.nullcontext():
         check_free(tmp_path)
@@ -194,7 +194,7 @@ def test_on_a_disk_without_locks_a_training_begins_with_a_warning(tmp_path, monk
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         check_free(tmp_path)
     assert "[Errno 37]" in capsys.readouterr().out
 
@@ -202,7 +202,7 @@ def test_on_a_disk_without_locks_a_training_begins_with_a_warning(tmp_path, monk
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\0" * 9000, '{"host": "\\u001b[31m", "pid": {"a": 1}}'])
 def test_a_lock_file_of_nonsense_does_not_block_and_is_printed_harmlessly(tmp_path, text, capsys):
     (tmp_path / LOCK).write_text(text)
-    with held(tmp_path):
+    with hold_lock(tmp_path):
         pass
     assert "\x1b" not in capsys.readouterr().out
 
@@ -210,7 +210,7 @@ def test_a_lock_file_of_nonsense_does_not_block_and_is_printed_harmlessly(tmp_pa
 def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path, capsys):
     """Checkpoints may lie on a disk that the driver's node does not have."""
     (tmp_path / "file").touch()
-    with held(tmp_path / "file" / "ckpt"):
+    with hold_lock(tmp_path / "file" / "ckpt"):
         assert "not protected" in capsys.readouterr().out
 
 

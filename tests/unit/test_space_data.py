@@ -287,5 +287,5 @@ def test_of_many_checkpoints_the_ends_of_each_run_or_the_wanted_ones_are_the_col
     assert [(c.run, c.step) for c in results.columns(shown)] == [("a", 0), ("a", 40), ("b@c", 0), ("b@c", 40)]
     wanted = ["b@c · step 20", "a · step 10", "gone · step 10", "step 1"]
     assert [(c.run, c.step) for c in results.columns(shown, wanted)] == [("a", 10), ("b@c", 20)]
-    assert len(results.columns(shown, [column.name for column in results.checkpoints(shown)])) == results.COLUMNS
+    assert len(results.columns(shown, [column.name for column in results.checkpoints(shown)])) == results.MAX_COLUMNS
     assert len(results.columns(shown[:6])) == 6

@@ -23,7 +23,7 @@ from openrlhf_ebpo.space.headline import SEEDS
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.overview_card import VERDICT
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
-from openrlhf_ebpo.space.run_table import COLUMNS, bar
+from openrlhf_ebpo.space.run_table import RUN_COLUMNS, bar
 from openrlhf_ebpo.space.runs import AT_ONCE, Runs
 from openrlhf_ebpo.space.warnings import RULES
 from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
@@ -261,9 +261,9 @@ def test_the_table_has_every_run_and_sorts_by_any_column(tmp_path):
         for each in ("-run", "seed", "started", "reward")
     }
     assert first == {"-run": "run-21", "seed": "run-00", "started": "run-21", "reward": "run-19"}
-    for column in COLUMNS:
+    for column in RUN_COLUMNS:
         turned = [each["sort"] for each in sets(bar(shown, clean({"table": 1, "sort": column}))[1]) if "sort" in each]
-        assert f"-{column}" in turned and len(turned) == len(COLUMNS)
+        assert f"-{column}" in turned and len(turned) == len(RUN_COLUMNS)
     (add, _) = [each["add"] for each in sets(table) if "add" in each]
     chosen = shown.chosen(clean({}))
     after = changes_of({"add": add}, chosen, ["run-07"])["runs"]

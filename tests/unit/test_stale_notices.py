@@ -128,6 +128,6 @@ def test_what_an_estimator_declares_is_what_it_does(name):
     rewards = (rng.random((256, 4)) < 0.2).astype(float)
     ids = [str(m) for m in range(256)]
     batch = Batch.of(rewards, np.ones_like(rewards, bool), ids, [None] * 256, score_weights=10 - 9 * rewards)
-    estimator = registry.offline(name, EstimatorConfig(4))
+    estimator = registry.build_offline(name, EstimatorConfig(4))
     advantages = estimator.step(batch, estimator.initial()).advantages
     assert (advantages.mean() / np.sqrt((advantages**2).mean()) > 0.2) is not estimator.centred

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.upstream.controller.unread_answers import METRIC, share, unread, warning
+from openrlhf_ebpo.upstream.controller.unread_answers import METRIC, is_unread, unread_share, warning
 
 
 def sample(no_answer=None, truncated=False, name="math_no_answer"):
@@ -24,12 +24,12 @@ def sample(no_answer=None, truncated=False, name="math_no_answer"):
     ],
 )
 def test_only_complete_responses_count(given, expected):
-    assert unread(given) is expected
+    assert is_unread(given) is expected
 
 
 def test_the_share_is_that_of_the_complete_responses():
-    assert share([True, None, False, None, False, False]) == {METRIC: 0.25}
-    assert share([None, None]) == {}
+    assert unread_share([True, None, False, None, False, False]) == {METRIC: 0.25}
+    assert unread_share([None, None]) == {}
 
 
 def test_the_warning_quotes_a_response():

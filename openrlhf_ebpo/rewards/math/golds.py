@@ -11,7 +11,7 @@ from openrlhf_ebpo.rewards.math.grading import GoldError, is_cut_off, is_no_answ
 from openrlhf_ebpo.rewards.math.reading import clean
 
 ANSWER_MARK = "####"  # GSM8K writes its answers behind this mark, after the solution
-NO_ANSWER = re.compile("proof|not ?found", re.IGNORECASE)  # NuminaMath writes them in the place of an answer
+NOT_FOUND = re.compile("proof|not ?found", re.IGNORECASE)  # NuminaMath writes them in the place of an answer
 MAX_EXACT = 2**53  # larger integers in JSON become floats in some readers, and lose their last digits
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # not a command of LaTeX
 MAX_WORDS = 12  # the grader reads more as well, as a product of letters that no response equals
@@ -77,7 +77,7 @@ def _one_gold(value) -> str:
     found = extract_answer(value)
     text = unwrap(value) if found is None else found
     text = re.sub(r"\\?\$", "", text.rpartition(ANSWER_MARK)[2]).strip()
-    if NO_ANSWER.fullmatch(text):
+    if NOT_FOUND.fullmatch(text):
         raise MissingGold(f"it has no gold answer, but {text!r}")
     return text
 

@@ -147,7 +147,7 @@ def end_leftovers(run_dir: Path) -> None:
     Raises:
         RunDirectoryError: another one is at work there.
     """
-    if not (run_dir / LOCK).exists() or (lock := run_lock.hold(run_dir)) is None:
+    if not (run_dir / LOCK).exists() or (lock := run_lock.acquire_lock(run_dir)) is None:
         return
     with lock:
         holder, touched = run_lock.read_holder(lock), os.fstat(lock.fileno()).st_mtime

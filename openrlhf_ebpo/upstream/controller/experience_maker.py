@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.estimator.advantage import Estimate, estimate, observed
+from openrlhf_ebpo.estimator.advantage import Estimate, estimate, with_statistics
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.processes.reward_values import RewardError
@@ -39,7 +39,7 @@ class EBPOExperienceMaker:
         state: the estimator's state after the last batch.
         metrics: `ebpo/*`, `mismatch/*` and the estimator's own metrics of the last batch.
         rollouts: the last batch, one row per response, for the run log.
-        unread: of these responses, as unread_answers.unread says.
+        unread: of these responses, as unread_answers.is_unread says.
         in_phase: of the trainer that says what it does (phases.py).
     """
 
@@ -64,7 +64,7 @@ class EBPOExperienceMaker:
         # upstream's batching takes tensors only, so what is none is taken out of the samples here
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
-        self.unread = list(map(unread_answers.unread, rollout_samples))
+        self.unread = list(map(unread_answers.is_unread, rollout_samples))
         trained = self.args.algo.advantage.is_correction_level != "off"
         self._rollout_log_probs = mismatch.rollout_log_probs(rollout_samples, keep=trained)
         if self.estimator:
@@ -114,7 +114,7 @@ class EBPOExperienceMaker:
         failed = sum(map(bool, self._errors)) / len(self._errors)
         self.metrics = {**result.metrics, "ebpo/reward_error_fraction": failed}
         self.metrics[zero_advantage.METRIC] = float(zero_advantage.is_zero(result))
-        self.metrics |= unread_answers.share(self.unread)
+        self.metrics |= unread_answers.unread_share(self.unread)
         self.metrics |= mismatch.metrics(mismatch.differences(experiences, self._rollout_log_probs))
         return experiences
 
@@ -194,7 +194,7 @@ class EBPOExperienceMaker:
             (e.advantages * e.action_mask).sum(-1) / e.action_mask.sum(-1).clamp(min=1) for e in experiences
         )
         batch = self._batch(rewards, torch.ones_like(rewards, dtype=torch.bool), rollouts)
-        return observed(batch, advantages.numpy(), self.config.fail_reward, self.config.pass_reward)
+        return with_statistics(batch, advantages.numpy(), self.config.fail_reward, self.config.pass_reward)
 
 
 def micro_batch_size(responses: int, ranks: int, limit: int) -> int | None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import HealthError
-from openrlhf_ebpo.files import replacing, write_json
+from openrlhf_ebpo.files import replace_file, write_json
 from openrlhf_ebpo.redact import redacted_text
 
-WHAT_HELPS = (
+REMEDIES = (
     "Common remedies: a lower --actor.adam.lr (--critic.adam.lr), a smaller --actor.max_norm, advantages that are not "
     "extreme. A resumed run takes the learning rate from its checkpoint: for another one start a "
     "new run from the model that was exported with it (--ckpt.save_hf)."
@@ -39,7 +39,7 @@ def save_failed_batch(trainer, step: int) -> Iterator[None]:
         except OSError as problem:  # a full disk must not hide what has happened
             kept = f"Its batch could not be kept in {folder} ({problem})"
         raise HealthError(
-            f"step {step}: {cause}.\n{kept}. Its weights were not synced, and no checkpoint was changed.\n{WHAT_HELPS}"
+            f"step {step}: {cause}.\n{kept}. Its weights were not synced, and no checkpoint was changed.\n{REMEDIES}"
         ) from None
 
 
@@ -51,6 +51,6 @@ def free_folder(wanted: Path) -> Path:
 
 def write_failed_step(folder: Path, step: int, error: HealthError, trainer) -> None:
     rollouts = trainer.experience_maker.rollouts
-    with replacing(folder / "rollouts.parquet") as temporary:
+    with replace_file(folder / "rollouts.parquet") as temporary:
         pq.write_table(rollouts.table(step, trainer.tokenizer), temporary)
     write_json(folder / "report.json", {"step": step, "error": redacted_text(str(error)), "ranks": error.report})

@@ -31,13 +31,13 @@ from openrlhf_ebpo.run.catalogue import KL_PER_STEP
 
 K3, STALE = "mismatch/k3_kl", "mismatch/stale"
 SUMMARY = "steps had rollouts that did not seem to come from the weights that were trained (docs/train.md)"
-LARGEST = 20.0  # nats: d is cut here, on both sides, before exp; a weight of 5e8 is as bad as any beyond
+MAX_LOG_RATIO = 20.0  # nats: d is cut here, on both sides, before exp; a weight of 5e8 is as bad as any beyond
 MAX_K3_WEIGHT = 10.0  # in bf16 one token in a million can have a weight of e^8, and would be the mean of all others
 RECENT = 20  # steps that define the usual value
 MEDIAN_OF = 5  # consecutive steps
-TIMES = 2  # times as far as usual, 4 times the KL
-TOO_FAR = 0.05  # nats per token, where no step before says what is usual
-NEAR_ENOUGH = 1e-4  # nats per token
+STALE_FACTOR = 2  # times as far as usual, 4 times the KL
+FIRST_STEP_LIMIT = 0.05  # nats per token, where no step before says what is usual
+ALWAYS_CLOSE = 1e-4  # nats per token
 CENTRED_REMEDIES = (
     "--advantage_estimator ebpo.robust, or --algo.advantage.is_correction_level token "
     "--algo.advantage.is_correction_mode clip (docs/estimator.md#which-to-choose)"
@@ -77,7 +77,7 @@ def differences(experiences, rollout: list[torch.Tensor | None]) -> Iterable[tor
 
 def metrics(responses: Iterable[torch.Tensor]) -> dict[str, float]:
     """responses: their differences; none where nothing could be measured."""
-    responses = [d.clamp(-LARGEST, LARGEST) for d in responses if len(d)]
+    responses = [d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) for d in responses if len(d)]
     if not responses:
         return {}
     d = torch.cat(responses)
@@ -136,8 +136,8 @@ class StalenessMonitor:
     def _limit(self) -> float:
         moved = sum(self._moves)
         if not self._recent:
-            return TOO_FAR**0.5 + moved
-        return max(TIMES * (self._usual() + moved), NEAR_ENOUGH**0.5)
+            return FIRST_STEP_LIMIT**0.5 + moved
+        return max(STALE_FACTOR * (self._usual() + moved), ALWAYS_CLOSE**0.5)
 
     def _usual(self) -> float:
         steps = list(self._recent)

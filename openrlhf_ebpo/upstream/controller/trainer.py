@@ -30,8 +30,8 @@ from openrlhf_ebpo.upstream.save_times import SaveTimes, force_save, is_exported
 logger = logging.getLogger(__name__)
 
 
-class EBPOTrainer(Phases, ScheduledEvaluation):
-    """Mixin over PPOTrainer and (EBPOTrainerAsync) TrainingActor."""
+class PPOTrainerWithPrior(Phases, ScheduledEvaluation):
+    """Mixin over PPOTrainer and (AsyncPPOTrainerWithPrior) TrainingActor."""
 
     _packed: tuple | None = None  # the estimator's state, and that as it is stored
 
@@ -120,7 +120,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         unread = status.get(unread_answers.METRIC, 0.0)
         if status[zero_advantage.METRIC]:
             notice("zero", lambda: zero_advantage.notice(step, maker.rollouts.result, status, maker.config.pass_reward))
-        if unread > unread_answers.TOO_MANY:
+        if unread > unread_answers.UNREAD_LIMIT:
             tokens = maker.rollouts.responses[maker.unread.index(True)].tolist()
             notice("unread", lambda: unread_answers.warning(step, unread, self.tokenizer.decode(tokens)))
         if status.get(mismatch.STALE):
@@ -185,7 +185,7 @@ class EBPOTrainer(Phases, ScheduledEvaluation):
         )
 
 
-class EBPOTrainerAsync(AsynchronousEvaluation, EBPOTrainer):
+class AsyncPPOTrainerWithPrior(AsynchronousEvaluation, PPOTrainerWithPrior):
     """Mixin over TrainingActor."""
 
 
@@ -205,8 +205,8 @@ def on_this_node(original):
 
 
 def ebpo_trainer(original):
-    return OnThisNode(subclass(original, EBPOTrainer))
+    return OnThisNode(subclass(original, PPOTrainerWithPrior))
 
 
 def ebpo_trainer_async(original):
-    return OnThisNode(subclass(original, EBPOTrainerAsync))
+    return OnThisNode(subclass(original, AsyncPPOTrainerWithPrior))

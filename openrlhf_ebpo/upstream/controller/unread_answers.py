@@ -8,11 +8,11 @@ from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER
 
 METRIC = f"rollout/{NO_ANSWER}"
-TOO_MANY = 0.2  # of the complete responses
+UNREAD_LIMIT = 0.2  # of the complete responses
 MAX_QUOTE_CHARS = 300
 
 
-def unread(sample) -> bool | None:
+def is_unread(sample) -> bool | None:
     """Return True for a complete response in which its reward found no answer; None if it was cut, or the reward does
     not say.
 
@@ -22,7 +22,7 @@ def unread(sample) -> bool | None:
     return None if not logs or bool(sample.truncated.any()) else bool((logs[0] > 0).any())
 
 
-def share(found: Sequence[bool | None]) -> dict[str, float]:
+def unread_share(found: Sequence[bool | None]) -> dict[str, float]:
     """Return METRIC; nothing if no response says."""
     known = [each for each in found if each is not None]
     return {METRIC: sum(known) / len(known)} if known else {}

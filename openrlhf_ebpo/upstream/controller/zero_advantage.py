@@ -18,8 +18,8 @@ SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
     "rollout/truncated_rate": "cut",
 }
-MOST = 0.5  # of the steps: from here on a run has learnt from few
-LIKELY = 0.2  # share of the responses or groups, from which something counts as a cause
+FEW_LEARNT_SHARE = 0.5  # of the steps: from here on a run has learnt from few
+CAUSE_SHARE = 0.2  # share of the responses or groups, from which something counts as a cause
 MAX_QUOTE_CHARS = 160
 NO_ADVANTAGE = 1e-6  # what rounding leaves of none
 
@@ -66,7 +66,7 @@ def lasting_warning(rows: Iterable[Mapping], form: str, answer: str) -> str | No
     """
     steps = [row for row in rows if METRIC in row]
     zero = [row for row in steps if row[METRIC]]
-    if not zero or len(zero) < MOST * len(steps):
+    if not zero or len(zero) < FEW_LEARNT_SHARE * len(steps):
         return None
     causes = "; ".join(f"({number}) {cause}" for number, cause in enumerate(likely_causes(zero, form, answer), 1))
     return f"{len(zero)} of {len(steps)} steps taught nothing: all advantages were zero. Most likely: {causes}"
@@ -96,10 +96,10 @@ def likely_causes(zero: Sequence[Mapping], form: str, answer: str) -> list[str]:
         ),
         (passes, f"every response passes in {passes:.0%} of the groups: take harder prompts (data difficulty)"),
         (
-            LIKELY,
+            CAUSE_SHARE,
             "the responses of a prompt earn the same: give more of them (--rollout.n_samples_per_prompt), or other "
             "prompts (data difficulty)",
         ),
     ]
     ranked = sorted(causes, key=lambda cause: -cause[0])
-    return [text for weight, text in ranked if weight >= LIKELY][:2]
+    return [text for weight, text in ranked if weight >= CAUSE_SHARE][:2]

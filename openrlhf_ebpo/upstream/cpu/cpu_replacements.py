@@ -21,7 +21,7 @@ SEAMS = (
         Seam(
             "torch.cuda",
             name,
-            "openrlhf_ebpo.upstream.cpu.device:nothing_to_do",
+            "openrlhf_ebpo.upstream.cpu.device:do_nothing",
             process="every",
             kind="cpu",
             why="raises without a driver; there is nothing to select, to wait for, or to hand to NCCL",
@@ -52,7 +52,7 @@ SEAMS = (
     Seam(
         "deepspeed.comm.torch",
         "build_shm_op",
-        "openrlhf_ebpo.upstream.cpu.device:nothing_to_do",
+        "openrlhf_ebpo.upstream.cpu.device:do_nothing",
         process="policy",
         kind="cpu",
         why="DeepSpeed compiles its own all-reduce when a process group starts, half a minute in a cache that all "

@@ -11,7 +11,7 @@ def cpu_device(_original):
     return functools.partial(torch.device, "cpu")
 
 
-def nothing_to_do(original):
+def do_nothing(original):
     return functools.wraps(original)(lambda *_args, **_kwargs: None)
 
 

@@ -18,9 +18,8 @@ from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run.catalogue import KL_PER_STEP
 from openrlhf_ebpo.upstream.phases import MicroBatches
 
-AFTERWARDS = KL_PER_STEP  # takes forward passes with the new weights, which may be finite and yet of no use
 LOSSES = ("policy_loss", "critic_loss", "gpt_loss", "loss_mean", "entropy_loss", "kl")
-NAMED = 3  # parameters, and ranks, in a message
+MAX_NAMED = 3  # parameters, and ranks, in a message
 
 
 class HealthyUpdates:
@@ -46,9 +45,9 @@ class HealthyUpdates:
     def ppo_train(self, *args, **kwargs):
         self._first_fault, self._micro_batches = None, 0
         status = super().ppo_train(*args, **kwargs)
-        if not math.isfinite(status.get(AFTERWARDS, 0.0)) and self._first_fault is None:
+        if not math.isfinite(status.get(KL_PER_STEP, 0.0)) and self._first_fault is None:
             self._first_fault = {
-                "problems": [f"{AFTERWARDS} is {status[AFTERWARDS]}: the new weights give no probabilities"]
+                "problems": [f"{KL_PER_STEP} is {status[KL_PER_STEP]}: the new weights give no probabilities"]
             }
         self._raise_if_any("the step is not healthy", damaged_weights(self._engine.module))
         return status
@@ -57,7 +56,7 @@ class HealthyUpdates:
         skipped = self._engine.skipped_steps
         result = super().training_step(experience, *args, **kwargs)
         self._micro_batches += 1
-        metrics = measured(result, self.args.algo.kl.use_loss)
+        metrics = losses_and_norms(result, self.args.algo.kl.use_loss)
         left_out = self._engine.skipped_steps > skipped
         problems = problems_of(metrics, left_out, scaled=False)  # of bf16, which the engines hold
         if problems and self._first_fault is None:
@@ -82,7 +81,7 @@ class HealthyUpdates:
         found: list = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(found, own)
         report = [{"rank": rank, **f} for rank, f in enumerate(found) if f["weights"] or f.get("problems")]
-        raise HealthError(f"{what}: {described(report)}", report)
+        raise HealthError(f"{what}: {describe_findings(report)}", report)
 
 
 class HealthyPolicy(HealthyUpdates):
@@ -116,7 +115,7 @@ class HealthyWarmStart:
         weights = damaged_weights(engine.module)
         if self.strategy.all_reduce(float(bool(problems or weights)), op="max"):
             own = {"rank": self.strategy.get_rank(), "role": "model", "problems": problems, "weights": weights}
-            found = described([own] if problems or weights else []) or "another rank says what is wrong"
+            found = describe_findings([own] if problems or weights else []) or "another rank says what is wrong"
             raise HealthError(
                 f"optimizer step {global_step} is not healthy: {found}. Nothing of it was saved; the "
                 f"checkpoints before are "
@@ -125,7 +124,7 @@ class HealthyWarmStart:
         super().save_logs_and_checkpoints(args, global_step, step_bar, logs_dict, client_states)
 
 
-def measured(result: dict, kl_is_loss: bool) -> dict[str, float]:
+def losses_and_norms(result: dict, kl_is_loss: bool) -> dict[str, float]:
     """Losses and gradient norms of one micro-batch, as policy and critic give them. Where the KL is not in the loss, it
     may be NaN: a response without a token has none."""
     metrics = result.get("metrics", result)
@@ -167,12 +166,12 @@ def damaged_weights(module: torch.nn.Module) -> list[str]:
     return [name for (name, _), ok in zip(held, good, strict=True) if not ok]
 
 
-def described(report: list[dict]) -> str:
+def describe_findings(report: list[dict]) -> str:
     """Describe the findings of the ranks; those with a loss that is not finite first, for the others got theirs from
     it."""
     ordered = sorted(report, key=lambda found: not any(p.startswith(LOSSES) for p in found.get("problems", ())))
-    more = [f"and {len(report) - NAMED} more ranks"] if len(report) > NAMED else []
-    return "; ".join([*map(one_rank, ordered[:NAMED]), *more])
+    more = [f"and {len(report) - MAX_NAMED} more ranks"] if len(report) > MAX_NAMED else []
+    return "; ".join([*map(one_rank, ordered[:MAX_NAMED]), *more])
 
 
 def one_rank(finding: dict) -> str:
@@ -181,6 +180,6 @@ def one_rank(finding: dict) -> str:
         parts[-1] += f" in micro-batch {finding['micro_batch']}"
         parts[-1] += f" ({finding['responses']} responses, {finding['action_tokens']} tokens)"
     if names := finding["weights"]:
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        parts.append(f"weights are not finite: {', '.join(names[:NAMED])}{more}")
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        parts.append(f"weights are not finite: {', '.join(names[:MAX_NAMED])}{more}")
     return f"{finding['role']}, rank {finding['rank']}: {', '.join(parts)}"

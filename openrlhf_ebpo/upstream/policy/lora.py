@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.files import replace_file
 
 
 class SyncedWeight(NamedTuple):
@@ -158,6 +158,6 @@ def adapter_as_safetensors(folder: str | Path) -> None:
     if not pickle.is_file():
         return
     weights = torch.load(pickle, map_location="cpu", weights_only=True)
-    with replacing(pickle.with_suffix(".safetensors")) as temporary:
+    with replace_file(pickle.with_suffix(".safetensors")) as temporary:
         save_file({name: weight.contiguous() for name, weight in weights.items()}, temporary, {"format": "pt"})
     pickle.unlink()

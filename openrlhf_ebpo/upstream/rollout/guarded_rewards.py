@@ -150,7 +150,7 @@ async def _turn(executor, name: str, otherwise: dict, turn: Callable[..., Awaita
     """Return the result of the agent's coroutine function; `otherwise` after a failure. Cancels what takes too long."""
     settings = executor.reward_settings
     with executor.outstanding.counted():
-        task = asyncio.ensure_future(_settle(turn, args, kwargs))
+        task = asyncio.ensure_future(_result_or_error(turn, args, kwargs))
         try:
             done, _ = await asyncio.wait({task}, timeout=settings.timeout)
         finally:
@@ -165,7 +165,7 @@ async def _turn(executor, name: str, otherwise: dict, turn: Callable[..., Awaita
     return otherwise
 
 
-async def _settle(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) -> tuple:
+async def _result_or_error(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) -> tuple:
     """Return (result, None) or (None, error). A SystemExit that left the task would end the event loop."""
     try:
         return await turn(*args, **kwargs), None

@@ -39,7 +39,7 @@ class MeasuredRolloutActor:
 
     @contextlib.contextmanager
     def _asking(self, sampling_params, max_length: int, responses: int) -> Iterator[None]:
-        asks = self._measuring < at_once(max_length) and self._may_ask(sampling_params)
+        asks = self._measuring < max_measured(max_length) and self._may_ask(sampling_params)
         if asks:
             sampling_params.logprobs = SAMPLED_TOKEN_ONLY  # Ray has brought a copy
             self._measuring += responses
@@ -58,6 +58,6 @@ class MeasuredRolloutActor:
         return sampling_params.logprobs is None and comparable and known
 
 
-def at_once(max_length: int) -> int:
+def max_measured(max_length: int) -> int:
     """Count the responses that are measured, of that many tokens at most."""
     return min(MAX_RESPONSES, max(MIN_RESPONSES, TOKENS // max_length))

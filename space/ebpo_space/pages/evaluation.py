@@ -18,7 +18,7 @@ from ..figures import board
 from ..lines import Line, checkpoint_panel, pass_panel
 from ..page import Page, Parts, menu
 from ..parameters import names, text
-from ..results import COLUMNS, Column, Result
+from ..results import MAX_COLUMNS, Column, Result
 from ..score_table import compare_columns, score_table
 from ..text import HTML, html
 from ..workspace import LoadedRun, Workspace
@@ -40,7 +40,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
         any_value = {"allow_custom_value": True}
         protocol = gr.Dropdown([], value="", label="Protocol", visible=False, **any_value)
         parts.control("protocol", protocol, "input")
-        several = {"multiselect": True, "max_choices": COLUMNS, **any_value}
+        several = {"multiselect": True, "max_choices": MAX_COLUMNS, **any_value}
         columns = gr.Dropdown([], value=[], label="Checkpoints (none: first and last)", visible=False, **several)
         parts.control("columns", columns, "change")
         choices = [("not shown", ""), *[(name, key) for key, name in PAPER.items()]]
@@ -79,7 +79,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         "board": board(panels(found, tasks, one_base)),
         **questions.render(view, workspace, found, columns, tasks, problems),
         "notes": notices(problems),
-        **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else [], True),
+        **_menus(protocols, [column.name for column in every] if len(every) > MAX_COLUMNS else [], True),
     }
 
 

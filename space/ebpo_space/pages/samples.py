@@ -56,7 +56,7 @@ NUMBERS = ("mean", "baseline", "shrinkage")  # of a group that are shown
 _FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
 
 
-def settle(view: dict) -> None:
+def reconcile(view: dict) -> None:
     view["from"], view["to"] = min(view["from"], view["to"]), max(view["from"], view["to"])
 
 
@@ -286,4 +286,4 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
     )
 
 
-PAGE = Page("samples", PARAMETERS, lay_out, render, settle, ("metrics.jsonl", "run.json", "rollouts"))
+PAGE = Page("samples", PARAMETERS, lay_out, render, reconcile, ("metrics.jsonl", "run.json", "rollouts"))

@@ -30,7 +30,7 @@ PARAMETERS = {
 }
 
 
-def settle(view: dict) -> None:
+def reconcile(view: dict) -> None:
     view["right"] = min(view["right"], view["g"])
 
 
@@ -83,4 +83,4 @@ def _sentence(size: int, right: int, baseline: float) -> str:
     )
 
 
-PAGE = Page("understand", PARAMETERS, lay_out, render, settle, reads=())
+PAGE = Page("understand", PARAMETERS, lay_out, render, reconcile, reads=())
