@@ -22,7 +22,7 @@ from openrlhf_ebpo.extension import load as load_object
 from .benchmark import Benchmark, gold_text
 from .files import load_file
 from .loading import load_benchmark
-from .task_rows import FLAG, HubSet
+from .task_rows import TASKS_FLAG, HubSet
 from .types import MATH, Question, Rules, Task, column_rules
 
 __all__ = [
@@ -75,8 +75,8 @@ def load_task(
         return load_file(spec.removeprefix(FILE), question_column, answer_column, reward=reward or MATH)
     name, equals, place = spec.partition("=")
     if equals and not place:
-        raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
-    task = load_benchmark(find_benchmark(name, FLAG), name, place or None)
+        raise UsageError(f"{TASKS_FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
+    task = load_benchmark(find_benchmark(name, TASKS_FLAG), name, place or None)
     return replace(task, reward=reward or task.reward)
 
 
@@ -113,5 +113,5 @@ def _unknown(name: str, flag: str) -> str:
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return (
         f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for a custom one"
-        + (f"; of --tasks also NAME=FILE and {FILE}PATH" if flag == FLAG else "")
+        + (f"; of --tasks also NAME=FILE and {FILE}PATH" if flag == TASKS_FLAG else "")
     )
