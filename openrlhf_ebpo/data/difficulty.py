@@ -108,9 +108,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--data.template_kwargs", **ARGUMENTS)
     add("--data.input_template", metavar="TEXT", help="or into this text, in place of its {}")
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
-    add(
-        "--train.seed", type=int, default=42, metavar="N", help="of the first engine; the others count on (%(default)s)"
-    )
     engines.add_flags(parser)
     add_trust_flag(parser)
     parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
@@ -153,7 +150,6 @@ class DifficultySettings:
                 args,
                 flags.actor.model_name_or_path,
                 max_len=data.max_len,
-                seed=flags.train.seed,
                 rewards=RewardSettings.from_args(flags),
                 template_kwargs=kwargs,
             ),

@@ -51,7 +51,7 @@ from openrlhf_ebpo.run.run_log import move_aside
 
 TEMPLATES = {"dapo": DAPO_TEMPLATE}
 SETTINGS = (
-    *("input", "subset", "split", "prompt_column", "answer_column", "source_column"),
+    *("input", "subset", "split", "prompt_column", "answer_column"),
     *("template", "system", "validation", "seed"),
 )
 
@@ -71,11 +71,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--split", default="train", help="split of a folder or Hub data set (default: train)")
     add("--prompt_column", metavar="NAME", help="text, or messages with one of the user; dots lead into structs")
     add("--answer_column", metavar="NAME", help="gold answer, text or number, such as reward_model.ground_truth")
-    add(
-        "--source_column",
-        metavar="NAME",
-        help="where a row is from (default: data_source if it exists, or --input's name)",
-    )
     add(
         "--template",
         default="own",
@@ -107,12 +102,12 @@ def run(args: argparse.Namespace) -> None:
         print(f"{output} is complete: same settings, same input. --force makes it again.\n")
     else:
         data = load(args.input, args.split, subset=args.subset)
-        named = (args.prompt_column, args.answer_column, args.source_column)
-        columns = find_columns(nested_names(data.features.arrow_schema), args.input, *named)
+        found = nested_names(data.features.arrow_schema)
+        columns = find_columns(found, args.input, args.prompt_column, args.answer_column)
         source = f"{columns.datasource!r}" if columns.datasource else "none (--input's name is used)"
         print(
             f"columns: prompt {columns.prompt!r}, answer {columns.answer!r}, data source {source}; "
-            "--prompt_column, --answer_column, --source_column name others"
+            "--prompt_column and --answer_column name others"
         )
         with new_folder(output, args.force) as folder:
             made = {"settings": settings, **prepare(data, columns, args, folder)}

@@ -45,9 +45,7 @@ def lookup(row: Mapping, name: str):
     return row
 
 
-def find_columns(
-    found: Sequence[str], place: str, prompt: str | None, answer: str | None, source: str | None
-) -> Columns:
+def find_columns(found: Sequence[str], place: str, prompt: str | None, answer: str | None) -> Columns:
     """Return the columns named by flags, or the first known name that a data set has, in upper or lower case.
 
     found: names of its columns. place: its name.
@@ -55,17 +53,21 @@ def find_columns(
     Raises:
         UsageError: the named or every known column is missing.
     """
-    return Columns(
-        _choose(found, prompt, PROMPT_COLUMNS, "--prompt_column", place),
-        _choose(found, answer, ANSWER_COLUMNS, "--answer_column", place),
-        _choose(found, source, SOURCE_COLUMNS, "--source_column", place, required=source is not None),
-    )
-
-
-def _choose(found, named, known, flag, path, required=True) -> str | None:
     by_name = {name.lower(): name for name in reversed(found)}
-    name = named or next((by_name[name] for name in known if name in by_name), None)
-    if name in found or (name is None and not required):
-        return name
-    missing = f"{flag} {named}: {path} has no such column" if named else f"{path} has none of {', '.join(known)}"
-    raise UsageError(f"{missing}, only {', '.join(found)}: name one with {flag} (dots lead into structs)")
+
+    def first_of(known: Sequence[str]) -> str | None:
+        return next((by_name[name] for name in known if name in by_name), None)
+
+    chosen = []
+    for flag, named, known in (
+        ("--prompt_column", prompt, PROMPT_COLUMNS),
+        ("--answer_column", answer, ANSWER_COLUMNS),
+    ):
+        name = named or first_of(known)
+        if name not in found:
+            missing = f"{place} has none of {', '.join(known)}"
+            if named:
+                missing = f"{flag} {named}: {place} has no such column"
+            raise UsageError(f"{missing}, only {', '.join(found)}: name one with {flag} (dots lead into structs)")
+        chosen.append(name)
+    return Columns(*chosen, first_of(SOURCE_COLUMNS))

@@ -54,7 +54,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"{PACKAGE} if that is installed)",
     )
     add("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of K-means (default: %(default)s)")
     add("--force", action="store_true", help="replace an existing output")
 
 
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
         distinct = len(set(texts))
         if args.k > distinct:
             raise UsageError(f"--k {args.k}: {args.input} has {distinct} different questions; {distinct} is the most")
-        labels, distances = kmeans(embed(texts, args.model), args.k, args.seed)
+        labels, distances = kmeans(embed(texts, args.model), args.k)
         names = topic_names.names(texts, labels)
         topics = [names[label] for label in labels]
         examples = np.argsort(distances, kind="stable")  # the nearest to the centre of a topic first
@@ -92,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 
 def settings_of(args: argparse.Namespace) -> dict:
     """Collect the settings that determine the result, for its report."""
-    return {"input": identity(args.input), **{name: getattr(args, name) for name in ("model", "k", "seed")}}
+    return {"input": identity(args.input), **{name: getattr(args, name) for name in ("model", "k")}}
 
 
 def questions(table: pa.Table, path: str) -> list[str]:
@@ -140,8 +139,8 @@ def embed(texts: list[str], model: str) -> np.ndarray:
     return encoder.encode(texts, normalize_embeddings=True, show_progress_bar=True).astype(np.float32)
 
 
-def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cluster by K-means with ten starts; the same for the same seed.
+def kmeans(vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cluster by K-means with ten starts; the same clusters in every run.
 
     Returns:
         labels: (n,), 0 for the largest cluster, 1 for the next, ...
@@ -152,7 +151,7 @@ def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
     method = KMeans if len(vectors) < MANY_ROWS else MiniBatchKMeans
     with threadpool_limits(1):  # threads add up in any order, and a last digit can move a row
-        fitted = method(k, n_init=10, random_state=seed).fit(vectors)
+        fitted = method(k, n_init=10, random_state=0).fit(vectors)
     distances = np.linalg.norm(vectors - fitted.cluster_centers_[fitted.labels_], axis=1)
     largest_first = np.argsort(-np.bincount(fitted.labels_, minlength=k), kind="stable")
     return np.argsort(largest_first)[fitted.labels_], distances

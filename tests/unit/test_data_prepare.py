@@ -158,9 +158,9 @@ def test_columns_are_found_or_named(tmp_path, capsys):
         (f"q{i}", str(i), "own set") for i in range(4)
     ]
     assert "--template dapo" in capsys.readouterr().out  # nothing tells the model how to answer
-    flags = ("--validation", 0, "--answer_column", "meta.gold", "--source_column", "solution")
+    flags = ("--validation", 0, "--answer_column", "meta.gold")
     train = read_table(prepare(path, *flags, output=tmp_path / "other") / "train.parquet").to_pylist()
-    assert [(r["label"], r["datasource"]) for r in train] == [(str(i + 1), "long") for i in range(4)]
+    assert [(r["label"], r["datasource"]) for r in train] == [(str(i + 1), "own set") for i in range(4)]
 
 
 def test_a_list_of_texts_is_not_a_prompt(tmp_path):
@@ -278,7 +278,7 @@ def test_text_of_a_data_set_cannot_write_to_the_terminal(tmp_path, capsys):
     hostile = "red \x1b[31m \x1b]0;title\x07 \u202eback\u2028next"
     rows = [{"prompt": hostile, "answer": f"{i} \x1b[2J", "source": hostile, "cluster": hostile} for i in range(2)]
     path = write_rows(tmp_path / "set.jsonl", [*rows, {"prompt": "fine", "answer": hostile}])
-    prepare(path, "--validation", 0, "--source_column", "source")
+    prepare(path, "--validation", 0)
     ordered = write_rows(tmp_path / "ordered.jsonl", [{"id": "a", **rows[0]}])
     main(["order", "--input", str(ordered), "--by", "topic", "--output", str(tmp_path / "o.jsonl")])
     printed = capsys.readouterr().out
@@ -397,7 +397,6 @@ def test_a_killed_run_leaves_nothing_and_its_rest_goes_with_the_next(tmp_path):
         (["--system", "x"], "--system goes with --template chat"),
         (["--prompt_column", "text"], "--prompt_column text: .* no such column, only prompt, answer: name one"),
         (["--answer_column", "gold"], "--answer_column gold"),
-        (["--source_column", "from"], "--source_column from"),
     ],
 )
 def test_mistakes_are_named(source, flags, message):

@@ -62,7 +62,6 @@ def test_the_report_has_settings_sizes_and_examples(three_kinds):
         "input": None,
         "model": "sentence-transformers/all-MiniLM-L6-v2",
         "k": 3,
-        "seed": 0,
     }
     assert sum(row["size"] for row in report["clusters"]) == report["rows"] == 60
     assert sum(row["share"] for row in report["clusters"]) == pytest.approx(1)
@@ -73,21 +72,6 @@ def test_the_report_has_settings_sizes_and_examples(three_kinds):
 def test_questions_are_read_without_the_instruction_of_their_prompts(tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"prompt": "Solve: q", "question": "q"}])
     assert topics.questions(read_table(source), source) == ["q"]
-
-
-def test_another_seed_gives_other_clusters(tmp_path, monkeypatch):
-    """Of points without any, which no two starts agree about."""
-    points = np.random.default_rng(0).normal(size=(60, 20)).astype(np.float32)
-    monkeypatch.setattr(topics, "embed", lambda texts, model: points)
-    source = write_rows(tmp_path / "in.jsonl", rows_of([f"What is {i} apples and {i} pears?" for i in range(60)]))
-    found = []
-    for seed in (0, 1):
-        output = tmp_path / f"{seed}.parquet"
-        main(["topics", "--input", str(source), "--output", str(output), "--k", "12", "--seed", str(seed)])
-        found.append(
-            sorted(row["size"] for row in json.loads((tmp_path / f"{output}.report.json").read_text())["clusters"])
-        )
-    assert found[0] != found[1]
 
 
 def test_a_repeat_is_done_and_other_settings_need_another_file_or_force(three_kinds, capsys):
@@ -141,16 +125,16 @@ def test_bad_k(tmp_path, k):
 
 def test_k_may_be_1_and_may_be_the_number_of_questions():
     vectors = np.eye(5, 8, dtype=np.float32)
-    labels, _ = topics.kmeans(vectors, 1, 0)
+    labels, _ = topics.kmeans(vectors, 1)
     assert labels.tolist() == [0] * 5
-    labels, distances = topics.kmeans(vectors, 5, 0)
+    labels, distances = topics.kmeans(vectors, 5)
     assert sorted(labels) == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(distances, 0, atol=1e-6)
 
 
 def test_label_0_is_the_largest_cluster():
     vectors = np.repeat(np.eye(3, dtype=np.float32), [2, 7, 4], axis=0)
-    labels, _ = topics.kmeans(vectors, 3, 0)
+    labels, _ = topics.kmeans(vectors, 3)
     assert labels.tolist() == [2] * 2 + [0] * 7 + [1] * 4
 
 

@@ -21,8 +21,8 @@ COMPARED = {
     difficulty: "actor.model_name_or_path reward.remote_url train.agent_func_path rollout.n_samples_per_prompt "
     "rollout.temperature rollout.top_p rollout.max_new_tokens data.max_len data.apply_chat_template "
     "data.template_kwargs data.input_template",
-    prepare: "input subset split prompt_column answer_column source_column template system validation seed",
-    topics: "input model k seed",
+    prepare: "input subset split prompt_column answer_column template system validation seed",
+    topics: "input model k",
 }
 
 
