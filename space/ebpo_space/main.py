@@ -58,6 +58,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--port", type=int, default=None, help="default: GRADIO_SERVER_PORT, or the first free one from 7860"
     )
     options = parse_flags(parser, argv)
+    options.port = options.port or None  # Gradio takes the first free one for None, and fails at 0
     options.login = options.runs is not None  # a Space reads what its variable names without its owner's other tokens
     named = os.environ.get("EBPO_SPACE_RUNS", "").split(",")
     options.runs = options.runs or [name.strip() for name in named if name.strip()]

@@ -57,7 +57,7 @@ def run(script: str, **environment: str) -> str:
         env={**os.environ, "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=seconds(600),
+        timeout=seconds(840),
     )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -94,6 +94,7 @@ def test_the_flags_of_the_page_are_accepted(model, tmp_path, capsys):
 
 
 @pytest.mark.nightly  # daily: integration/test_own_task.py itself: the flags of the page are accepted
+@pytest.mark.timeout(seconds(900))  # three starts of the stack to train or sample, two to evaluate
 def test_the_page_leads_to_a_model_that_transformers_loads(model, tmp_path):
     from hub_server import HubServer
 
@@ -122,7 +123,8 @@ def test_the_space_of_the_page_starts(tmp_path):
         words = [*line.replace("$RUNS", str(tmp_path)).split(), "--port", "0"]
         process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
     try:
-        wait_until(lambda: "http://" in (tmp_path / "log").read_text(), limit=90)
+        wait_until(lambda: process.poll() is not None or "Open http://" in (tmp_path / "log").read_text(), limit=90)
+        assert process.poll() is None, (tmp_path / "log").read_text()[-4000:]
     finally:
         process.terminate()
         process.wait(timeout=30)

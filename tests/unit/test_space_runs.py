@@ -200,9 +200,10 @@ def test_a_file_as_a_run_is_an_error_at_the_start(tmp_path, capsys):
     assert "is a file" in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_an_error_at_the_start(capsys):
+def test_a_port_in_use_is_an_error_at_the_start_and_0_is_the_first_free_one(capsys):
     from openrlhf_ebpo.space.main import parse
 
+    assert parse(["--port", "0"]).port is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SystemExit):
