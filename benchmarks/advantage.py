@@ -45,7 +45,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, build, computed_here
 from openrlhf_ebpo.upstream.install import install
-from openrlhf_ebpo.upstream.rollout.log_probs import max_measured
+from openrlhf_ebpo.upstream.rollout.engine import max_measured
 
 install()
 

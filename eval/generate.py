@@ -11,9 +11,8 @@ from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.rewards.math.extraction import THOUGHT_TAG
-from openrlhf_ebpo.upstream.rendering import Prompt, prompt_lengths, text_tokenizer
+from openrlhf_ebpo.upstream.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
 from openrlhf_ebpo.upstream.tokenizer_fit import EVALUATION, Prompting, fit_warnings
-from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 from . import prompts
 from .jobs import Job

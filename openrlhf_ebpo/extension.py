@@ -12,7 +12,6 @@ import difflib
 import importlib
 import os
 import sys
-from types import ModuleType
 from typing import Any
 
 from openrlhf_ebpo.errors import UsageError
@@ -65,7 +64,18 @@ def load(path: str, flag: str) -> Any:
     if not is_import_path(path):
         raise UsageError(f"{flag} {path}: give MODULE:NAME, for example my_package.my_module:Name")
     module_name, _, name = path.partition(":")
-    module = _imported(module_name, f"{flag} {path}")
+    shared = os.environ.get(SEARCH_PATH, "").split(os.pathsep)
+    # last, so that no file there stands in for an installed package; `python -m` has the current folder, a script has
+    # not
+    sys.path.extend(folder for folder in (*shared, os.getcwd()) if folder and folder not in sys.path)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # custom code
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            problem = f"there is no module {error.name}, neither in this folder nor on PYTHONPATH"
+        else:
+            problem = f"importing {module_name} failed: {type(error).__name__}: {error}"
+        raise UsageError(f"{flag} {path}: {problem}") from error
     if name not in vars(module):
         near = difflib.get_close_matches(name, vars(module))
         hint = f". Did you mean {' or '.join(near)}?" if near else ""
@@ -73,18 +83,3 @@ def load(path: str, flag: str) -> Any:
             f"{flag} {path}: {module_name} ({getattr(module, '__file__', None) or 'built in'}) has no {name}{hint}"
         )
     return getattr(module, name)
-
-
-def _imported(name: str, named: str) -> ModuleType:
-    shared = os.environ.get(SEARCH_PATH, "").split(os.pathsep)
-    # last, so that no file there stands in for an installed package; `python -m` has the current folder, a script has
-    # not
-    sys.path.extend(folder for folder in (*shared, os.getcwd()) if folder and folder not in sys.path)
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # custom code
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise UsageError(
-                f"{named}: there is no module {error.name}, neither in this folder nor on PYTHONPATH"
-            ) from error
-        raise UsageError(f"{named}: importing {name} failed: {type(error).__name__}: {error}") from error

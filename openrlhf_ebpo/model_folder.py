@@ -72,7 +72,12 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
     if found := [problem for path in files for problem in _link_problems(path)]:
         return found[:MAX_PROBLEMS]  # nothing else of such a folder is opened
     names = [path.name for path in files]
-    unread = list(_json_problems(folder, names))
+    unread = []
+    for name in filter(JSON.fullmatch, names):
+        try:
+            read_json(folder / name)
+        except ModelFileError as error:
+            unread.append(str(error))
     own = code_problems(folder) if code and not unread else []
     weights = list(_weight_problems(folder, names))
     return [*own, *unread, *weights, *_pickle_problems(names)][:MAX_PROBLEMS]
@@ -97,14 +102,6 @@ def _link_problems(path: Path) -> Iterator[str]:
         )
     elif not target.exists():
         yield f"{printable(path.name)} is a link to nowhere"
-
-
-def _json_problems(folder: Path, names: list[str]) -> Iterator[str]:
-    for name in filter(JSON.fullmatch, names):
-        try:
-            read_json(folder / name)
-        except ModelFileError as error:
-            yield str(error)
 
 
 def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
@@ -151,7 +148,8 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
     if not inert and not pickles:
         yield f"the folder has no weights (*.safetensors). Of a model on the Hub, pickles are fetched only with {TRUST}"
     taken = [name for name in pickles if not inert or name.startswith(("pytorch_model", "adapter_model"))]
-    taken = [name for name in taken if not any(_replaces(each, name) for each in inert)]
+    replaced = {bool(match[1]) for match in map(LOADED.fullmatch, inert) if match}  # weights of: an adapter, or a model
+    taken = [name for name in taken if name.startswith("adapter_model") not in replaced]
     if taken and not models_trusted():
         yield (
             f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert them to "
@@ -159,11 +157,6 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
         )
     if inert and not taken and not any(LOADED.fullmatch(name) or name.endswith(".gguf") for name in inert):
         yield f"{printable(inert[0])} is not a name that loaders look for: model.safetensors, or shards and their index"
-
-
-def _replaces(name: str, pickle: str) -> bool:
-    match = LOADED.fullmatch(name)
-    return bool(match) and bool(match[1]) == pickle.startswith("adapter_model")
 
 
 def read_json(path: Path) -> dict:
@@ -189,18 +182,17 @@ def custom_code(folder: Path) -> list[CustomCode]:
     Raises:
         ModelFileError: a file is damaged.
     """
-    files = (CONFIG, TOKENIZER)
-    return [code for file in files for code in _entries(file, read_json(folder / file).get("auto_map") or {})]
-
-
-def _entries(file: str, auto_map: object) -> Iterator[CustomCode]:
-    if isinstance(auto_map, list) and file == TOKENIZER:
-        auto_map = {"AutoTokenizer": auto_map}  # an older form: the slow and the fast class
-    if not isinstance(auto_map, dict):
-        raise ModelFileError(f"{file} has an auto_map that is not an object")
-    for auto_class, references in auto_map.items():
-        references = references if isinstance(references, list) else [references]
-        yield CustomCode(file, auto_class, tuple(str(each) for each in references if each is not None))
+    found = []
+    for file in (CONFIG, TOKENIZER):
+        auto_map = read_json(folder / file).get("auto_map") or {}
+        if isinstance(auto_map, list) and file == TOKENIZER:
+            auto_map = {"AutoTokenizer": auto_map}  # an older form: the slow and the fast class
+        if not isinstance(auto_map, dict):
+            raise ModelFileError(f"{file} has an auto_map that is not an object")
+        for auto_class, references in auto_map.items():
+            references = references if isinstance(references, list) else [references]
+            found.append(CustomCode(file, auto_class, tuple(str(each) for each in references if each is not None)))
+    return found
 
 
 def needed_code(folder: Path) -> list[CustomCode]:
@@ -227,15 +219,12 @@ def code_problems(folder: Path) -> list[str]:
         needed = [] if models_trusted() else needed_code(folder)
     except ModelFileError as error:
         return [str(error)]
-    return [refusal(code) for code in needed[:1]]
-
-
-def refusal(code: CustomCode) -> str:
-    return (
+    return [
         f"the model brings its own code, which would run on this machine ({code}; transformers itself has no such "
         f"class). Nothing of it was fetched or run. Read that code, and add {TRUST} if you trust it; or take a model "
         "that needs none"
-    )
+        for code in needed[:1]
+    ]
 
 
 def _transformers_has(auto_class: str, config: dict, settings: dict) -> bool:

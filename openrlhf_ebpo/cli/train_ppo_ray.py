@@ -35,7 +35,7 @@ from openrlhf_ebpo.train.train_settings import TrainSettings
 from openrlhf_ebpo.train.trained_rows import identify_rows
 from openrlhf_ebpo.train.upstream_main import UpstreamMain, adapt_args, set_engine_arguments
 from openrlhf_ebpo.upstream.check import check_release, installed_release
-from openrlhf_ebpo.upstream.controller import mismatch, zero_advantage
+from openrlhf_ebpo.upstream.controller import mismatch, step_notices
 from openrlhf_ebpo.upstream.install import all_seams, install
 
 MODULE = "openrlhf.cli.train_ppo_ray"
@@ -173,7 +173,7 @@ def lasting_warning(settings: TrainSettings) -> str | None:
     try:
         answers = [text for step in [*step_files(run_dir)][-1:] for text in read_rollouts(run_dir, step)["response"]]
         answer = str(answers[0]) if answers else ""
-        found = zero_advantage.lasting_warning(read_metrics(run_dir), settings.prompts.describe_form(), answer)
+        found = step_notices.lasting_warning(read_metrics(run_dir), settings.prompts.describe_form(), answer)
         record_warning(run_dir, found)
     except (OSError, ValueError, LookupError, ReportedError) as error:  # the model is saved, and the run is complete
         print(f"the run's steps were not summed up: {error}", file=sys.stderr, flush=True)
@@ -208,9 +208,9 @@ def print_summary(settings: TrainSettings, model: str, counts_zero: bool) -> Non
     """counts_zero: steps without an advantage are counted here, because no warning follows."""
     print(f"training is complete: model in {model}, run directory {settings.run.run_dir}", flush=True)
     rows = read_metrics(settings.run.run_dir)
-    zero = [(zero_advantage.METRIC, zero_advantage.SUMMARY)] if counts_zero else []
+    zero = [(step_notices.ZERO_ADVANTAGE, step_notices.SUMMARY)] if counts_zero else []
     for metric, what in (*zero, (mismatch.STALE, mismatch.SUMMARY)):
-        if line := zero_advantage.count_steps(rows, metric, what):
+        if line := step_notices.count_steps(rows, metric, what):
             print(line, flush=True)
 
 

@@ -63,9 +63,8 @@ from openrlhf_ebpo.progress import (
 from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.upstream.install import install
-from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts
+from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts, tokenizer_of
 from openrlhf_ebpo.upstream.tokenizer_fit import TRAINING, Prompting, fit_warnings
-from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 MODEL = "actor.model_name_or_path"
 SAMPLING_FLAGS = {  # by the name of Sampling's field

@@ -73,7 +73,9 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
             below = [process for process in started if process.is_running()]
-            below += [each for process in below for each in descendants(process)]
+            for process in list(below):
+                with contextlib.suppress(psutil.Error):  # it has ended
+                    below += process.children(recursive=True)
             ray.shutdown()
             end_processes(below)  # Ray's alone: the child that pushes to the Hub stays
 
@@ -230,13 +232,6 @@ def waits_for_others(needed: int, free: float) -> str | None:
         f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it waits "
         "until other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a private Ray.)"
     )
-
-
-def descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:  # it has ended
-        return []
 
 
 def end_processes(children: list[psutil.Process]) -> None:

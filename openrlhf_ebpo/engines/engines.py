@@ -29,9 +29,8 @@ from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.upstream.check import check_release
 from openrlhf_ebpo.upstream.engine_errors import LOAD_SECONDS, is_engine_death, read_cause
 from openrlhf_ebpo.upstream.install import all_seams, install
-from openrlhf_ebpo.upstream.rendering import Prompt, announce_special_tokens
+from openrlhf_ebpo.upstream.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
-from openrlhf_ebpo.upstream.tokenizers import TokenizerByReference
 
 # Twice vLLM's largest default of max_num_seqs, so that its batch stays full as sequences end. Queued ones cost nothing.
 SEQUENCES_IN_FLIGHT = 2048
@@ -323,15 +322,9 @@ def _sample(response: dict) -> Sample:
             reward = float(finite_number(reward, "reward"))  # an agent's has not been validated yet
         except RewardError as found:
             reward, error = None, str(found)
-    logs = _numbers(response.get("extra_logs"))
-    return Sample(tokens, bool(response["truncated"]), reward, error, logs)
-
-
-def _numbers(logs) -> dict[str, float]:
-    """Keep the numbers. Those of a reward function are checked where it is called; an agent's logs may hold
-    anything."""
-    found = {}
-    for name, value in logs.items() if isinstance(logs, dict) else ():
+    given, logs = response.get("extra_logs"), {}
+    # those of a reward function are checked where it is called; an agent's logs may hold anything: numbers are kept
+    for name, value in given.items() if isinstance(given, dict) else ():
         with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
-            found[str(name)] = float(value)
-    return found
+            logs[str(name)] = float(value)
+    return Sample(tokens, bool(response["truncated"]), reward, error, logs)

@@ -186,38 +186,32 @@ class ModelSaving:
         folder = local_folder(self.model)
         if folder is None:
             return
-        with tempfile.TemporaryDirectory() as target:
-            raise_problems([f"--{self.flag} {self.model}: {each}" for each in self._problems(str(folder), target)])
-
-    def _problems(self, folder: str, target: str) -> Iterator[str]:
         from openrlhf.utils.utils import get_tokenizer
-        from transformers import AutoConfig
+        from transformers import AutoConfig, GenerationConfig
 
         loaders: dict[str, Callable] = {
             "config.json": lambda: AutoConfig.from_pretrained(folder, trust_remote_code=models_trusted()),
             "tokenizer_config.json or another file of the tokenizer": lambda: get_tokenizer(
-                folder, None, use_fast=self.use_fast_tokenizer
+                str(folder), None, use_fast=self.use_fast_tokenizer
             ),
         }
-        if not self.has_adapter:
-            file = GENERATION if (Path(folder) / GENERATION).exists() else "config.json"
-            loaders[file if file == GENERATION else f"{file} (settings of generation)"] = lambda: _generation(folder)
-        for file, load in loaders.items():
-            failed = "loaded"
-            try:
-                part = load()
-                failed = "saved, and the trained weights would be lost at the end"
-                part.save_pretrained(target)
-            except Exception as error:  # other people's files: any exception of any reader or writer
-                cause = one_line(f"{type(error).__name__}: {error}", MAX_CAUSE_CHARS)
-                yield f"{file} cannot be {failed} ({cause}). Correct the file (of a model on the Hub, in a copy)"
-
-
-def _generation(folder: str):
-    """Load the settings as `from_pretrained` of a model does, from config.json if they have no file."""
-    from transformers import GenerationConfig
-
-    try:
-        return GenerationConfig.from_pretrained(folder)
-    except OSError:
-        return GenerationConfig.from_pretrained(folder, config_file_name="config.json", _from_model_config=True)
+        if not self.has_adapter:  # as `from_pretrained` of a model does
+            if (folder / GENERATION).exists():
+                loaders[GENERATION] = lambda: GenerationConfig.from_pretrained(folder)
+            else:
+                loaders["config.json (settings of generation)"] = lambda: GenerationConfig.from_pretrained(
+                    folder, config_file_name="config.json", _from_model_config=True
+                )
+        problems = []
+        with tempfile.TemporaryDirectory() as target:
+            for file, load in loaders.items():
+                failed = "loaded"
+                try:
+                    part = load()
+                    failed = "saved, and the trained weights would be lost at the end"
+                    part.save_pretrained(target)
+                except Exception as error:  # other people's files: any exception of any reader or writer
+                    cause = one_line(f"{type(error).__name__}: {error}", MAX_CAUSE_CHARS)
+                    wrong = f"{file} cannot be {failed} ({cause}). Correct the file (of a model on the Hub, in a copy)"
+                    problems.append(f"--{self.flag} {self.model}: {wrong}")
+        raise_problems(problems)

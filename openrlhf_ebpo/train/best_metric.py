@@ -7,8 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.upstream.controller.best_checkpoint import BEST, NO_BEST
 from openrlhf_ebpo.upstream.controller.prompts import DEFAULT_SOURCE
+from openrlhf_ebpo.upstream.controller.scheduled_evaluation import BEST, NO_BEST
 
 SOURCE_COLUMN = "datasource"
 

@@ -75,7 +75,7 @@ def describe_cause(error: BaseException) -> str:
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.errors import without_traceback
-    from openrlhf_ebpo.upstream.controller.engine_watch import find_deaths
+    from openrlhf_ebpo.upstream.controller.failures import find_deaths
 
     cause = first_cause(error)
     if isinstance(cause, KeyboardInterrupt):

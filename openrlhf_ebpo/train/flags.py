@@ -27,7 +27,7 @@ from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.best_metric import check_best_metric
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
-from openrlhf_ebpo.upstream import save_times
+from openrlhf_ebpo.upstream import saving
 from openrlhf_ebpo.upstream.check import installed_release
 from openrlhf_ebpo.upstream.controller import prompts
 from openrlhf_ebpo.upstream.policy import policy_loss
@@ -171,7 +171,7 @@ def build_parser(upstream: UpstreamMain) -> argparse.ArgumentParser:
 
 
 def add_flags(group: argparse._ArgumentGroup) -> None:
-    save_times.add_flag(group)
+    saving.add_flag(group)
     run.add_flags(group)
     group.add_argument(
         "--logger.no_policy_metrics",

@@ -22,7 +22,7 @@ from openrlhf_ebpo.upstream.check import check_unchanged, untested_release_warni
 from openrlhf_ebpo.upstream.cpu import native
 from openrlhf_ebpo.upstream.releases import GPU_INSTALL, VERSIONS_BY_TORCH
 from openrlhf_ebpo.upstream.replacements import SEAMS
-from openrlhf_ebpo.upstream.stack import cuda_version, is_cpu_stack
+from openrlhf_ebpo.upstream.stack import is_cpu_stack, torch_version
 
 GIB = 1 << 30
 PYTHONS = ((3, 10), (3, 13))
@@ -205,7 +205,7 @@ def gpu() -> Iterator[Finding]:
         return
     found = gpus()
     drivers = ", ".join(sorted({each["driver"] for each in found}))
-    cause, cuda = native.failing_import(CUDA_STARTS), cuda_version()
+    cause, cuda = native.failing_import(CUDA_STARTS), torch_version().get("cuda")
     if cause is None:
         text = f"torch uses CUDA; GPUs: {', '.join(devices()) or 'found'}"
         yield Finding(f"{text}; NVIDIA driver {drivers}" if drivers else text)

@@ -14,7 +14,7 @@ from openrlhf_ebpo.data.preflight import dataset_problems, split_names
 from openrlhf_ebpo.engines.model_check import has_chat_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_models import local_folder
-from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts
+from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts, tokenizer_of
 from openrlhf_ebpo.upstream.tokenizer_fit import (
     MAX_ERROR_CHARS,
     TRAINING,
@@ -23,7 +23,6 @@ from openrlhf_ebpo.upstream.tokenizer_fit import (
     or_warning,
     truncation_warnings,
 )
-from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
 
 CLUSTER_COLUMN = "cluster"
 MAX_ROWS = 10_000  # of a data set, whose lengths are compared: about 5 s at 450 tokens each

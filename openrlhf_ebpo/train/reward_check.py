@@ -22,8 +22,7 @@ from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
 from openrlhf_ebpo.train.reward_exam import SECONDS, SERVER_ROWS, RewardProbe, Row, answer_of, probe_reward
-from openrlhf_ebpo.upstream.rendering import announce_special_tokens, text_tokenizer
-from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
+from openrlhf_ebpo.upstream.rendering import announce_special_tokens, text_tokenizer, tokenizer_of
 
 REWARD_FLAG = "--reward.remote_url"
 MATH = BUILT_IN["math"]

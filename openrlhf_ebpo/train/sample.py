@@ -13,8 +13,7 @@ from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
-from openrlhf_ebpo.upstream.rendering import Prompt
-from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
+from openrlhf_ebpo.upstream.rendering import Prompt, tokenizer_of
 
 DEFAULT_PROMPTS = 4  # with an answer each
 MAX_CHARS = 240  # of a prompt or an answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import dataclass
 
@@ -18,30 +19,27 @@ from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.batch_sizes import BatchSizes
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
-from openrlhf_ebpo.upstream.controller.mismatch import MismatchSettings
-from openrlhf_ebpo.upstream.policy.lora import LoraSettings
-from openrlhf_ebpo.upstream.policy.policy_loss import PolicyLossSettings
-from openrlhf_ebpo.upstream.save_times import SaveSettings
+from openrlhf_ebpo.upstream import saving
+from openrlhf_ebpo.upstream.controller import mismatch
+from openrlhf_ebpo.upstream.policy import policy_loss
+from openrlhf_ebpo.upstream.policy.weight_sync import check_lora
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of a training, by room."""
+    """Settings of a training, by room. args: upstream's, nested, for rooms without settings."""
 
-    loss: PolicyLossSettings
+    args: argparse.Namespace
     supervision: SupervisionSettings
     files: InputFiles
     sizes: BatchSizes
     model: ModelUse
     saving: ModelSaving
-    lora: LoraSettings
     rewards: RewardSettings
-    saves: SaveSettings
     run: RunSettings
     advantage: AdvantageSettings
     prompts: PromptSettings
     hub: HubSettings
-    mismatch: MismatchSettings
 
     @classmethod
     def from_args(cls, args, force: bool) -> TrainSettings:
@@ -52,20 +50,17 @@ class TrainSettings:
             UsageError: a room cannot read its flags.
         """
         return cls(
-            loss=PolicyLossSettings.from_args(args),
+            args=args,
             supervision=SupervisionSettings.from_args(args),
             files=InputFiles.from_args(args),
             sizes=BatchSizes.from_args(args),
             model=ModelUse.from_args(args),
             saving=ModelSaving.from_args(args, MODEL),
-            lora=LoraSettings.from_args(args),
             rewards=RewardSettings.from_args(args),
-            saves=SaveSettings.from_args(args),
             run=RunSettings.from_args(args, force),
             advantage=AdvantageSettings.from_args(args),
             prompts=PromptSettings.from_args(args),
             hub=HubSettings.from_args(args),
-            mismatch=MismatchSettings.from_args(args),
         )
 
     def check(self) -> None:
@@ -74,13 +69,13 @@ class TrainSettings:
         Raises:
             ReportedError: what is wrong, with its flags.
         """
-        self.loss.check()
+        policy_loss.check(self.args.actor)
         self.supervision.check()
         self.files.check()
         self.model.check()
-        self.lora.check()
+        check_lora(self.args)
         self.rewards.check()
-        self.saves.check()
+        saving.check_minutes(self.args.ckpt)
         self.run.check()
         self.sizes.check()
         estimator = self.advantage.check()
@@ -100,9 +95,9 @@ class TrainSettings:
         return [
             *self.advantage.notices(),
             *(self.prompts.cluster_notices() if self.advantage.uses_clusters else ()),
-            *self.loss.notices(self.sizes.batches),
+            *policy_loss.notices(self.args.actor.policy_loss_type, self.sizes.batches),
             *self.sizes.batches.notices(),
-            *self.mismatch.notices(self.sizes.batches, self.advantage),
+            *mismatch.notices(self.args, self.sizes.batches, self.advantage),
         ]
 
 

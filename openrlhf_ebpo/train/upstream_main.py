@@ -105,7 +105,7 @@ def set_engine_arguments(temperature: float) -> None:
     rollouts have a temperature, their log-probabilities do too: they are then computed for every token."""
     from openrlhf.trainer.ray import vllm_engine
 
-    from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED
+    from openrlhf_ebpo.upstream.rollout.engine import PROCESSED
 
     if temperature != 1:
         vllm_engine.RolloutRayActor = ActorWithDefaults(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})

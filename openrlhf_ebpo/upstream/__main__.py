@@ -10,7 +10,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.upstream.check import installed_release, is_imported, source_fingerprint
 from openrlhf_ebpo.upstream.install import REPLACEMENTS, all_seams
 from openrlhf_ebpo.upstream.releases import TESTED
-from openrlhf_ebpo.upstream.replacements import KINDS, Seam
+from openrlhf_ebpo.upstream.replacements import KINDS
 
 ABOUT = f"""List every replacement of this machine and hold it against the installed packages.
 
@@ -27,35 +27,22 @@ INDENT = " " * 9  # under the name in a row's line
 
 def print_rows(_: argparse.Namespace) -> None:
     print(f"OpenRLHF {installed_release()}; tested: {', '.join(TESTED)}")
-    seams = all_seams()
-    states = [state(seam) for seam in seams]
-    for seam, word in zip(seams, states, strict=True):
-        print(f"{word:<8} {seam}  {fingerprint(seam)}  {seam.process}  {seam.kind}\n{reason(seam)}")
-    if different := [word for word in states if word in ("CHANGED", "GONE")]:
-        sys.exit(f"{len(different)} of {len(seams)} rows do not fit what is installed")
-
-
-def state(seam: Seam) -> str:
-    found = source_fingerprint(seam.module, seam.name)
-    if not seam.sources and (found or is_imported(seam.module, seam.name)):
-        return "by name"
-    if found is None:
-        return "GONE"
-    return "ok" if found in seam.sources else "CHANGED"
-
-
-def fingerprint(seam: Seam) -> str:
-    """Return the installed source's, "-" without one; of a changed one the known ones too."""
-    found = source_fingerprint(seam.module, seam.name) or "-"
-    known = f" (known: {', '.join(seam.sources)})" if seam.sources and found not in seam.sources else ""
-    return found + known
-
-
-def reason(seam: Seam) -> str:
-    """Describe the replacement of a target, with its reason and when it can go."""
-    facts = (f"by {seam.replacement} {seam.condition}", seam.why, f"until {seam.until} {seam.link}")
     wrap = textwrap.TextWrapper(118, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
-    return "\n".join(map(wrap.fill, facts))
+    seams, different = all_seams(), 0
+    for seam in seams:
+        found, known = source_fingerprint(seam.module, seam.name), ""
+        if not seam.sources and (found or is_imported(seam.module, seam.name)):
+            state = "by name"
+        elif found in seam.sources:
+            state = "ok"
+        else:
+            state, different = "CHANGED" if found else "GONE", different + 1
+            known = f" (known: {', '.join(seam.sources)})" if seam.sources else ""
+        print(f"{state:<8} {seam}  {found or '-'}{known}  {seam.process}  {seam.kind}")
+        facts = (f"by {seam.replacement} {seam.condition}", seam.why, f"until {seam.until} {seam.link}")
+        print("\n".join(map(wrap.fill, facts)))
+    if different:
+        sys.exit(f"{different} of {len(seams)} rows do not fit what is installed")
 
 
 main = command("python -m openrlhf_ebpo.upstream", ABOUT, lambda parser: None, print_rows)

@@ -27,7 +27,8 @@ def check_release(seams: tuple[Seam, ...]) -> None:
     """Run `check_unchanged`, before anything else in a command, and print warnings about an untested release and about
     changed sources of other packages."""
     check_unchanged(seams)
-    for warning in filter(None, [untested_release_warning(), *map(describe_changed_package, seams)]):
+    others = (seam for seam in seams if seam.package != UPSTREAM and importlib.util.find_spec(seam.package))
+    for warning in filter(None, [untested_release_warning(), *map(describe_change, others)]):
         print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
@@ -39,7 +40,7 @@ def check_unchanged(seams: tuple[Seam, ...]) -> None:
             written for. The message names each of these rows.
     """
     release = installed_release()
-    changes = [change for seam in seams if (change := describe_changed_source(seam))]
+    changes = [change for seam in seams if seam.package == UPSTREAM and (change := describe_change(seam))]
     if changes:
         raise SeamError(
             f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: "
@@ -90,19 +91,8 @@ def untested_release_warning() -> str | None:
     )
 
 
-def describe_changed_source(seam: Seam) -> str | None:
-    """Describe how a target in OpenRLHF differs from the source that its row was written for; None if it does not."""
-    return describe_change(seam) if seam.package == UPSTREAM else None
-
-
-def describe_changed_package(seam: Seam) -> str | None:
-    """Describe how a target in another package differs; None if it does not, or is not installed."""
-    if seam.package == UPSTREAM or importlib.util.find_spec(seam.package) is None:
-        return None
-    return describe_change(seam)
-
-
 def describe_change(seam: Seam) -> str | None:
+    """Describe how a target differs from the source that its row was written for; None if it does not."""
     found = source_fingerprint(seam.module, seam.name) if seam.sources else None
     if not seam.sources or found in seam.sources:
         return None

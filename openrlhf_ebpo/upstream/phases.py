@@ -34,20 +34,19 @@ class Phases:
         self.heart = Heartbeat(self.args.logger.run_dir)
         self.heart.report(STARTING)
         self.experience_maker.in_phase = self.heart.in_phase
-        watch_rollouts(self.heart, self.vllm_engines or ())
+        if self.vllm_engines:
+            watching = {"args": (self.heart, self.vllm_engines), "daemon": True, "name": "heartbeat"}
+            threading.Thread(target=watch_rollouts, **watching).start()
 
     def init_checkpoint_states(self):
         self.heart.report(LOADING)
         states = super().init_checkpoint_states()
-        self.heart.report(GENERATING, step=(states or {}).get("global_step", 0), steps=self._planned_steps())
+        prompts, steps = getattr(self, "prompts_dataloader", None), 0  # of all episodes; 0 where it is not known:
+        # dynamic filtering decides it, or another process has the prompts
+        if prompts is not None and not self.args.algo.dynamic_filtering_enable:
+            steps = self.args.train.num_episodes * math.ceil(len(prompts) / self.args.rollout.batch_size)
+        self.heart.report(GENERATING, step=(states or {}).get("global_step", 0), steps=steps)
         return states
-
-    def _planned_steps(self) -> int:
-        """Count the steps of all episodes; 0 where dynamic filtering decides it, or another process has the prompts."""
-        prompts = getattr(self, "prompts_dataloader", None)
-        if prompts is None or self.args.algo.dynamic_filtering_enable:
-            return 0
-        return self.args.train.num_episodes * math.ceil(len(prompts) / self.args.rollout.batch_size)
 
     def fit(self, *args, **kwargs):
         super().fit(*args, **kwargs)
@@ -75,18 +74,9 @@ class Phases:
         with self.heart.in_phase(EVALUATING):
             return super().evaluate(*args, **kwargs)
 
-    def _phase_seconds(self) -> dict[str, float]:
-        """For metrics.jsonl: where the time since the line before went."""
-        return {f"phase/{phase.replace(' ', '_')}": seconds for phase, seconds in self.heart.spent().items()}
-
 
 def watch_rollouts(heart: Heartbeat, engines) -> None:
-    """Have a thread ask the engines, while responses are generated, what has not come back yet."""
-    if engines:
-        threading.Thread(target=_watch, args=(heart, engines), daemon=True, name="heartbeat").start()
-
-
-def _watch(heart: Heartbeat, engines) -> None:
+    """Ask the engines, while responses are generated, what has not come back yet; never returns."""
     most, began = 0, None
     while True:
         time.sleep(POLL_SECONDS)

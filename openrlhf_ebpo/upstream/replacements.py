@@ -174,7 +174,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.utils",
         "get_tokenizer",
-        "openrlhf_ebpo.upstream.tokenizers:with_template_kwargs",
+        "openrlhf_ebpo.upstream.rendering:with_template_kwargs",
         process="every",
         kind="option",
         condition="with --data.template_kwargs",
@@ -247,7 +247,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.upstream.rollout.log_probs:MeasuredRolloutActor",
+        "openrlhf_ebpo.upstream.rollout.engine:MeasuredRolloutActor",
         process="rollout",
         kind="safety",
         why="without --algo.advantage.is_correction_level vLLM is not asked how likely the tokens were that it "
@@ -257,7 +257,7 @@ SEAMS = (
     Seam(
         "vllm.engine.arg_utils",
         "EngineArgs.create_engine_config",
-        "openrlhf_ebpo.upstream.rollout.engine_config:offline_defaults",
+        "openrlhf_ebpo.upstream.rollout.engine:offline_defaults",
         process="rollout",
         kind="speed",
         why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens "
@@ -300,7 +300,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.upstream.policy.policy_metrics:EmptyMicroBatches",
+        "openrlhf_ebpo.upstream.policy.micro_batches:EmptyMicroBatches",
         process="policy",
         kind="safety",
         why="upstream's means over a micro-batch whose samples are all excluded are NaN, and so are those of the step",
@@ -309,7 +309,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.upstream.policy.lora:MergedWeightSync",
+        "openrlhf_ebpo.upstream.policy.weight_sync:MergedWeightSync",
         process="policy",
         kind="safety",
         condition="with --ds.lora.rank",
@@ -322,7 +322,7 @@ SEAMS = (
         Seam(
             f"openrlhf.trainer.ray.ppo_{role}",
             f"{role.capitalize()}PPOTrainer",
-            f"openrlhf_ebpo.upstream.policy.accumulation:{mixin}",
+            f"openrlhf_ebpo.upstream.policy.micro_batches:{mixin}",
             process="policy",
             kind="safety",
             condition="with --train.dynamic_batch_enable",
@@ -335,7 +335,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.upstream.policy.engine_wait:BoundedEngineWait",
+        "openrlhf_ebpo.upstream.policy.weight_sync:BoundedEngineWait",
         process="policy",
         kind="safety",
         why="rank 0 gives engines that still load vLLM's 300 s to connect (StatelessProcessGroup.create), too few for "
@@ -363,7 +363,7 @@ SEAMS = (
         Seam(
             "openrlhf.utils.loss_utils",
             name,
-            "openrlhf_ebpo.upstream.policy.policy_metrics:clamp_loss_normalisers",
+            "openrlhf_ebpo.upstream.policy.micro_batches:clamp_loss_normalisers",
             process="policy",
             kind="safety",
             why="an optimizer step whose samples are all excluded divides 0 by 0, and the NaN reaches the weights",
@@ -385,7 +385,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.launcher",
         "RayActorGroup.async_init_model_from_pretrained",
-        "openrlhf_ebpo.upstream.controller.engine_watch:wait_for_engines_too",
+        "openrlhf_ebpo.upstream.controller.failures:wait_for_engines_too",
         process="controller",
         kind="safety",
         why="upstream never checks that the rollout engines start, join the weight-sync group and live: if one fails, "
@@ -415,7 +415,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.upstream.rollout.engine_config:EngineTrustsAsAsked",
+        "openrlhf_ebpo.upstream.rollout.engine:EngineTrustsAsAsked",
         process="rollout",
         kind="safety",
         why="upstream starts vLLM with trust_remote_code=True, and vLLM's core is a process without our rows",

@@ -36,8 +36,3 @@ def torch_version() -> dict[str, str | None]:
 def is_cpu_stack() -> bool:
     """Return True if the installed torch is a build without CUDA or ROCm. Raises SeamError: it is not installed."""
     return torch_version().get("cuda") is None and torch_version().get("hip") is None
-
-
-def cuda_version() -> str | None:
-    """CUDA that the installed torch is built for ("13.0"). Raises SeamError: it is not installed."""
-    return torch_version().get("cuda")

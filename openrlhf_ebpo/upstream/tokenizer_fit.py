@@ -85,7 +85,7 @@ def mismatches(model: str, tokenizer, prompting: Prompting, flags: Flags) -> lis
         )
     found = [
         *_begin(tokenizer, prompting, tokens, flags),
-        *_end(tokenizer, end_tokens(model, config)),
+        *_end(tokenizer, model, config),
         *truncation_warnings(prompting.lengths, prompting.room, flags),
     ]
     return [f"warning: {model}: {each}" for each in found]
@@ -105,18 +105,14 @@ def _describe(tokenizer, token: int) -> str:
     return f"{tokenizer.convert_ids_to_tokens(token)!r:.{MAX_TOKEN_CHARS}} ({token})"
 
 
-def begin_of(tokenizer) -> tuple[int, ...]:
-    """Return the special tokens that the tokenizer puts before every text."""
+def _begin(tokenizer, prompting: Prompting, tokens: Sequence[Sequence[int]], flags: Flags) -> Iterator[str]:
+    """Compare with the special tokens that the tokenizer puts before every text."""
     added = (key for key, token in tokenizer.added_tokens_decoder.items() if token.special)
     special = {*tokenizer.all_special_ids, *added}
     with_them, bare = (token_ids(tokenizer, "a", add) for add in (True, False))
     before = len(with_them) - len(bare)
     put = with_them[:before] if with_them[before:] == bare else with_them  # there may be some behind the text too
-    return tuple(itertools.takewhile(special.__contains__, put))
-
-
-def _begin(tokenizer, prompting: Prompting, tokens: Sequence[Sequence[int]], flags: Flags) -> Iterator[str]:
-    put = begin_of(tokenizer)
+    put = tuple(itertools.takewhile(special.__contains__, put))
     if without := sum(tuple(each[: len(put)]) != put for each in tokens):
         text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
         place = "of the chat template" if prompting.chat_template else f"of every prompt, or of {flags.template}"
@@ -130,23 +126,20 @@ def _begin(tokenizer, prompting: Prompting, tokens: Sequence[Sequence[int]], fla
         )
 
 
-def end_tokens(model: str, config) -> frozenset[int]:
-    """Return the end tokens of config.json and generation_config.json."""
+def _ids(value: int | Iterable[int] | None) -> frozenset[int]:
+    values = [value] if isinstance(value, int) else value or ()
+    return frozenset(each for each in values if type(each) is int)
+
+
+def _end(tokenizer, model: str, config) -> Iterator[str]:
+    """Compare with the end tokens of config.json and generation_config.json."""
     from transformers import GenerationConfig
 
     try:
         generation = GenerationConfig.from_pretrained(model)
     except OSError:  # as vLLM does without a generation_config.json
         generation = GenerationConfig.from_model_config(config)
-    return _ids(generation.eos_token_id) | _ids(getattr(config.get_text_config(), "eos_token_id", None))
-
-
-def _ids(value: int | Iterable[int] | None) -> frozenset[int]:
-    values = [value] if isinstance(value, int) else value or ()
-    return frozenset(each for each in values if type(each) is int)
-
-
-def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
+    configured = _ids(generation.eos_token_id) | _ids(getattr(config.get_text_config(), "eos_token_id", None))
     end = tokenizer.eos_token_id
     others = " or ".join(_describe(tokenizer, each) for each in sorted(configured))
     if end is None:

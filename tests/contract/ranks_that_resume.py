@@ -19,7 +19,7 @@ from deepspeed.runtime.zero.offload_states import offload_adam_states, reload_ad
 from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from openrlhf_ebpo.upstream.policy import checkpoint  # noqa: E402
-from openrlhf_ebpo.upstream.policy.offload_buffers import SUFFIX  # noqa: E402
+from openrlhf_ebpo.upstream.policy.checkpoint import OFFLOAD_SUFFIX  # noqa: E402
 
 STAGES = (0, 2, 3)
 SAVED = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -81,7 +81,9 @@ def numbers(engine, schedule) -> dict:
 
 def buffers(engine) -> list[str]:
     """Names of DeepSpeed's host copies in the optimizer's state."""
-    return sorted({name for state in optimizer(engine).state.values() for name in state if name.endswith(SUFFIX)})
+    return sorted(
+        {name for state in optimizer(engine).state.values() for name in state if name.endswith(OFFLOAD_SUFFIX)}
+    )
 
 
 def optimizer(engine) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ from estimates import ebpo_step
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY, RewardError, check_reward
-from openrlhf_ebpo.upstream.controller.returns import token_returns
+from openrlhf_ebpo.upstream.controller.experience_maker import token_returns
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 FAILED, EMPTY = 2, 7  # by their place: a reward that failed, a response without action tokens

@@ -7,8 +7,8 @@ import torch
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.shrinkage import group_mean, shrunk_baseline
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
+from openrlhf_ebpo.upstream.controller.experience_maker import token_returns
 from openrlhf_ebpo.upstream.controller.prompts import INFO_KEY
-from openrlhf_ebpo.upstream.controller.returns import token_returns
 
 REWARDS = [0.0, 1.0, 0.3, 0.7, 1.0, 1.0, 0.0, 0.0, -1.0, 12.5, 0.1, 0.1]
 PARSER = UpstreamMain("openrlhf.cli.train_ppo_ray").parser("x")

@@ -17,9 +17,9 @@ from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Heartbeat
 from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.upstream.controller.best_checkpoint import best_so_far
-from openrlhf_ebpo.upstream.controller.scheduled_evaluation import AsynchronousEvaluation
-from openrlhf_ebpo.upstream.save_times import SaveTimes
+from openrlhf_ebpo.upstream.controller import scheduled_evaluation
+from openrlhf_ebpo.upstream.controller.scheduled_evaluation import AsynchronousEvaluation, best_so_far
+from openrlhf_ebpo.upstream.saving import SaveTimes
 
 N = 4
 
@@ -205,7 +205,7 @@ def test_an_evaluation_that_fails_gives_the_engines_back_to_asynchronous_trainin
 
 def test_a_row_of_an_evaluation_is_written_when_all_that_it_leads_to_is_there(trainer, monkeypatch):
     run = trainer("eval_b_pass4")
-    monkeypatch.setattr(type(run), "_write_metric", lambda *_: 1 / 0)
+    monkeypatch.setattr(scheduled_evaluation, "resume", SimpleNamespace(groups=lambda *_: 1 / 0))
     with pytest.raises(ZeroDivisionError):
         run.save_best_checkpoint(scores(0.9, 0.2), 1)
     assert not read_metrics(run.args.logger.run_dir)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from openrlhf_ebpo.errors import HealthError
-from openrlhf_ebpo.upstream.controller.failed_step import save_failed_batch
+from openrlhf_ebpo.upstream.controller.failures import save_failed_batch
 from openrlhf_ebpo.upstream.policy import health
 
 WEIGHT = "model.layers.1.mlp.up_proj.weight"

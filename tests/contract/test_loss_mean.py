@@ -1,5 +1,5 @@
 """The loss is one mean over all tokens of an optimizer step: gradients of upstream's own trainer and DeepSpeed on two
-ranks, against a mean taken one token at a time; with dynamic batches too (upstream/policy/accumulation.py)."""
+ranks, against a mean taken one token at a time; with dynamic batches too (upstream/policy/micro_batches.py)."""
 
 import pytest
 

@@ -10,8 +10,8 @@ import torch
 from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY
 from openrlhf_ebpo.train.upstream_main import ActorWithDefaults, set_engine_arguments
 from openrlhf_ebpo.upstream.controller import mismatch
-from openrlhf_ebpo.upstream.rollout import log_probs
-from openrlhf_ebpo.upstream.rollout.log_probs import PROCESSED, MeasuredRolloutActor
+from openrlhf_ebpo.upstream.rollout import engine as rollout_engine
+from openrlhf_ebpo.upstream.rollout.engine import PROCESSED, MeasuredRolloutActor
 
 REWARDS = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0]
 KEYS = {"k3_kl", "chi2_token", "ess", "ess_sequence", "largest_ratio", "tokens"}
@@ -150,14 +150,14 @@ def ask(engine, count=1, prompt="p", measured=True, **settings):
 
 def test_of_a_batch_the_first_responses_are_asked_for_log_probabilities():
     engine = actor()
-    assert ask(engine, 6) == [0, 0, 0, 0, None, None] and log_probs.MAX_RESPONSES == 64
+    assert ask(engine, 6) == [0, 0, 0, 0, None, None] and rollout_engine.MAX_RESPONSES == 64
     assert ask(engine, 6, prompt="fails") == [0, 0, 0, 0, None, None], "and again of the next, also after errors"
     assert ask(engine, 2) == [0, 0]
 
 
 @pytest.mark.parametrize(("max_length", "responses"), [(24, 64), (1024, 64), (4096, 16), (8192, 8), (32768, 8)])
 def test_of_long_responses_fewer(max_length, responses):
-    assert log_probs.max_measured(max_length) == responses
+    assert rollout_engine.max_measured(max_length) == responses
 
 
 def test_what_openrlhf_asks_for_stays():

@@ -10,7 +10,7 @@ import torch
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.train.flags import build_parser
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
-from openrlhf_ebpo.upstream.policy.policy_loss import CovarianceLoss, PolicyLossSettings, with_covariance
+from openrlhf_ebpo.upstream.policy.policy_loss import CovarianceLoss, with_covariance
 
 PPO = "openrlhf.cli.train_ppo_ray"
 WHOLE = {"dp_size": 2, "batch_num_tokens": torch.tensor(61.0), "global_batch_size": torch.tensor(7.0)}
@@ -36,8 +36,7 @@ def build(sections):
         flat = {"actor.policy_loss_type": loss_type, "train.seed": seed, "actor.clip_cov.ratio": ratio}
         flat |= {"actor.clip_cov.bounds": list(bounds), "actor.kl_cov.ratio": ratio, "actor.kl_cov.coef": coef}
         flat |= {"actor.dual_clip": None}
-        ours = PolicyLossSettings.from_args(sections(**flat))
-        ours = with_covariance(PolicyLoss(policy_loss_type=loss_type, **settings), ours, seed)
+        ours = with_covariance(PolicyLoss(policy_loss_type=loss_type, **settings), sections(**flat).actor, seed)
         return PolicyLoss(**settings), ours
 
     return loss

@@ -8,8 +8,7 @@ from tiny_tokenizers import save
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
-from openrlhf_ebpo.upstream.rendering import prompt_lengths, render_prompts
-from openrlhf_ebpo.upstream.tokenizers import TokenizerByReference, tokenizer_of
+from openrlhf_ebpo.upstream.rendering import TokenizerByReference, prompt_lengths, render_prompts, tokenizer_of
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 TEXTS = [{"id": "a", "prompt": "1+1=", "label": "2"}]

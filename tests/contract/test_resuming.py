@@ -9,7 +9,7 @@ import torch
 from two_ranks import outcomes_of
 
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.upstream.policy.offload_buffers import SUFFIX, without_offload_buffers
+from openrlhf_ebpo.upstream.policy.checkpoint import OFFLOAD_SUFFIX, without_offload_buffers
 
 STAGES = (0, 2, 3)
 
@@ -48,7 +48,7 @@ BUFFERS = ["exp_avg_offload_buffer", "exp_avg_sq_offload_buffer"]
 
 
 def test_host_copies_of_a_sleeping_optimizer_are_neither_saved_nor_loaded(resumed):
-    """DeepSpeed alone does both: should that end, upstream/policy/offload_buffers.py can go."""
+    """DeepSpeed alone does both: should that end, upstream/policy/checkpoint.py can go."""
     for rank in (0, 1):
         found = resumed[1][3, rank]["buffers"]
         assert found["in use"] == found["theirs"] == BUFFERS
@@ -82,7 +82,7 @@ def adam(device: str) -> torch.optim.Adam:
 def devices(optimizer: torch.optim.Adam) -> set[str]:
     """Of the host copies that there are."""
     (state,) = optimizer.state.values()
-    return {value.device.type for name, value in state.items() if name.endswith(SUFFIX)}
+    return {value.device.type for name, value in state.items() if name.endswith(OFFLOAD_SUFFIX)}
 
 
 @pytest.mark.parametrize("stage", STAGES)

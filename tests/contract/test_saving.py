@@ -14,9 +14,9 @@ from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.manifest import damage
 from openrlhf_ebpo.run.resume import CheckpointError, groups, newest_complete
 from openrlhf_ebpo.run.run_log import PRIOR
-from openrlhf_ebpo.upstream.client_state import CLIENT_STATE, STATE_KEY
 from openrlhf_ebpo.upstream.policy import checkpoint
 from openrlhf_ebpo.upstream.policy.rotation import rotate
+from openrlhf_ebpo.upstream.saving import CLIENT_STATE, STATE_KEY
 
 
 def folders(directory) -> set[str]:

@@ -328,10 +328,8 @@ def test_without_install_nothing_is_replaced():
 def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
     from openrlhf.models import ring_attn_utils
 
-    from openrlhf_ebpo.upstream import packing
-
-    assert ring_attn_utils.unpad_input is packing.unpad_input
-    assert ring_attn_utils.pad_input is packing.pad_input
+    assert ring_attn_utils.unpad_input is flash_attn.unpad_input
+    assert ring_attn_utils.pad_input is flash_attn.pad_input
     assert importlib.util.find_spec("flash_attn") is None
     assert not [name for name in sys.modules if name.split(".")[0] == "flash_attn"]
 

@@ -5,7 +5,7 @@ from replay_runs import G, Trainer, arguments
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.upstream.client_state import KL_COEFFICIENT
+from openrlhf_ebpo.upstream.saving import KL_COEFFICIENT
 
 
 @pytest.mark.parametrize("target", [0.1, None])

@@ -9,7 +9,7 @@ from estimates import ebpo_step
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.upstream.controller.returns import token_returns
+from openrlhf_ebpo.upstream.controller.experience_maker import token_returns
 from openrlhf_ebpo.upstream.install import install
 from openrlhf_ebpo.upstream.policy.policy_loss import clip_cov, kl_cov, token_covariance
 

@@ -45,7 +45,7 @@ def test_zero_3_with_sleep_and_kl_cov_resumes_after_a_kill(command, work, tmp_pa
 
 
 def test_adams_moments_sleep_on_the_cpu_after_a_resume_too(tmp_path):
-    """upstream/policy/offload_buffers.py: without it they stay on the GPU."""
+    """upstream/policy/checkpoint.py: without it they stay on the GPU."""
     script = Path(__file__).with_name("sleep_and_resume.py")
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.nightly  # daily: unit/test_heartbeat.py
 
 DRIVER = """
-import sys, time
+import sys, threading, time
 import ray, torch
 from openrlhf_ebpo.run.heartbeat import GENERATING, Heartbeat
 from openrlhf_ebpo.upstream import phases
@@ -29,7 +29,8 @@ ray.init(address=sys.argv[1], log_to_driver=False)
 print("before:", phases.micro_batches() or "nothing")
 phases.POLL_SECONDS = 0.1
 heart = Heartbeat(sys.argv[2])
-phases.watch_rollouts(heart, ["an engine, which is not asked in these phases"])
+engines = ["an engine, which is not asked in these phases"]
+threading.Thread(target=phases.watch_rollouts, args=(heart, engines), daemon=True).start()
 heart.report(phases.TRAINING)
 seen, call = [], Policy.remote().train.remote(20, 0.2)
 while not ray.wait([call], timeout=0.1)[0]:

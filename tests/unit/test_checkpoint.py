@@ -11,8 +11,8 @@ from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.train.train_settings import stored_prior
-from openrlhf_ebpo.upstream.client_state import STATE_KEY, starting_state
 from openrlhf_ebpo.upstream.policy.rotation import SavedCheckpoint, checkpoints_to_delete
+from openrlhf_ebpo.upstream.saving import STATE_KEY, starting_state
 
 UNLIMITED = float("inf")
 

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.upstream import engine_errors
-from openrlhf_ebpo.upstream.controller import engine_watch
+from openrlhf_ebpo.upstream.controller import failures
 from openrlhf_ebpo.upstream.rollout import deaths
 from openrlhf_ebpo.upstream.stack import module_path
 
@@ -23,17 +23,16 @@ def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
     assert "SIGKILL: mostly the machine or its container was out of memory" in deaths.describe_exit(
         [-9], "ValueError: x"
     )
-    assert deaths.describe_exit([-11], None) == "its EngineCore was ended by SIGSEGV"
+    assert deaths.describe_exit([-11], "") == "its EngineCore was ended by SIGSEGV"
     log = (
         "(EngineCore pid=3) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\nvllm.EngineDeadError: "
         "see above\n"
     )
-    assert deaths.describe_exit([1], deaths.last_error(log)) == (
+    assert deaths.describe_exit([1], log) == (
         "its EngineCore ended with status 1: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB"
     )
-    assert deaths.last_error("all is well") is None
-    assert "log of the rollout actor" in deaths.describe_exit([1], None)
-    assert deaths.describe_exit([], None).startswith("its EngineCore failed")
+    assert "log of the rollout actor" in deaths.describe_exit([1], "all is well")
+    assert deaths.describe_exit([], "").startswith("its EngineCore failed")
 
 
 def test_what_an_engine_prints_is_found_where_it_goes_to_a_file(tmp_path):
@@ -156,7 +155,7 @@ def test_engines_join_a_group_where_upstream_makes_one():
         train = SimpleNamespace(colocate_all=colocate_all, async_enable=async_enable)
         args = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
         trainer = SimpleNamespace(args=args)
-        assert engine_watch.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
+        assert failures.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
 
 
 @pytest.fixture

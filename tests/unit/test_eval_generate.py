@@ -14,8 +14,7 @@ from openrlhf_ebpo.engines.engines import EngineSettings, Sample
 from openrlhf_ebpo.eval import generate, protocols
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question
-from openrlhf_ebpo.upstream.rendering import Prompt
-from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
+from openrlhf_ebpo.upstream.rendering import Prompt, tokenizer_of
 
 FORM = PromptForm("{question}", source="--template raw")
 

@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.train import upstream_main as machine
 from openrlhf_ebpo.upstream import flash_attn
 from openrlhf_ebpo.upstream import install as installing
-from openrlhf_ebpo.upstream.packing import all_gather, index_first_axis, pad_input, unpad_input
+from openrlhf_ebpo.upstream.flash_attn import all_gather, index_first_axis, pad_input, unpad_input
 
 MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]])
 

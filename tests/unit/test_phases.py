@@ -81,7 +81,7 @@ def test_the_experience_maker_says_its_phases_and_a_line_of_metrics_has_the_seco
     trainer = type("Trainer", (Phases, Upstream), {})(tmp_path, [])
     with trainer.experience_maker.in_phase(phases.LOG_PROBS):
         assert trainer.heart.phase == "log-probabilities"
-    assert set(trainer._phase_seconds()) == {"phase/starting_engines_and_models", "phase/log-probabilities"}
+    assert set(trainer.heart.spent()) == {"starting engines and models", "log-probabilities"}
 
 
 def test_an_error_leaves_no_phase_behind(tmp_path, monkeypatch):

@@ -11,19 +11,16 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.upstream.policy.policy_loss import (
     CovarianceLoss,
-    PolicyLossSettings,
+    CovarianceLosses,
     Tokens,
     add_flags,
+    check,
     clip_cov,
     kl_cov,
+    notices,
     selection_size,
     token_covariance,
 )
-
-
-def settings_of(loss_type: str) -> PolicyLossSettings:
-    return PolicyLossSettings(loss_type, 0.1, (1.0, 5.0), 0.1, 1.0, None)
-
 
 EXCLUDED = 2  # a row without a token to train on
 
@@ -178,8 +175,14 @@ def test_what_was_measured_joins_what_upstream_reports_weighted_by_tokens():
     assert torch.equal(args[2], advantages + 1)
     assert kwargs.pop("action_mask") is mask
     assert kwargs == {"dp_size": 2}
-    step = {"metrics": {"kl": 1.0}, "weights": {"kl": "sample"}}
-    loss.add_metrics(step)
+
+    class Upstream:
+        def training_step(self, _):
+            return {"metrics": {"kl": 1.0}, "weights": {"kl": "sample"}}
+
+    trainer = object.__new__(type("Trainer", (CovarianceLosses, Upstream), {}))
+    trainer.actor_loss_fn = loss
+    step = trainer.training_step(None)
     slow = slow_covariance(log_probs, advantages, mask)
     assert step["weights"] == {"kl": "sample", "policy/cov_selected_fraction": "token", "policy/cov_mean": "token"}
     assert step["metrics"]["policy/cov_selected_fraction"].item() == pytest.approx(3 / len(slow))
@@ -192,13 +195,14 @@ def values():
     parser.add_argument("--actor.policy_loss_type", default="ppo", choices=["ppo", "gspo"])
     parser.add_argument("--actor.dual_clip", type=float, default=None)
     add_flags(parser)
-    return lambda *argv: PolicyLossSettings.from_args(nested(vars(parser.parse_args(argv))))
+    return lambda *argv: nested(vars(parser.parse_args(argv))).actor
 
 
 def test_the_defaults_are_the_papers(values):
     found = values("--actor.policy_loss_type", "clip_cov")
-    assert found == PolicyLossSettings("clip_cov", 2e-4, (1.0, 5.0), 2e-3, 1.0, None)
-    found.check()
+    assert (found.clip_cov.ratio, found.clip_cov.bounds) == (2e-4, (1.0, 5.0))
+    assert (found.kl_cov.ratio, found.kl_cov.coef, found.dual_clip) == (2e-3, 1.0, None)
+    check(found)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +217,7 @@ def test_the_defaults_are_the_papers(values):
     ids=" ".join,
 )
 def test_values_at_the_edge_are_accepted(values, argv):
-    values(*argv).check()
+    check(values(*argv))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +238,7 @@ def test_values_at_the_edge_are_accepted(values, argv):
 )
 def test_a_value_that_makes_no_sense_is_an_error_that_names_the_flag(values, argv):
     with pytest.raises(UsageError, match=argv[0].replace(".", r"\.")):
-        values(*argv).check()
+        check(values(*argv))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +253,7 @@ def test_a_value_that_makes_no_sense_is_an_error_that_names_the_flag(values, arg
     ],
 )
 def test_kl_cov_with_one_optimizer_step_a_batch_is_warned_about(loss_type, batch_size, epochs, warned):
-    found = settings_of(loss_type).notices(BatchSettings(8, 4, batch_size, micro=4, epochs=epochs))
+    found = notices(loss_type, BatchSettings(8, 4, batch_size, micro=4, epochs=epochs))
     assert bool(found) == warned
     assert all("--train.batch_size" in line for line in found)
 
@@ -265,6 +269,6 @@ def test_kl_cov_with_one_optimizer_step_a_batch_is_warned_about(loss_type, batch
     ],
 )
 def test_micro_batches_of_one_response_are_warned_about(loss_type, micro_batch_size, dynamic, warned):
-    found = settings_of(loss_type).notices(BatchSettings(8, 4, 16, micro=micro_batch_size, dynamic=dynamic))
+    found = notices(loss_type, BatchSettings(8, 4, 16, micro=micro_batch_size, dynamic=dynamic))
     assert bool(found) == warned
     assert all("--train.micro_batch_size is 1" in line for line in found)

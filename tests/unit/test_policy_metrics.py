@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
+from openrlhf_ebpo.upstream.policy.micro_batches import EmptyMicroBatches, clamp_loss_normalisers
 from openrlhf_ebpo.upstream.policy.policy_metrics import (
     ENTROPY_ROWS,
-    EmptyMicroBatches,
-    clamp_loss_normalisers,
     entropy_sum,
     k3,
 )

@@ -276,7 +276,7 @@ def test_without_a_limit_of_new_tokens_answers_are_cut_at_the_length_of_all(args
 
 
 def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_path):
-    from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
+    from openrlhf_ebpo.upstream.rendering import tokenizer_of
 
     tokenizer = tokenizer_of(save(tmp_path / "model"))
     tokens = tokenizer("a\n" * 300 + "b<turn_end>", add_special_tokens=False)["input_ids"]

@@ -19,7 +19,7 @@ from openrlhf_ebpo.eval import run as evaluation
 from openrlhf_ebpo.model_folder import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.upstream.install import subclass
-from openrlhf_ebpo.upstream.rollout.engine_config import EngineTrustsAsAsked
+from openrlhf_ebpo.upstream.rollout.engine import EngineTrustsAsAsked
 
 PHI = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 BOTH = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from openrlhf_ebpo.upstream.controller.returns import last_action, token_returns
+from openrlhf_ebpo.upstream.controller.experience_maker import token_returns
 
 MASKS = torch.tensor(
     [
@@ -59,7 +59,3 @@ def test_returns_share_no_memory_with_what_went_in():
         returns.fill_(7.0)
         assert VALUES[0] == 1.5
         assert not kl.any()
-
-
-def test_the_last_action_is_found_also_behind_a_gap():
-    assert last_action(MASKS).flatten().tolist() == [5, 2, 4, 5, 0, 5]

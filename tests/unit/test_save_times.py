@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request
-from openrlhf_ebpo.upstream.save_times import SaveSettings, SaveTimes, force_save, is_exported
+from openrlhf_ebpo.upstream.saving import SaveTimes, check_minutes, force_save, is_exported
 
 
 class Clock:
@@ -55,13 +55,13 @@ def test_upstream_saves_where_it_is_asked_to_and_its_setting_comes_back(every):
 @pytest.mark.parametrize("minutes", [-1, math.nan, math.inf])
 def test_minutes_that_are_none_are_refused(minutes):
     with pytest.raises(UsageError, match=r"--ckpt\.save_minutes is "):
-        SaveSettings(minutes, disable_ds=False).check()
+        check_minutes(SimpleNamespace(save_minutes=minutes, disable_ds=False))
 
 
 def test_minutes_without_anything_to_resume_from_are_refused():
     with pytest.raises(UsageError, match=r"--ckpt\.disable_ds"):
-        SaveSettings(60.0, disable_ds=True).check()
-    SaveSettings(0.0, disable_ds=True).check()
+        check_minutes(SimpleNamespace(save_minutes=60.0, disable_ds=True))
+    check_minutes(SimpleNamespace(save_minutes=0.0, disable_ds=True))
 
 
 @pytest.mark.parametrize(

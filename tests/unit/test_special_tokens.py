@@ -10,8 +10,7 @@ from openrlhf_ebpo.quickstart.tasks import example
 from openrlhf_ebpo.rewards.math import math
 from openrlhf_ebpo.rewards.processes.reward_values import check_reward
 from openrlhf_ebpo.rewards.special_tokens import KEPT, MAX_LIST_CHARS, MAX_TOKEN_CHARS, VARIABLE, bounded, without_end
-from openrlhf_ebpo.upstream.rendering import announce_special_tokens
-from openrlhf_ebpo.upstream.tokenizers import tokenizer_of
+from openrlhf_ebpo.upstream.rendering import announce_special_tokens, tokenizer_of
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.advantage_settings import AdvantageSettings
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.upstream.controller.mismatch import MismatchSettings
+from openrlhf_ebpo.upstream.controller import mismatch
 
 ASYNC = {"train.async_enable": True}
 DEEP = {**ASYNC, "train.async_queue_size": 4}
@@ -44,7 +44,7 @@ def notices(sections, tmp_path):
         }
         args = sections(**{**flat, **dict(changes)})
         advantage = AdvantageSettings(estimator, EstimatorConfig(4, **settings))
-        return MismatchSettings.from_args(args).notices(BatchSettings.from_args(args), advantage)
+        return mismatch.notices(args, BatchSettings.from_args(args), advantage)
 
     return build
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.upstream.controller.unread_answers import METRIC, is_unread, unread_share, warning
+from openrlhf_ebpo.upstream.controller.step_notices import UNREAD, is_unread, unread_share, unread_warning
 
 
 def sample(no_answer=None, truncated=False, name="math_no_answer"):
@@ -28,11 +28,11 @@ def test_only_complete_responses_count(given, expected):
 
 
 def test_the_share_is_that_of_the_complete_responses():
-    assert unread_share([True, None, False, None, False, False]) == {METRIC: 0.25}
+    assert unread_share([True, None, False, None, False, False]) == {UNREAD: 0.25}
     assert unread_share([None, None]) == {}
 
 
 def test_the_warning_quotes_a_response():
-    line = warning(8, 0.25, "It is\n\x1b[31mseven.")
+    line = unread_warning(8, 0.25, "It is\n\x1b[31mseven.")
     assert line.startswith("warning: step 8: the reward reads no answer in 25% of the complete responses")
     assert "It is" in line and "seven." in line and "\n" not in line and "\x1b" not in line

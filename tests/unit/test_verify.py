@@ -16,7 +16,7 @@ from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_log import PRIOR, read_run, rollouts_path
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.upstream.client_state import STATE_KEY
+from openrlhf_ebpo.upstream.saving import STATE_KEY
 
 SHARD = "mp_rank_00_model_states.pt"
 SAVED_2 = Path("ckpt/_actor/global_step2")

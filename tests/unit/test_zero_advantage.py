@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.upstream.controller.step_notices import StepNotices
-from openrlhf_ebpo.upstream.controller.zero_advantage import (
-    METRIC,
+from openrlhf_ebpo.upstream.controller.step_notices import (
     SUMMARY,
+    ZERO_ADVANTAGE,
+    StepNotices,
     count_steps,
     is_zero,
     lasting_warning,
-    notice,
+    zero_notice,
 )
 
 
@@ -60,7 +60,7 @@ def test_which_steps_have_only_zero_advantages(batch, nothing):
     ],
 )
 def test_reasons_for_zero_advantage(rewards, metrics, words):
-    assert notice(7, result(rewards), metrics, passes=1.0) == f"step 7: all advantages are zero, {words}"
+    assert zero_notice(7, result(rewards), metrics, passes=1.0) == f"step 7: all advantages are zero, {words}"
 
 
 def test_a_thousand_such_steps_are_ten_lines_of_each_kind(capsys):
@@ -75,14 +75,16 @@ def test_a_thousand_such_steps_are_ten_lines_of_each_kind(capsys):
 
 
 def test_the_end_of_a_run_counts_them():
-    rows = [{"step": step, METRIC: float(step <= 31)} for step in range(1, 41)]
-    assert count_steps([*rows, {"step": 41}], METRIC, SUMMARY).startswith("31 of 40 steps had only zero advantages: ")
-    assert [count_steps(few, METRIC, "") for few in (rows[31:], [], [{"step": 1}])] == [None] * 3
+    rows = [{"step": step, ZERO_ADVANTAGE: float(step <= 31)} for step in range(1, 41)]
+    assert count_steps([*rows, {"step": 41}], ZERO_ADVANTAGE, SUMMARY).startswith(
+        "31 of 40 steps had only zero advantages: "
+    )
+    assert [count_steps(few, ZERO_ADVANTAGE, "") for few in (rows[31:], [], [{"step": 1}])] == [None] * 3
 
 
 def rows_of(zero: int, others: int, **metrics) -> list[dict]:
     metrics = {name.replace("__", "/"): value for name, value in metrics.items()}
-    return [{METRIC: 1.0, **metrics} for _ in range(zero)] + [{METRIC: 0.0}] * others
+    return [{ZERO_ADVANTAGE: 1.0, **metrics} for _ in range(zero)] + [{ZERO_ADVANTAGE: 0.0}] * others
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_the_end_of_a_run_is_written_into_run_json_and_never_fails_it(tmp_path, 
 
     shutil.copytree(Path(__file__).parents[1] / "data" / "quickstart_run", tmp_path / "run")
     metrics = tmp_path / "run" / "metrics.jsonl"
-    metrics.write_text("".join(json.dumps({"step": step, METRIC: 1.0}) + "\n" for step in range(1, 9)))
+    metrics.write_text("".join(json.dumps({"step": step, ZERO_ADVANTAGE: 1.0}) + "\n" for step in range(1, 9)))
     settings = SimpleNamespace(
         run=SimpleNamespace(run_dir=tmp_path / "run"), prompts=SimpleNamespace(describe_form=lambda: "as they are")
     )

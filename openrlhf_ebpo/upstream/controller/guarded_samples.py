@@ -38,39 +38,30 @@ class GuardedSamplesGenerator:
         return super()._generate_vllm(*args, **kwargs)
 
     def _process_response_into_experience(self, response, **kwargs):
-        experience = self._with_guarded_reward(response, **kwargs)
-        # generated tokens alone: upstream counts an agent's tool output too, and the overlong penalty punishes it
-        experience.response_length = experience.action_mask.sum(-1)
-        return experience
-
-    def _with_guarded_reward(self, response, **kwargs):
-        error = self._reward_error(response)
-        if not registry.computed_here(self.args.algo.advantage.estimator):
-            if error is not None:
-                raise RewardError(
-                    f"the reward of a response failed: {error}\nOnly an estimator that openrlhf_ebpo computes "
-                    "(--advantage_estimator ebpo, or your own) can continue without it. "
-                    f"Prompt: {response['prompt'][:200]!r}"
-                )
-            return super()._process_response_into_experience(response, **kwargs)
+        error = response.get(ERROR_KEY)
+        if error is None and self.args.train.agent_func_path:  # agents' rewards are checked here
+            try:
+                finite_number(response.get("reward"), "reward")
+            except RewardError as found:
+                error = str(found)
+        excludes = registry.computed_here(self.args.algo.advantage.estimator)
+        if error is not None and not excludes:
+            raise RewardError(
+                f"the reward of a response failed: {error}\nOnly an estimator that openrlhf_ebpo computes "
+                "(--advantage_estimator ebpo, or your own) can continue without it. "
+                f"Prompt: {response['prompt'][:200]!r}"
+            )
         if error is not None:
             logger.warning("a reward failed, its response is left out: %s", error)
             # without a score the dynamic filter lets the complete group pass: its other samples count, and so does this
             # error
             response = {**response, "reward": math.nan, "scores": None}
         experience = super()._process_response_into_experience(response, **kwargs)
-        experience.info[INFO_KEY] = [error or ""]
+        if excludes:
+            experience.info[INFO_KEY] = [error or ""]
+        # generated tokens alone: upstream counts an agent's tool output too, and the overlong penalty punishes it
+        experience.response_length = experience.action_mask.sum(-1)
         return experience
-
-    def _reward_error(self, response) -> str | None:
-        """Return the error of a response's reward, if any; agents' rewards are checked here."""
-        if ERROR_KEY in response or not self.args.train.agent_func_path:
-            return response.get(ERROR_KEY)
-        try:
-            finite_number(response.get("reward"), "reward")
-        except RewardError as error:
-            return str(error)
-        return None
 
     def generate_eval_samples(self, **kwargs):
         """Evaluation counts a failed reward as a failed response, and says how many there were."""

@@ -19,7 +19,6 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -51,15 +50,13 @@ def rollout_log_probs(samples: list, keep: bool) -> list[torch.Tensor | None]:
     Args:
         keep: OpenRLHF trains with them. Else they are taken out of the samples, for its batching takes no mixture.
     """
-    found = [matching_log_probs(sample) for sample in samples]
-    for sample in () if keep else samples:
-        sample.rollout_log_probs = None
+    found = []
+    for sample in samples:
+        given = sample.rollout_log_probs
+        found.append(given[0] if given is not None and given.shape == sample.action_mask.shape else None)
+        if not keep:
+            sample.rollout_log_probs = None
     return found
-
-
-def matching_log_probs(sample) -> torch.Tensor | None:
-    given = sample.rollout_log_probs
-    return given[0] if given is not None and given.shape == sample.action_mask.shape else None
 
 
 def differences(experiences, rollout: list[torch.Tensor | None]) -> Iterable[torch.Tensor]:
@@ -84,20 +81,17 @@ def metrics(responses: Iterable[torch.Tensor]) -> dict[str, float]:
     w = d.exp()
     clipped = w.clamp(1 / MAX_K3_WEIGHT, MAX_K3_WEIGHT)
     squares = w.square().mean().item()
+    # the weight of a sequence is the product of its tokens': its ess is computed in logarithms
+    sequences = torch.stack([response.sum() for response in responses])
+    ess_sequence = 2 * sequences.logsumexp(0) - (2 * sequences).logsumexp(0) - math.log(len(sequences))
     return {
         K3: (clipped - 1 - clipped.log()).mean().item(),
         "mismatch/chi2_token": squares - 1,
         "mismatch/ess": w.mean().item() ** 2 / squares,
-        "mismatch/ess_sequence": effective_share(torch.stack([response.sum() for response in responses])),
+        "mismatch/ess_sequence": ess_sequence.exp().item(),
         "mismatch/largest_ratio": w.max().item(),
         "mismatch/tokens": float(len(d)),
     }
-
-
-def effective_share(log_weights: torch.Tensor) -> float:
-    """(Σw)² / (n Σw²) of n weights, in logarithms: a sequence's is the product of its tokens'."""
-    log_share = 2 * log_weights.logsumexp(0) - (2 * log_weights).logsumexp(0) - math.log(len(log_weights))
-    return log_share.exp().item()
 
 
 class StalenessMonitor:
@@ -124,7 +118,9 @@ class StalenessMonitor:
     def is_stale(self, step: Mapping[str, float]) -> bool | None:
         """Return True for a stale step; None where the mismatch, or how far the policy has moved since the rollouts'
         weights, was not measured. Call it for every step, in order."""
-        limit = self._limit()
+        limit = FIRST_STEP_LIMIT**0.5 + sum(self._moves)
+        if self._recent:
+            limit = max(STALE_FACTOR * (self._usual() + sum(self._moves)), ALWAYS_CLOSE**0.5)
         self._moves.append(distance(step.get(KL_PER_STEP), math.nan))
         found = distance(step.get(K3), math.nan)
         if math.isnan(found) or math.isnan(limit):
@@ -132,12 +128,6 @@ class StalenessMonitor:
         if found <= limit:
             self._recent.append(found)
         return found > limit
-
-    def _limit(self) -> float:
-        moved = sum(self._moves)
-        if not self._recent:
-            return FIRST_STEP_LIMIT**0.5 + moved
-        return max(STALE_FACTOR * (self._usual() + moved), ALWAYS_CLOSE**0.5)
 
     def _usual(self) -> float:
         steps = list(self._recent)
@@ -157,51 +147,31 @@ def distance(kl: float | None, otherwise: float) -> float:
     return otherwise if kl is None or math.isnan(kl) else math.sqrt(max(kl, 0.0))
 
 
-@dataclass(frozen=True)
-class MismatchSettings:
-    """model: of the policy. policy_metrics: the policy measures KL_PER_STEP. ring: ranks of ring attention."""
-
-    model: str
-    policy_metrics: bool = True
-    ring: int = 1
-
-    @classmethod
-    def from_args(cls, args) -> MismatchSettings:
-        """From upstream's nested arguments."""
-        return cls(args.actor.model_name_or_path, not args.logger.no_policy_metrics, args.ds.ring_attn_size)
-
-    def notices(self, batches: BatchSettings, advantage: AdvantageSettings) -> list[str]:
-        """Warn of samples of another policy, and of weights whose age cannot be checked."""
-        return [*self._unmeasured(batches.age), *stale_notices(batches, advantage, self.model)]
-
-    def _unmeasured(self, age: int) -> list[str]:
-        causes = {
-            "--logger.no_policy_metrics": not self.policy_metrics,
-            f"--ds.ring_attn_size {self.ring}": self.ring > 1,
-            "a vision model": bool(_config(self.model).get("vision_config")),
-        }
-        if age == 0 or not any(causes.values()):
-            return []
-        found = " and ".join(cause for cause, holds in causes.items() if holds)
-        return [
-            f"note: stale weights are not reported ({STALE} is absent): rollouts are up to {age} steps old, and with "
-            f"{found} {KL_PER_STEP} is not measured. Watch {K3}"
-        ]
-
-
-def stale_notices(batches: BatchSettings, advantage: AdvantageSettings, model: str) -> list[str]:
-    """Warn of a centred estimator that learns from samples of another policy.
+def notices(args, batches: BatchSettings, advantage: AdvantageSettings) -> list[str]:
+    """Warn of weights whose age cannot be checked, and of a centred estimator that learns from samples of another
+    policy. args: upstream's, nested.
 
     In our measurements samples one step old cost EBPO nothing on a small network and 0.012 of 0.096 in OpenRLHF: an
     async queue of one is not warned of.
     """
-    causes = off_policy_causes(batches, model)
-    if not causes or not advantage.is_centred():
-        return []
-    return [
-        f"warning: {' and '.join(causes)}, and {advantage.name} is centred, which suffers most from stale samples "
-        f"(docs/estimator.md has measurements). Consider {CENTRED_REMEDIES}, and watch mismatch/*"
-    ]
+    found, model, ring = [], args.actor.model_name_or_path, args.ds.ring_attn_size
+    unmeasured = {
+        "--logger.no_policy_metrics": args.logger.no_policy_metrics,
+        f"--ds.ring_attn_size {ring}": ring > 1,
+        "a vision model": bool(_config(model).get("vision_config")),
+    }
+    if batches.age and any(unmeasured.values()):
+        causes = " and ".join(cause for cause, holds in unmeasured.items() if holds)
+        found.append(
+            f"note: stale weights are not reported ({STALE} is absent): rollouts are up to {batches.age} steps old, "
+            f"and with {causes} {KL_PER_STEP} is not measured. Watch {K3}"
+        )
+    if (causes := off_policy_causes(batches, model)) and advantage.is_centred():
+        found.append(
+            f"warning: {' and '.join(causes)}, and {advantage.name} is centred, which suffers most from stale samples "
+            f"(docs/estimator.md has measurements). Consider {CENTRED_REMEDIES}, and watch mismatch/*"
+        )
+    return found
 
 
 def off_policy_causes(batches: BatchSettings, model: str) -> list[str]:

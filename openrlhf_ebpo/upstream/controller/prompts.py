@@ -17,7 +17,7 @@ from openrlhf_ebpo.chat_template import parse_kwargs
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.upstream.controller.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.upstream.controller.rollouts import prompt_id
-from openrlhf_ebpo.upstream.tokenizers import TokenizerByReference
+from openrlhf_ebpo.upstream.rendering import TokenizerByReference
 
 logger = logging.getLogger(__name__)
 
@@ -103,19 +103,16 @@ def keep_requested_order(original):
             return original(self, replay_buffer, batch_size, pin_memory, shuffle, collate_fn, *args, **kwargs)
         prompts = NumberedPrompts(replay_buffer, collate_fn)
         if order == "shuffle":
-            kwargs["sampler"] = seeded_shuffle(prompts, self.args.train.seed)
+            from torchdata.stateful_dataloader.sampler import RandomSampler
+
+            # Upstream seeds the order only where torch.distributed runs, and the trainer's process has no process
+            # group: two runs with one --train.seed would see different prompts. Its state is saved and restored as that
+            # of upstream's own sampler.
+            generator = torch.Generator().manual_seed(self.args.train.seed)
+            kwargs["sampler"] = RandomSampler(prompts, generator=generator)
         return PromptsInFlight(original(self, prompts, batch_size, pin_memory, False, prompts.collate, *args, **kwargs))
 
     return setup_dataloader
-
-
-def seeded_shuffle(prompts, seed: int):
-    """Upstream seeds the order only where torch.distributed runs, and the trainer's process has no process group: two
-    runs with one --train.seed would see different prompts. Its state is saved and restored as that of upstream's own
-    sampler."""
-    from torchdata.stateful_dataloader.sampler import RandomSampler
-
-    return RandomSampler(prompts, generator=torch.Generator().manual_seed(seed))
 
 
 class PromptsNameTheirTokenizer:

@@ -18,14 +18,20 @@ from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.run.resume import set_later_aside
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.run.run_writer import RunLog
-from openrlhf_ebpo.upstream.client_state import CLIENT_STATE, KL_COEFFICIENT, STATE_KEY, starting_state
-from openrlhf_ebpo.upstream.controller import mismatch, unread_answers, zero_advantage
-from openrlhf_ebpo.upstream.controller.failed_step import save_failed_batch
+from openrlhf_ebpo.upstream.controller import mismatch, step_notices
+from openrlhf_ebpo.upstream.controller.failures import save_failed_batch
 from openrlhf_ebpo.upstream.controller.scheduled_evaluation import AsynchronousEvaluation, ScheduledEvaluation
-from openrlhf_ebpo.upstream.controller.step_notices import StepNotices
 from openrlhf_ebpo.upstream.install import subclass
 from openrlhf_ebpo.upstream.phases import RUN_LOG, Phases
-from openrlhf_ebpo.upstream.save_times import SaveTimes, force_save, is_exported
+from openrlhf_ebpo.upstream.saving import (
+    CLIENT_STATE,
+    KL_COEFFICIENT,
+    STATE_KEY,
+    SaveTimes,
+    force_save,
+    is_exported,
+    starting_state,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +45,7 @@ class PPOTrainerWithPrior(Phases, ScheduledEvaluation):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
-        self.notices = StepNotices()
+        self.notices = step_notices.StepNotices()
         self.save_times = SaveTimes(self.args.ckpt)
 
     def init_checkpoint_states(self):
@@ -86,43 +92,36 @@ class PPOTrainerWithPrior(Phases, ScheduledEvaluation):
             ray.get(self.actor_model_group.async_run_method(method_name="remember_prior", state=state))
 
     def train_step(self, rollout_samples, global_step):
-        untrained = len(rollout_samples) % self.args.train.batch_size
-        if untrained:  # upstream does not warn
+        responses, size = len(rollout_samples), self.args.train.batch_size
+        if untrained := responses % size:  # upstream does not warn
             logger.warning(
                 "step %d: the last %d of %d responses fill no optimizer step of --train.batch_size %d: OpenRLHF drops "
                 "them, or mixes them into the next step",
-                global_step + 1,
-                untrained,
-                len(rollout_samples),
-                self.args.train.batch_size,
+                *(global_step + 1, untrained, responses, size),
             )
         before = self._prior_state()
         status, global_step = super().train_step(rollout_samples, global_step)
         with self.heart.in_phase(RUN_LOG):
-            self._log_step(global_step, status, before)
+            started = time.time()
+            self.run_log.write_rollouts(global_step, self.experience_maker.rollouts, before)
+            if state := self._prior_state():
+                self.run_log.write_prior(state)
+            status.update(self.experience_maker.metrics)
+            if (stale := self.watch.is_stale(status)) is not None:
+                status[mismatch.STALE] = float(stale)
+            self._print_notices(global_step, status)
+            status["timing/run_log"] = time.time() - started
         return status, global_step
-
-    def _log_step(self, global_step: int, status: dict, before: dict | None) -> None:
-        """The rollouts and the prior; what the step is logged with goes into `status`."""
-        started = time.time()
-        self.run_log.write_rollouts(global_step, self.experience_maker.rollouts, before)
-        if state := self._prior_state():
-            self.run_log.write_prior(state)
-        maker = self.experience_maker
-        status.update(maker.metrics)
-        if (stale := self.watch.is_stale(status)) is not None:
-            status[mismatch.STALE] = float(stale)
-        self._print_notices(global_step, status)
-        status["timing/run_log"] = time.time() - started
 
     def _print_notices(self, step: int, status: dict) -> None:
         maker, notice = self.experience_maker, self.notices.print_if_due
-        unread = status.get(unread_answers.METRIC, 0.0)
-        if status[zero_advantage.METRIC]:
-            notice("zero", lambda: zero_advantage.notice(step, maker.rollouts.result, status, maker.config.pass_reward))
-        if unread > unread_answers.UNREAD_LIMIT:
+        unread = status.get(step_notices.UNREAD, 0.0)
+        if status[step_notices.ZERO_ADVANTAGE]:
+            result, passes = maker.rollouts.result, maker.config.pass_reward
+            notice("zero", lambda: step_notices.zero_notice(step, result, status, passes))
+        if unread > step_notices.UNREAD_LIMIT:
             tokens = maker.rollouts.responses[maker.unread.index(True)].tolist()
-            notice("unread", lambda: unread_answers.warning(step, unread, self.tokenizer.decode(tokens)))
+            notice("unread", lambda: step_notices.unread_warning(step, unread, self.tokenizer.decode(tokens)))
         if status.get(mismatch.STALE):
             notice("stale", lambda: self.watch.warning(step, status[mismatch.K3]))
 
@@ -135,7 +134,9 @@ class PPOTrainerWithPrior(Phases, ScheduledEvaluation):
         asked_by = None if self.args.ckpt.disable_ds else heartbeat.end_requested_by(self.run_log.run_dir)
         saves = bool(asked_by) or self.save_times.is_due(global_step)
         with self.heart.in_phase(RUN_LOG):
-            self.run_log.write_metrics(global_step, {**metrics, **self._phase_seconds()})
+            spent = self.heart.spent()  # where the time since the line before went
+            metrics |= {f"phase/{phase.replace(' ', '_')}": seconds for phase, seconds in spent.items()}
+            self.run_log.write_metrics(global_step, metrics)
             if saves:
                 self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
         if saves:

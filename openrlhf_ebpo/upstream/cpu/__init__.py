@@ -12,7 +12,7 @@ import platform
 import sys
 from types import ModuleType
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.upstream.cpu import native
 
 # The first two shorten the start (research/overhead.py), with the small KV cache of weight_sync.engine_arguments; the
@@ -26,19 +26,13 @@ WORKER_ENV = {
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA = 158, 0x1023, 18
 
 
-def request_amx_tiles() -> None:
-    """Ask Linux for the AMX tiles of the processor; ignored where it has none or the kernel refuses.
-
-    vLLM's attention uses them wherever the processor has them, and never asks: without the permission the first tile
-    instruction is a SIGILL. oneDNN asks at its first large bfloat16 product, which a short first batch lacks.
-    """
-    if platform.machine() == "x86_64":
-        ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)
-
-
-# At import, as a fork inherits the permission and an exec loses it: vLLM spawns its EngineCore and workers, where the
-# only code of ours before the model is the import of their extension (weight_sync.py).
-request_amx_tiles()
+# Ask Linux for the AMX tiles of the processor; ignored without them, or if the kernel refuses. vLLM's attention uses
+# them wherever the processor has them, and never asks: without the permission the first tile instruction is a SIGILL.
+# oneDNN asks at its first large bfloat16 product, which a short first batch lacks. At import, as a fork inherits the
+# permission and an exec loses it: vLLM spawns its EngineCore and workers, where the only code of ours before the model
+# is the import of their extension (weight_sync.py).
+if platform.machine() == "x86_64":
+    ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)
 
 
 def prepare_process() -> None:
@@ -60,29 +54,11 @@ def prepare_driver() -> None:
         del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of its logical GPUs
 
 
-def check_args(args) -> None:
-    """Check the arguments for what cannot work on a machine without CUDA.
-
-    Raises:
-        UsageError: a flag asks for it; names the flag.
-    """
-    impossible = [
-        (args.ds.ring_attn_size > 1, "ds.ring_attn_size", "ring attention needs flash-attn; leave it at 1"),
-        (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),
-        (args.vllm.tensor_parallel_size > 1, "vllm.tensor_parallel_size", "use more engines: --vllm.num_engines"),
-        (args.ds.load_in_4bit, "ds.load_in_4bit", "4-bit weights need bitsandbytes and CUDA"),
-        (args.train.enable_ema, "train.enable_ema", "OpenRLHF averages weights on a GPU"),
-    ]
-    problems = [f"--{flag}: {why} (this machine has no CUDA)" for found, flag, why in impossible if found]
-    if problems:
-        raise UsageError("\n".join(problems))
-
-
 def adapt_args(args) -> list[str]:
     """Change, in place, the settings that cannot work without CUDA, and say what was changed.
 
     Raises:
-        UsageError: as `check_args`.
+        UsageError: a flag requests what this machine cannot do; names the flag.
     """
     changes = []
 
@@ -95,7 +71,14 @@ def adapt_args(args) -> list[str]:
     if "flash" in args.ds.attn_implementation:
         change(args.ds, "attn_implementation", "sdpa", "ds.attn_implementation", "flash attention needs CUDA")
     if hasattr(args, "vllm"):  # not of `sft`
-        check_args(args)
+        impossible = [
+            (args.ds.ring_attn_size > 1, "ds.ring_attn_size", "ring attention needs flash-attn; leave it at 1"),
+            (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),
+            (args.vllm.tensor_parallel_size > 1, "vllm.tensor_parallel_size", "use more engines: --vllm.num_engines"),
+            (args.ds.load_in_4bit, "ds.load_in_4bit", "4-bit weights need bitsandbytes and CUDA"),
+            (args.train.enable_ema, "train.enable_ema", "OpenRLHF averages weights on a GPU"),
+        ]
+        raise_problems([f"--{flag}: {why} (this machine has no CUDA)" for found, flag, why in impossible if found])
         change(args.vllm, "sync_backend", "gloo", "vllm.sync_backend", "NCCL needs CUDA")
         change(args.vllm, "sync_with_ray", False, "vllm.sync_with_ray", "weights go over a gloo group")
         change(args.vllm, "enforce_eager", True, "vllm.enforce_eager", "compiling costs more than it saves here")

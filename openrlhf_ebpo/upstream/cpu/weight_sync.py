@@ -61,25 +61,20 @@ class CPURolloutActor:
 def engine_arguments(kwargs: dict) -> dict:
     """Upstream's engine arguments, adapted: our worker extension, no sleep mode, a small KV cache.
 
-    vLLM would reserve a share of the machine's memory; VLLM_CPU_KVCACHE_SPACE (GiB), where it is set, decides.
+    vLLM would reserve a share of the machine's memory; VLLM_CPU_KVCACHE_SPACE (GiB), where it is set, decides. Else
+    there is room for 32 sequences of full length in bf16, 64 MiB at least and 4 GiB at most.
     """
     kwargs = {k: v for k, v in kwargs.items() if k not in ("enable_sleep_mode", "gpu_memory_utilization")}
     kwargs["worker_extension_cls"] = f"{__name__}.ReloadingWorker"
     if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        kwargs["kv_cache_memory_bytes"] = kv_cache_bytes(kwargs["model"], kwargs["max_model_len"])
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(kwargs["model"], trust_remote_code=models_trusted()).get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        sequence = 2 * 2 * config.num_hidden_layers * heads * head_dim * kwargs["max_model_len"]
+        kwargs["kv_cache_memory_bytes"] = min(max(KV_CACHE_BYTES, sequence * KV_CACHE_SEQUENCES), 4 << 30)
     return kwargs
-
-
-def kv_cache_bytes(model: str, max_model_len: int) -> int:
-    """Room for 32 sequences of full length in bf16, 64 MiB at least and 4 GiB at most."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model, trust_remote_code=models_trusted())
-    config = config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    per_token = 2 * 2 * config.num_hidden_layers * heads * head_dim
-    return min(max(KV_CACHE_BYTES, per_token * max_model_len * KV_CACHE_SEQUENCES), 4 << 30)
 
 
 class ReloadingWorker:

@@ -1,4 +1,11 @@
-"""Save and load checkpoints so that a crash loses none; the estimator's state in them."""
+"""Save and load checkpoints so that a crash loses none; the estimator's state in them.
+
+They leave out the host copies that DeepSpeed keeps of Adam's moments while a training sleeps (--ds.enable_sleep,
+ZeRO-3). DeepSpeed 0.19.6, runtime/zero/offload_states.py, `offload_adam_states` keeps them in the optimizer's state, as
+`exp_avg_offload_buffer` and `exp_avg_sq_offload_buffer`, and makes new ones only where the keys are missing. So they
+are saved (twice the moments' size), and torch's `load_state_dict` moves them to the parameter's device like any other
+state. From then on every offload copies the moments onto the GPU: 8 bytes a parameter and rank stay there.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import contextlib
 import functools
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,10 +22,10 @@ from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest, resume
 from openrlhf_ebpo.run.changed_settings import optimizer_settings
 from openrlhf_ebpo.run.run_log import PRIOR
-from openrlhf_ebpo.upstream.client_state import CLIENT_STATE, STATE_KEY
-from openrlhf_ebpo.upstream.policy.offload_buffers import without_offload_buffers
 from openrlhf_ebpo.upstream.policy.rotation import rotate
-from openrlhf_ebpo.upstream.save_times import is_exported
+from openrlhf_ebpo.upstream.saving import CLIENT_STATE, STATE_KEY, is_exported
+
+OFFLOAD_SUFFIX = "_offload_buffer"
 
 
 class PolicyWithPrior:
@@ -43,9 +50,7 @@ class PolicyWithPrior:
         self._write_prior(self.strategy.args.ckpt.output_dir)
 
     def _write_prior(self, directory: str) -> None:
-        from openrlhf_ebpo.upstream.policy.lora import (
-            adapter_as_safetensors,  # imports torch; readers of this module do not
-        )
+        from openrlhf_ebpo.upstream.policy.weight_sync import adapter_as_safetensors  # torch: readers do not load it
 
         if self.strategy.is_rank_0():
             adapter_as_safetensors(directory)
@@ -116,6 +121,31 @@ def record_written_files(model) -> Iterator[list[Path]]:
         del engine.save
 
 
+@contextlib.contextmanager
+def without_offload_buffers(model) -> Iterator[None]:
+    """Inside, the state that the engine's optimizer gives to a checkpoint, or takes from one, has no such buffers. The
+    ones in use stay."""
+    optimizer = getattr(getattr(model, "optimizer", None), "optimizer", None)  # torch's, inside of ZeRO's
+    if not hasattr(optimizer, "register_state_dict_post_hook"):
+        yield
+        return
+    saving = optimizer.register_state_dict_post_hook(_without_buffers)
+    loading = optimizer.register_load_state_dict_pre_hook(_without_buffers)
+    try:
+        yield
+    finally:
+        saving.remove()
+        loading.remove()
+
+
+def _without_buffers(_, state_dict: dict) -> dict:
+    kept = {
+        number: {name: value for name, value in state.items() if not name.endswith(OFFLOAD_SUFFIX)}
+        for number, state in state_dict["state"].items()
+    }
+    return {**state_dict, "state": kept}
+
+
 def fsync_and_checksum(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.SavedFile]:
     """Sizes and checksums of these files, once all of the folder is on disk. Every rank does it: fsync reaches the
     writes of its own node only. Checksums are computed while the disk writes."""
@@ -158,8 +188,14 @@ def load_newest_complete(original):
 
     @functools.wraps(original)
     def load_ckpt(self, model, load_dir, tag=None, *args, **kwargs):
+        import torch.distributed
+
         if tag is None:
-            found = broadcast_from_rank_0(self, lambda: checkpoint_to_load(self, Path(load_dir)))
+            # rank 0 decides for all ranks: a shared file system may show each a different state
+            choice = [checkpoint_to_load(self, Path(load_dir)) if self.is_rank_0() else None]
+            if torch.distributed.is_initialized():
+                torch.distributed.broadcast_object_list(choice)
+            (found,) = choice
             found.check()
             if found.tag is None:
                 self.print(f"Warning: no checkpoint is complete in {load_dir}: nothing is loaded")
@@ -206,13 +242,3 @@ def unreadable_state(checkpoint: Path) -> str | None:
     except Exception as error:
         return f"{path.name} cannot be read ({type(error).__name__}: {str(error)[:200]})"
     return f"its client state lacks {', '.join(missing)}" if missing else None
-
-
-def broadcast_from_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:
-    """Rank 0's decision, broadcast to all ranks: a shared file system may show each a different state."""
-    import torch.distributed
-
-    found = [decide() if strategy.is_rank_0() else None]
-    if torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(found)
-    return found[0]

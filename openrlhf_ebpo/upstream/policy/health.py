@@ -60,17 +60,14 @@ class HealthyUpdates:
         left_out = self._engine.skipped_steps > skipped
         problems = problems_of(metrics, left_out, scaled=False)  # of bf16, which the engines hold
         if problems and self._first_fault is None:
-            self._note(problems, metrics, experience)
+            self._first_fault = {
+                "problems": problems,
+                "micro_batch": self._micro_batches,
+                "responses": len(experience.sequences),
+                "action_tokens": int(experience.action_mask.sum()),
+                "measured": redacted(metrics),  # numbers that JSON does not know as text
+            }
         return result
-
-    def _note(self, problems: list[str], metrics: dict[str, float], experience) -> None:
-        self._first_fault = {
-            "problems": problems,
-            "micro_batch": self._micro_batches,
-            "responses": len(experience.sequences),
-            "action_tokens": int(experience.action_mask.sum()),
-            "measured": redacted(metrics),  # numbers that JSON does not know as text
-        }
 
     def _raise_if_any(self, what: str, weights: list[str]) -> None:
         """Every rank's findings; the ranks agree by one number, and exchange more only if there is a
@@ -170,16 +167,14 @@ def describe_findings(report: list[dict]) -> str:
     """Describe the findings of the ranks; those with a loss that is not finite first, for the others got theirs from
     it."""
     ordered = sorted(report, key=lambda found: not any(p.startswith(LOSSES) for p in found.get("problems", ())))
-    more = [f"and {len(report) - MAX_NAMED} more ranks"] if len(report) > MAX_NAMED else []
-    return "; ".join([*map(one_rank, ordered[:MAX_NAMED]), *more])
-
-
-def one_rank(finding: dict) -> str:
-    parts = list(finding.get("problems", ()))
-    if "micro_batch" in finding:
-        parts[-1] += f" in micro-batch {finding['micro_batch']}"
-        parts[-1] += f" ({finding['responses']} responses, {finding['action_tokens']} tokens)"
-    if names := finding["weights"]:
-        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-        parts.append(f"weights are not finite: {', '.join(names[:MAX_NAMED])}{more}")
-    return f"{finding['role']}, rank {finding['rank']}: {', '.join(parts)}"
+    lines = []
+    for finding in ordered[:MAX_NAMED]:
+        parts = list(finding.get("problems", ()))
+        if "micro_batch" in finding:
+            parts[-1] += f" in micro-batch {finding['micro_batch']}"
+            parts[-1] += f" ({finding['responses']} responses, {finding['action_tokens']} tokens)"
+        if names := finding["weights"]:
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            parts.append(f"weights are not finite: {', '.join(names[:MAX_NAMED])}{more}")
+        lines.append(f"{finding['role']}, rank {finding['rank']}: {', '.join(parts)}")
+    return "; ".join(lines + [f"and {len(report) - MAX_NAMED} more ranks"] * (len(report) > MAX_NAMED))

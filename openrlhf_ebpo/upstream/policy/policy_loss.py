@@ -21,7 +21,6 @@ import argparse
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -110,54 +109,38 @@ def _selection(places: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return selected
 
 
-@dataclass(frozen=True)
-class PolicyLossSettings:
-    """Settings of the policy loss: --actor.policy_loss_type, and the flags of Clip-Cov and KL-Cov."""
+def check(actor) -> None:
+    """Raises UsageError: a value makes no sense; names its flag. actor: the section of upstream's nested arguments,
+    which holds our flags too."""
+    for name, ratio in (("clip_cov", actor.clip_cov.ratio), ("kl_cov", actor.kl_cov.ratio)):
+        if not 0 <= ratio <= 1:
+            raise UsageError(f"--actor.{name}.ratio is {ratio:g}; give a share of the tokens, 0 to 1")
+    low, high = actor.clip_cov.bounds
+    if not low < high:
+        raise UsageError(f"--actor.clip_cov.bounds {low:g} {high:g}: give LOW HIGH with LOW < HIGH")
+    if not 0 <= actor.kl_cov.coef < math.inf:
+        raise UsageError(f"--actor.kl_cov.coef is {actor.kl_cov.coef:g}; give 0 or more")
+    if actor.policy_loss_type == "kl_cov" and actor.dual_clip is not None:
+        raise UsageError(f"--actor.dual_clip does not go with {TYPE} kl_cov, which does not clip: leave it out")
 
-    type: str
-    clip_ratio: float
-    clip_bounds: tuple[float, float]
-    kl_ratio: float
-    kl_coef: float
-    dual_clip: float | None
 
-    @classmethod
-    def from_args(cls, args) -> PolicyLossSettings:
-        """From upstream's nested arguments, which hold our flags under `args.actor`."""
-        actor = args.actor
-        ours = actor.clip_cov.ratio, tuple(actor.clip_cov.bounds), actor.kl_cov.ratio, actor.kl_cov.coef
-        return cls(actor.policy_loss_type, *ours, actor.dual_clip)
-
-    def check(self) -> None:
-        """Raises UsageError: a value makes no sense; names its flag."""
-        for flag, ratio in (("clip_cov", self.clip_ratio), ("kl_cov", self.kl_ratio)):
-            if not 0 <= ratio <= 1:
-                raise UsageError(f"--actor.{flag}.ratio is {ratio:g}; give a share of the tokens, 0 to 1")
-        low, high = self.clip_bounds
-        if not low < high:
-            raise UsageError(f"--actor.clip_cov.bounds {low:g} {high:g}: give LOW HIGH with LOW < HIGH")
-        if not 0 <= self.kl_coef < math.inf:
-            raise UsageError(f"--actor.kl_cov.coef is {self.kl_coef:g}; give 0 or more")
-        if self.type == "kl_cov" and self.dual_clip is not None:
-            raise UsageError(f"--actor.dual_clip does not go with {TYPE} kl_cov, which does not clip: leave it out")
-
-    def notices(self, batches: BatchSettings) -> list[str]:
-        """Warn of settings that are allowed and have little effect."""
-        found = []
-        if self.type in TYPES and batches.micro == 1 and not batches.dynamic:
-            found.append(
-                f"warning: {TYPE} {self.type} compares the tokens of a micro-batch, and --train.micro_batch_size is "
-                "1: where all tokens of a response have the same advantage, its covariance is 0. Raise "
-                "--train.micro_batch_size, or use --train.dynamic_batch_enable"
-            )
-        if self.type == "kl_cov" and batches.batch >= batches.responses and batches.epochs == 1:
-            found.append(
-                f"warning: {TYPE} kl_cov does next to nothing with one optimizer step a rollout batch: its penalty is "
-                "on the change since the rollout, and there is none yet. The paper makes 8 steps: lower "
-                f"--train.batch_size ({batches.batch}) to a part of the {batches.responses} responses, or raise "
-                "--train.max_epochs"
-            )
-        return found
+def notices(loss_type: str, batches: BatchSettings) -> list[str]:
+    """Warn of settings that are allowed and have little effect."""
+    found = []
+    if loss_type in TYPES and batches.micro == 1 and not batches.dynamic:
+        found.append(
+            f"warning: {TYPE} {loss_type} compares the tokens of a micro-batch, and --train.micro_batch_size is "
+            "1: where all tokens of a response have the same advantage, its covariance is 0. Raise "
+            "--train.micro_batch_size, or use --train.dynamic_batch_enable"
+        )
+    if loss_type == "kl_cov" and batches.batch >= batches.responses and batches.epochs == 1:
+        found.append(
+            f"warning: {TYPE} kl_cov does next to nothing with one optimizer step a rollout batch: its penalty is "
+            "on the change since the rollout, and there is none yet. The paper makes 8 steps: lower "
+            f"--train.batch_size ({batches.batch}) to a part of the {batches.responses} responses, or raise "
+            "--train.max_epochs"
+        )
+    return found
 
 
 class CovarianceLoss:
@@ -186,33 +169,28 @@ class CovarianceLoss:
         }
         return self.ppo_loss(log_probs, old_log_probs, changed, action_mask=action_mask, **kwargs)
 
-    def add_metrics(self, step: dict) -> None:
-        """Into what upstream's training_step returns; means over the tokens of all micro-batches and ranks."""
-        step["metrics"] |= self.measured
-        step["weights"] |= dict.fromkeys(self.measured, "token")
 
-
-def with_covariance(loss, settings: PolicyLossSettings, seed: int):
-    """Return the loss of the actor: upstream's own, untouched, unless the settings ask for a type of ours.
+def with_covariance(loss, actor, seed: int):
+    """Return the loss of the actor: upstream's own, untouched, unless `actor`, as of `check`, asks for a type of ours.
 
     The random choice of Clip-Cov has its own generator, seeded with --train.seed: it leaves the order of the
     data alone, and ranks that see the same tokens (ring attention, tensor parallelism) choose the same ones. It is
     not part of a checkpoint; a resumed run begins the sequence again.
     """
-    if settings.type not in TYPES:
+    if actor.policy_loss_type not in TYPES:
         return loss
     loss.policy_loss_type = "ppo"
-    if settings.type == "clip_cov":
+    if actor.policy_loss_type == "clip_cov":
         change = functools.partial(
             clip_cov,
-            ratio=settings.clip_ratio,
-            bounds=settings.clip_bounds,
+            ratio=actor.clip_cov.ratio,
+            bounds=tuple(actor.clip_cov.bounds),
             eps_clip=(loss.clip_eps_low, loss.clip_eps_high),
             generator=torch.Generator().manual_seed(seed),
         )
     else:
         loss.clip_eps_low = loss.clip_eps_high = math.inf
-        change = functools.partial(kl_cov, ratio=settings.kl_ratio, coef=settings.kl_coef)
+        change = functools.partial(kl_cov, ratio=actor.kl_cov.ratio, coef=actor.kl_cov.coef)
     return CovarianceLoss(loss, change)
 
 
@@ -221,14 +199,13 @@ class CovarianceLosses:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.actor_loss_fn = with_covariance(
-            self.actor_loss_fn, PolicyLossSettings.from_args(self.args), self.args.train.seed
-        )
+        self.actor_loss_fn = with_covariance(self.actor_loss_fn, self.args.actor, self.args.train.seed)
 
     def training_step(self, experience, *args, **kwargs):
         result = super().training_step(experience, *args, **kwargs)
-        if isinstance(self.actor_loss_fn, CovarianceLoss):
-            self.actor_loss_fn.add_metrics(result)
+        if isinstance(self.actor_loss_fn, CovarianceLoss):  # means over the tokens of all micro-batches and ranks
+            result["metrics"] |= self.actor_loss_fn.measured
+            result["weights"] |= dict.fromkeys(self.actor_loss_fn.measured, "token")
         return result
 
 

@@ -1,5 +1,4 @@
-"""Metrics of the policy actors: entropy, and how far one step moves the policy; and the guards of steps without a
-token.
+"""Metrics of the policy actors: entropy, and how far one step moves the policy.
 
 Entropy is computed without gradient, a few rows of logits at a time, from the training forward pass's own
 logits: nothing the size of the logit tensor is allocated a second time.
@@ -7,14 +6,11 @@ logits: nothing the size of the logit tensor is allocated a second time.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from openrlhf_ebpo.run.catalogue import KL_PER_STEP
 
 ENTROPY_ROWS = 256  # rows of logits per chunk: 256 x 152,000 in float32 is 156 MB
-NO_TOKENS = 1e-6  # token count of an empty batch: negligible, and a valid divisor
 # KL_PER_STEP is estimated on this share of a rank's responses, a forward pass each: 1 to 2 % of ppo_train's
 # time, but on 8 responses at least and on no more than 4 micro-batches
 KL_SHARE, KL_RESPONSES, KL_MICRO_BATCHES = 1 / 16, 8, 4
@@ -104,29 +100,3 @@ def kl_responses(responses: int, micro_batch_size: int) -> int:
     """Return the number of a rank's responses on which KL_PER_STEP is estimated."""
     wanted = max(int(responses * KL_SHARE), KL_RESPONSES)
     return min(wanted, KL_MICRO_BATCHES * micro_batch_size, responses)
-
-
-class EmptyMicroBatches:
-    """Mixin over ActorPPOTrainer: a micro-batch without a token to train on reports 0, not 0/0."""
-
-    def training_step(self, experience, *args, **kwargs):
-        result = super().training_step(experience, *args, **kwargs)
-        if result["num_action_tokens"] == 0:
-            result["num_action_tokens"] = NO_TOKENS
-            for name, value in result["metrics"].items():
-                if result["weights"][name] == "token":
-                    result["metrics"][name] = torch.zeros_like(value)
-        return result
-
-
-def clamp_loss_normalisers(original):
-    """Wraps upstream's two sources of loss normalisers: where all samples are excluded the loss is 0, not 0/0."""
-
-    @functools.wraps(original)
-    def normalisers(*args, **kwargs):
-        info = original(*args, **kwargs)
-        for name in ("batch_num_tokens", "global_batch_size"):
-            info[name] = info[name].clamp(min=NO_TOKENS)
-        return info
-
-    return normalisers

@@ -102,16 +102,18 @@ async def cause_of_death(llm) -> str:
         if all(process.exitcode is not None for process in processes):
             break
         await asyncio.sleep(0.1)
-    return describe_exit([p.exitcode for p in processes if p.exitcode is not None], last_error(read_own_log()))
+    return describe_exit([p.exitcode for p in processes if p.exitcode is not None], read_own_log())
 
 
-def describe_exit(codes: list[int], error: str | None) -> str:
+def describe_exit(codes: list[int], log: str) -> str:
+    """codes: exit codes of its processes. log: the last error in it is the cause."""
     if (code := next((code for code in codes if code < 0), None)) is not None:
         name = signal.Signals(-code).name
         memory = f": mostly the machine or its container was out of memory; {LESS_MEMORY}" if name == "SIGKILL" else ""
         return f"its EngineCore was ended by {name}{memory}"
     ended = f"its EngineCore ended with status {codes[0]}" if codes else "its EngineCore failed"
-    return f"{ended}: {error}" if error else f"{ended}; the log of the rollout actor says more"
+    errors = [match[0] for match in RAISED.finditer(log)]
+    return f"{ended}: {errors[-1][:400]}" if errors else f"{ended}; the log of the rollout actor says more"
 
 
 def read_own_log() -> str:
@@ -123,8 +125,3 @@ def read_own_log() -> str:
     with open(path, "rb") as log:
         log.seek(max(path.stat().st_size - LOG_BYTES, 0))
         return log.read().decode(errors="replace")
-
-
-def last_error(log: str) -> str | None:
-    found = [match[0] for match in RAISED.finditer(log)]
-    return found[-1][:400] if found else None

@@ -1,12 +1,12 @@
-"""LoRA policies into vLLM: the engines hold the base model's weights, so each sync sends W + (alpha/r)·B·A.
+"""The policy's side of a weight sync: it waits for its engines before it makes the group, and merges LoRA adapters.
 
-The adapters are merged into copies, one weight at a time: the frozen base weights keep their exact values, and no
-second model has to fit into memory.
+vLLM holds the base model's weights, so each sync of a LoRA policy sends W + (alpha/r)·B·A. The adapters are merged into
+copies, one weight at a time: the frozen base weights keep their exact values, and no second model has to fit into
+memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,24 @@ from safetensors.torch import save_file
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replace_file
+from openrlhf_ebpo.upstream.engine_errors import LOAD_SECONDS, EngineError
+
+
+class BoundedEngineWait:
+    """Mixin over ActorPPOTrainer."""
+
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        """Raises EngineError where the engines have not started within LOAD_SECONDS."""
+        import ray
+
+        up = [engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines]
+        try:
+            ray.get(up, timeout=LOAD_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            raise EngineError(
+                f"the rollout engines did not start within {LOAD_SECONDS / 60:.0f} minutes after the policy had loaded"
+            ) from None
+        super()._init_vllm_sync_group(backend)
 
 
 class SyncedWeight(NamedTuple):
@@ -121,34 +139,19 @@ class MergedWeightSync:
         ]
 
 
-@dataclass(frozen=True)
-class LoraSettings:
-    """rank: 0 without LoRA. The others are what does not go with it."""
-
-    rank: int
-    tensor_parallel: int
-    load_in_4bit: bool
-    ema: bool
-
-    @classmethod
-    def from_args(cls, args) -> LoraSettings:
-        """From upstream's nested arguments."""
-        return cls(args.ds.lora.rank, args.ds.tensor_parallel_size, args.ds.load_in_4bit, args.train.enable_ema)
-
-    def check(self) -> None:
-        """Raises UsageError for what upstream would only meet in the middle of the run."""
-        if self.rank < 0:
-            raise UsageError(f"--ds.lora.rank is {self.rank}; give 1 or more, or 0 to train all weights")
-        if self.rank and self.tensor_parallel > 1:
-            raise UsageError(
-                "--ds.lora.rank does not work with --ds.tensor_parallel_size above 1: adapters are not split"
-            )
-        if self.rank and self.load_in_4bit:
-            raise UsageError(
-                "--ds.lora.rank does not work with --ds.load_in_4bit: packed weights cannot be merged for vLLM"
-            )
-        if self.rank and self.ema:
-            raise UsageError("--ds.lora.rank does not work with --train.enable_ema: the averaged model has no adapters")
+def check_lora(args) -> None:
+    """Raises UsageError for what upstream would only meet in the middle of the run. args: upstream's, nested."""
+    rank = args.ds.lora.rank
+    if rank < 0:
+        raise UsageError(f"--ds.lora.rank is {rank}; give 1 or more, or 0 to train all weights")
+    if rank and args.ds.tensor_parallel_size > 1:
+        raise UsageError("--ds.lora.rank does not work with --ds.tensor_parallel_size above 1: adapters are not split")
+    if rank and args.ds.load_in_4bit:
+        raise UsageError(
+            "--ds.lora.rank does not work with --ds.load_in_4bit: packed weights cannot be merged for vLLM"
+        )
+    if rank and args.train.enable_ema:
+        raise UsageError("--ds.lora.rank does not work with --train.enable_ema: the averaged model has no adapters")
 
 
 def adapter_as_safetensors(folder: str | Path) -> None:
