@@ -6,15 +6,14 @@ Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth l
 from __future__ import annotations
 
 import errno
+import functools
 import importlib.util
 import itertools
-import json
 import logging
 import multiprocessing
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -34,8 +33,6 @@ ATTEMPTS = 5
 # sends ends a transfer through Xet, which knows no limit.
 CALLS_PER_ATTEMPT = 5
 MIN_BYTES_PER_SECOND = 50_000.0
-MAX_PAUSE_SECONDS = 60.0  # that the client itself sleeps when the Hub asks for it; `retrying` waits for longer ones
-RETRIED = (408, 429, 500, 502, 503, 504)  # statuses after which the client retries
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
 )
@@ -49,6 +46,7 @@ ADVICE = {
     429: "too many requests",
 }
 PERMANENT = {400, 401, 402, 403, 413, 422}
+NO_ANSWER_WANTED = {"HFValidationError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"}  # refused by the client
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
 
 T = TypeVar("T")
@@ -58,10 +56,8 @@ class HubError(ReportedError):
     """A call to the Hub failed; its message says what to do.
 
     status: of the Hub's answer, or None. permanent: a retry fails again until somebody has done something. retry_after:
-    seconds that the Hub asks to wait, or None. card_refused: the metadata of a README.md is what the Hub refuses.
+    seconds that the Hub asks to wait, or None.
     """
-
-    card_refused = False
 
     def __init__(
         self, words: str, status: int | None = None, permanent: bool = False, retry_after: float | None = None
@@ -70,13 +66,6 @@ class HubError(ReportedError):
         self.status = status
         self.permanent = permanent
         self.retry_after = retry_after
-
-    def __reduce__(self):
-        return (
-            type(self),
-            (str(self), self.status, self.permanent, self.retry_after),
-            {"card_refused": self.card_refused},
-        )
 
 
 def hub_api(endpoint: str | None = None, token: str | None = None):
@@ -90,7 +79,8 @@ def hub_api(endpoint: str | None = None, token: str | None = None):
 
     if not (token or get_token() or "").isascii():
         raise UsageError(f"the token for the Hub has a character that no token has: {HOW_TO_LOG_IN}")
-    limit_waiting(positive_number(TIMEOUT, TIMEOUT_SECONDS))
+    positive_number(TIMEOUT, TIMEOUT_SECONDS)  # which refuses what is not a number
+    limit_waiting()
     for handler in logging.getLogger("huggingface_hub").handlers:
         handler.addFilter(redact_record)
     return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
@@ -102,55 +92,26 @@ def require_client() -> None:
         raise UsageError("huggingface_hub is not installed: pip install 'openrlhf_ebpo[hub]'")
 
 
-def limit_waiting(seconds: float) -> None:
-    """Limit every call of this process to `seconds` without a byte: the client sets no limit, and some of its calls
-    turn httpx's default off."""
+@functools.cache
+def limit_waiting() -> None:
+    """Limit every call of this process to TIMEOUT without a byte: the client sets no limit, and some of its calls turn
+    httpx's default off."""
     from huggingface_hub import get_session, set_client_factory
     from huggingface_hub.utils import httpx  # httpx2 in huggingface_hub 2
 
-    if limit_waiting.seconds == seconds:
-        return
     try:
-        hooks = [hook for hook in get_session().event_hooks["request"] if not hasattr(hook, "seconds")]
+        hooks = get_session().event_hooks["request"]
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         words = redacted_text(str(error))
         raise UsageError(f"the proxy of the environment (HTTPS_PROXY, ALL_PROXY) cannot be used: {words}") from error
 
     def limit(request) -> None:
-        requested = request.extensions.get("timeout") or {}
+        seconds, wanted = positive_number(TIMEOUT, TIMEOUT_SECONDS), request.extensions.get("timeout") or {}
         parts = ("connect", "read", "write", "pool")
-        request.extensions["timeout"] = {part: min(requested.get(part) or seconds, seconds) for part in parts}
-        drop_token_for_other_hosts(request)
+        request.extensions["timeout"] = {part: min(wanted.get(part) or seconds, seconds) for part in parts}
 
-    limit.seconds = seconds
-    events = {"request": [*hooks, limit], "response": [refuse_long_pause]}
-    set_client_factory(lambda: httpx.Client(event_hooks=events, follow_redirects=True, timeout=seconds))
-    limit_waiting.seconds = seconds
-
-
-limit_waiting.seconds = None
-
-
-def drop_token_for_other_hosts(request) -> None:
-    """Take the token out of a request to another server than the Hub: the address may be the Hub's answer."""
-    from huggingface_hub import constants, get_token
-
-    hub, target = type(request.url)(constants.ENDPOINT), request.url  # which drops a default port
-    sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if sent and sent == get_token() and (target.scheme, target.host, target.port) != (hub.scheme, hub.host, hub.port):
-        del request.headers["Authorization"]
-
-
-def refuse_long_pause(response) -> None:
-    """Fail where the Hub asks for a pause above MAX_PAUSE_SECONDS: the client would sleep for as long as a header says.
-
-    Raises:
-        HfHubHTTPError: with the response, whose header `pause_after` reads.
-    """
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if response.status_code in RETRIED and (retry_after(response) or 0.0) > MAX_PAUSE_SECONDS:
-        raise HfHubHTTPError("the Hub asks for a long pause", response=response)
+    events = {"request": [*hooks, limit]}
+    set_client_factory(lambda: httpx.Client(event_hooks=events, follow_redirects=True, timeout=None))
 
 
 def retry_after(response) -> float | None:
@@ -176,34 +137,29 @@ def hub_errors(doing: str) -> Iterator[None]:
     """Turn every error of the client into a HubError. Some of them are untyped: a JSON error for a 503, a RuntimeError
     for a refused upload, a transport error."""
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            yield
-    except (HubError, UsageError):
+        yield
+    except ReportedError:
         raise
     except Exception as error:
         raise hub_error(error, doing) from error
-    for warning in caught:
-        if warning.category is UserWarning:  # the Hub's own words, about a card's metadata
-            print(f"warning: {printable(redacted_text(str(warning.message)))[:500]}", flush=True)
 
 
 def hub_error(error: Exception, doing: str) -> HubError:
-    names = {type(cause).__name__ for cause in _chain(error)}
+    causes = list(_chain(error))
     if local := local_problem(error):
         return HubError(f"{doing}: this machine, not the Hub, has a problem: {local}", permanent=True)
-    response = _response(error)
+    response = next((each.response for each in causes if hasattr(getattr(each, "response", None), "status_code")), None)
     if response is None:
-        permanent = bool(names & {"HFValidationError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"})
-        return HubError(f"{doing}: no usable answer ({_short(error)})", permanent=permanent)
+        permanent = any(type(cause).__name__ in NO_ANSWER_WANTED for cause in causes)
+        texts = dict.fromkeys(f"{type(each).__name__}: {each}" for each in (error, causes[-1]))
+        return HubError(f"{doing}: no usable answer ({_one_line('; '.join(texts))})", permanent=permanent)
     status = response.status_code
-    message = _server_message(response)
-    if not message and getattr(error, "response", None) is None:  # the client's own words, as about a card's metadata
-        message = " ".join(str(error).split())[:300]
+    said = next(filter(None, (getattr(cause, "server_message", None) for cause in causes)), "")
+    if not said and not hasattr(error, "response"):  # the client's own words, as about a card's metadata
+        said = str(error)
     advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "the Hub refuses this")
-    words = f"{doing}: {advice} ({status}{f': {message}' if message else ''})"
-    found = HubError(words, status, status in PERMANENT, retry_after(response))
-    found.card_refused = status == 400 and response.url.path.endswith("/api/validate-yaml")
-    return found
+    words = f"{doing}: {advice} ({status}{f': {_one_line(said)}' if said else ''})"
+    return HubError(words, status, status in PERMANENT, retry_after(response))
 
 
 def local_problem(error: BaseException) -> OSError | None:
@@ -221,27 +177,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _response(error: Exception):
-    """The HTTP answer behind an error, or behind what caused it."""
-    found = (getattr(cause, "response", None) for cause in _chain(error))
-    return next((response for response in found if getattr(response, "status_code", None)), None)
-
-
-def _short(error: Exception) -> str:
-    root = list(_chain(error))[-1]
-    texts = dict.fromkeys(f"{type(each).__name__}: {each}" for each in (error, root))
-    return " ".join("; ".join(texts).split())[:400]
-
-
-def _server_message(response) -> str:
-    """The Hub's own message: a header, or the body's `error`."""
-    message = response.headers.get("X-Error-Message", "")
-    if not message:
-        try:
-            message = json.loads(response.content).get("error", "")
-        except Exception:  # the body may be anything, or not read
-            message = ""
-    return " ".join(str(message).split())[:300]
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:400]
 
 
 # Trying again

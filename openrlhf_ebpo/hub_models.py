@@ -17,10 +17,6 @@ NOT_LOADED = ("*/*", "consolidated*")  # subfolders, and Mistral's second form o
 REFUSED = (401, 403, 404)  # statuses of the Hub that stay until somebody does something
 
 
-class NoModel(Exception):
-    """The Hub refuses the model, or has none of this name; the message says why."""
-
-
 def local_folder(name: str) -> Path | None:
     """The folder on this machine with the model's config.json."""
     if (Path(name) / "config.json").is_file():
@@ -50,7 +46,7 @@ def download(name: str, patterns: tuple[str, ...]) -> Path | None:
     if this machine does not have them and the Hub cannot be reached.
 
     Raises:
-        NoModel: the Hub refuses, or has no such model, or this machine's disk is full.
+        HubError: the Hub refuses, or has no such model, or this machine's disk is full.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -62,9 +58,9 @@ def download(name: str, patterns: tuple[str, ...]) -> Path | None:
                 return Path(api.snapshot_download(name, **which))
     except HubError as error:
         if isinstance(error.__cause__, HFValidationError):
-            raise NoModel(f"no such folder, and not a name on the Hub either ({error.__cause__})") from None
+            raise HubError(f"no such folder, and not a name on the Hub either ({error.__cause__})") from None
         if error.status in REFUSED or error.permanent:
-            raise NoModel(f"no such folder, and {error}" if error.status else str(error)) from error
+            raise HubError(f"no such folder, and {error}" if error.status else str(error)) from error
     try:
         return Path(api.snapshot_download(name, local_files_only=True, **which))
     except LocalEntryNotFoundError:
@@ -92,7 +88,7 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
 def _problems_on_hub(name: str, fetch: Callable[[str], Path | None], judge: Callable[[Path], list[str]]) -> list[str]:
     try:
         folder = fetch(name)
-    except NoModel as error:
+    except HubError as error:
         return [str(error)]
     return judge(folder) if folder else []
 

@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import save, save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import publish as publishing
 from openrlhf_ebpo.hub import pull as pulling
@@ -17,7 +18,7 @@ from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.hub_settings import check_target
 from openrlhf_ebpo.hub.publish import Commit, Repo
 from openrlhf_ebpo.hub.push import Push
-from openrlhf_ebpo.hub_client import HubError, hub_api
+from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_log import read_run
 
@@ -79,18 +80,18 @@ def push(run_dir: Path, client=None, **how) -> list[str]:
     return said + [str(error)] * bool(error)
 
 
-def round_of(push: Push) -> HubError | None:
+def round_of(push: Push) -> ReportedError | None:
     """The error of one round."""
     try:
         push.round()
-    except HubError as error:
+    except ReportedError as error:
         return error
     return None
 
 
 def push_of(run_dir: Path, client, said: list[str] | None = None, repo: str = REPO, **how) -> Push:
     report = (said if said is not None else []).append
-    return Push(run_dir, Repo(client, repo), **{"private": True, "report": report, **how})
+    return Push(run_dir, Repo(client, repo), **{"public": False, "report": report, **how})
 
 
 def publish(client, repo: str, files: dict, kind: str = "model", **commit):
@@ -112,7 +113,7 @@ def pull(client, repo: str, folder: Path, revision: str | None = None, report=la
 def set_repo(run_dir: Path, **hub) -> Path:
     """The run directory, as if its training had been given --hub.repo and the like."""
     run = read_run(run_dir)
-    run["args"]["hub"] = {"repo": REPO, "private": True, **hub}
+    run["args"]["hub"] = {"repo": REPO, "public": False, **hub}
     write_json(run_dir / "run.json", run)
     return run_dir
 
@@ -122,8 +123,8 @@ def export_of(run_dir: Path, step: int) -> Export:
 
 
 def notices(hub) -> str:
-    """The settings of --hub.repo at a training's start."""
-    return "\n".join(check_target(Repo(hub_api(), REPO), True, {}, "--hub.repo"))
+    """The lines about --hub.repo at a training's start."""
+    return "\n".join(check_target(Repo(hub_api(), REPO), False, {}, "--hub.repo"))
 
 
 def weights(size: int, seed: int = 0) -> bytes:

@@ -18,10 +18,11 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import asking, evaluations
 from openrlhf_ebpo.hub.content import header_of, local_file, sha256
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
+from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render
 from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, public_text, run_tag, slug
 from openrlhf_ebpo.redact import is_secret, without_secrets
 from openrlhf_ebpo.run import catalogue
+from openrlhf_ebpo.run.results import Result
 from openrlhf_ebpo.run.run_log import get_nested, read_known_run, read_metrics
 
 logger = logging.getLogger(__name__)
@@ -70,25 +71,25 @@ def model_card(run_dir: Path, step: int, repo: str, model: Path | None = None) -
     run_dir = Path(run_dir)
     local_file(run_dir / "run.json", run_dir)
     run = read_known_run(run_dir)
-    rows = evaluations.rows_of(evaluations.of_run(run_dir))
-    own, before = [row for row in rows if row["step"] == step], [row for row in rows if row["step"] == 0 and step]
+    results = evaluations.of_run(run_dir)
+    own, before = ([each for each in results if each.step == wanted] for wanted in (step, 0 if step else None))
     base = hub_id(run.get("model"), run_dir)
     picture = reward_curve(run_dir, step)
     text = render(
         "model_card.md",
         metadata=Markdown(metadata(run, base, repo, own, run_dir).to_yaml()),
-        name=identifier(repo.rpartition("/")[2]),
+        name=Markdown(repo.rpartition("/")[2]),
         step=step,
         base=_base(run, base),
         on_hub=bool(base),
-        result=evaluations.result(own, before) or _reward(run_dir, step),
+        result=evaluations.change(own, before) or _reward(run_dir, step),
         tag=next((Markdown(tag) for tag in run_tag(run)), None),
         protocols=evaluations.tables(own, before),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
         **asking.use(run_dir, run, repo, step),
         settings=_settings(run, run_dir, step, model),
-        versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
+        versions=run.get("versions", {}).items(),
         repeat=_repeat(own, repo, step),
         command=_train_on(public_run(run)),
         kl_penalty=bool(setting(run, "algo.kl.init_coef")),
@@ -202,21 +203,24 @@ def duration(run: dict, run_dir: Path, step: int) -> str | None:
     return f"{seconds / 3600:.2f}" if seconds > 0 else None
 
 
-def _repeat(rows: list[dict], repo: str, step: int) -> Markdown | None:
+def _repeat(results: list[Result], repo: str, step: int) -> Markdown | None:
     """The commands that repeat the evaluations."""
-    runs = sorted({(row["protocol"], row["task"]) for row in rows})
+    runs = sorted({(each.protocol["name"].partition("+")[0], each.task) for each in results})
     pull = f"openrlhf-ebpo hub pull {repo} model --revision {step_tag(step)}"
     command = ["openrlhf-ebpo", "eval", "--model", "model", "--output_dir", "results"]
-    lines = [
-        shlex.join([*command, "--protocol", protocol.partition("+")[0], "--tasks", task]) for protocol, task in runs
-    ]
+    lines = [shlex.join([*command, "--protocol", protocol, "--tasks", task]) for protocol, task in runs]
     return fenced("bash", "\n".join([pull, *lines])) if lines else None
 
 
 def _train_on(run: dict) -> Markdown:
+    """The run's own command, without the Hub's flags and secret ones, from these weights and their prior."""
+
+    def is_kept(name: str) -> bool:
+        return not (name in DROPPED_FLAGS or name.startswith("hub.") or is_secret(name))
+
     argv = ["openrlhf-ebpo", "train", "--actor.model_name_or_path", "model"]
     argv += ["--algo.advantage.ebpo.init_prior", "model/prior.json"]
-    return fenced("bash", shlex.join([*argv, *_flags(run["argv"], _is_kept)]))
+    return fenced("bash", shlex.join([*argv, *_flags(run["argv"], is_kept)]))
 
 
 def _flags(argv: list[str], wanted: Callable[[str], bool]) -> list[str]:
@@ -229,21 +233,16 @@ def _flags(argv: list[str], wanted: Callable[[str], bool]) -> list[str]:
     return kept
 
 
-def _is_kept(name: str) -> bool:
-    """True for a flag of the command to train on: those of the Hub, secret ones and DROPPED_FLAGS are not."""
-    return not (name in DROPPED_FLAGS or name.startswith("hub.") or is_secret(name))
-
-
 # Metadata
 
 
-def metadata(run: dict, base: str | None, repo: str, rows: list[dict], run_dir: Path):
+def metadata(run: dict, base: str | None, repo: str, evaluated: list[Result], run_dir: Path):
     """huggingface_hub.ModelCardData, from which the Hub makes tags, links and the table of results."""
     from huggingface_hub import ModelCardData
 
     estimator = setting(run, "algo.advantage.estimator") or "unknown"
     adapter = bool(setting(run, "ds.lora.rank"))
-    results = evaluations.eval_results(rows)
+    results = evaluations.eval_results(evaluated)
     datasets = [name for part in str(run.get("dataset") or "").split(",") if (name := hub_id(part.strip(), run_dir))]
     return ModelCardData(
         base_model=base,
@@ -254,14 +253,9 @@ def metadata(run: dict, base: str | None, repo: str, rows: list[dict], run_dir: 
         datasets=datasets or None,
         model_name=repo.rpartition("/")[2] if results else None,
         eval_results=results or None,
-        **licence(base),
+        **({"license": "other", "license_name": "that-of-the-base-model"} if base else {}),
+        **({"license_link": f"https://huggingface.co/{base}"} if base else {}),
     )
-
-
-def licence(base: str | None) -> dict[str, str]:
-    """The card's licence fields: a reference to a base model on the Hub."""
-    page = f"https://huggingface.co/{base}"
-    return {"license": "other", "license_name": "that-of-the-base-model", "license_link": page} if base else {}
 
 
 def setting(run: dict, flag: str):

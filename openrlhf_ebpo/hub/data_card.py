@@ -9,7 +9,7 @@ from pathlib import Path
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.content import Content, size
-from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render
+from openrlhf_ebpo.hub.markdown import Markdown, code, render
 from openrlhf_ebpo.hub.public import hub_id, public_run, run_tag, slug
 from openrlhf_ebpo.hub.publish import megabytes
 from openrlhf_ebpo.redact import without_secrets
@@ -25,20 +25,20 @@ def data_card(run_dir: Path, repo: str, files: Mapping[str, Content]) -> str:
     """README.md of the repo. files: the others, by path in it."""
     run = public_run(read_run(run_dir) or {})
     estimator = str(get_nested(run, "args", "algo", "advantage", "estimator") or "")
-    tables = configs(files)
+    repo_of_models, tables = get_nested(run, "args", "hub", "repo"), configs(files)
     text = render(
         "run_card.md",
         metadata=metadata(repo, [slug(each) for each in (estimator, *run_tag(run)) if each], tables),
-        name=identifier(repo.rpartition("/")[2]),
+        name=Markdown(repo.rpartition("/")[2]),
         repo=Markdown(repo),
         ebpo=estimator == "ebpo",
         headline=headline(run_dir),
-        facts=[(identifier(key), code(run[key])) for key in FACTS if run.get(key) is not None],
+        facts=[(Markdown(key), run[key]) for key in FACTS if run.get(key) is not None],
         estimator=code(registry.title(estimator)) if estimator else None,
         count=len(files),
         size=Markdown(megabytes(sum(map(size, files.values())))),
         table=Markdown(tables[0]["config_name"]) if tables else None,
-        model=model_link(run),
+        model=Markdown(repo_of_models) if hub_id(repo_of_models) else None,
         tag=next((Markdown(tag) for tag in run_tag(run)), None),
     )
     return without_secrets(text)
@@ -46,18 +46,11 @@ def data_card(run_dir: Path, repo: str, files: Mapping[str, Content]) -> str:
 
 def headline(run_dir: Path) -> Markdown | None:
     """One number: the last evaluation's pass@1, or the mean reward of the last step; None before there is any."""
-    rows = [row for row in evaluations.rows_of(evaluations.of_run(run_dir)) if row["metric"] == "pass@1"]
-    if rows:
-        last = max(rows, key=lambda row: row["step"])
-        return Markdown(f"pass@1 {100 * last['value']:.1f} % on {code(last['task'])} at step {last['step']}")
+    if results := evaluations.of_run(run_dir):
+        last = max(results, key=lambda each: each.step)
+        return Markdown(f"{evaluations.change([last])} at step {last.step}")
     steps = [row for row in read_metrics(run_dir) if isinstance(row.get(catalogue.REWARD), (int, float))]
     return Markdown(f"mean reward {steps[-1][catalogue.REWARD]:.3f} at step {steps[-1]['step']}") if steps else None
-
-
-def model_link(run: dict) -> Markdown | None:
-    """The repo that the run's models were pushed to (--hub.repo)."""
-    repo = get_nested(run, "args", "hub", "repo")
-    return Markdown(f"[{identifier(repo)}](https://huggingface.co/{repo})") if hub_id(repo) else None
 
 
 def configs(files: Collection[str]) -> list[dict]:

@@ -1,22 +1,20 @@
-"""Evaluation results as one flat table, one row per metric, and what cards show of it. Rows of different protocols
-(name and fingerprint) are never put together.
-"""
+"""Evaluation results in cards. Those of different protocols (name and fingerprint) are never put together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from openrlhf_ebpo.hub.content import local_file
-from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table
+from openrlhf_ebpo.hub.markdown import Markdown, code
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.run.results import Result, find_results
-from openrlhf_ebpo.run.score_text import majorities, order, passes, score
+from openrlhf_ebpo.run.score_text import majorities, passes, score
 
 
 def of_run(run_dir: Path) -> list[Result]:
-    """The results in a run directory.
+    """The results in a run directory as they may be published, in the order of protocols, tasks and steps.
 
     Raises:
         UsageError: one is damaged, of another version, or a link out of the run.
@@ -24,99 +22,68 @@ def of_run(run_dir: Path) -> list[Result]:
     summaries = list((run_dir / "eval").glob("*/*/step-*/summary.json"))
     for path in summaries:
         local_file(path, run_dir)
-    return find_results(run_dir) if summaries else []
+    found = find_results(run_dir) if summaries else []
+    cleaned = (Result(each.path, public(each.summary)) for each in found)
+    return sorted(cleaned, key=lambda each: (*protocol_of(each), each.task, each.step))
 
 
-def rows_of(results: Iterable[Result]) -> list[dict]:
-    """Rows, one per metric, in the order of protocols, tasks and steps."""
-    return ordered(row for result in results for row in _rows(result))
+def protocol_of(result: Result) -> tuple[str, str]:
+    """Name and fingerprint of the protocol."""
+    return result.protocol["name"], result.protocol.get("fingerprint", "")
 
 
-def _rows(result: Result) -> list[dict]:
-    summary = public(result.summary)
-    protocol, task, metrics = summary["protocol"], summary["task"], summary["metrics"]
-    common = {
-        "protocol": protocol["name"],
-        "protocol_fingerprint": protocol.get("fingerprint", ""),
-        "settings": {key: value for key, value in protocol.items() if key not in ("name", "fingerprint")},
-        "task": task["name"],
-        "source": str(task.get("source", "")),
-        "step": result.step,
-        "questions": metrics["questions"],
-        "samples_per_question": metrics["samples_per_question"],
-    }
-    return [{**metric, **common, "metric": name} for name, metric in metrics.items() if isinstance(metric, dict)]
+def settings_of(result: Result) -> dict:
+    return {key: value for key, value in result.protocol.items() if key not in ("name", "fingerprint")}
 
 
-def ordered(rows: Iterable[dict]) -> list[dict]:
-    return sorted(rows, key=lambda row: (*protocol_of(row), row["task"], row["step"], order(row["metric"])))
+def headline(result: Result) -> list[str]:
+    """Names of the metrics that cards show: pass@1, and the largest maj@k and pass@k that there are."""
+    found = passes(result.metrics)
+    return list(dict.fromkeys([*found[:1], *majorities(result.metrics)[-1:], *found[-1:]]))
 
 
-def protocol_of(row: Mapping) -> tuple[str, str]:
-    return row["protocol"], row["protocol_fingerprint"]
-
-
-def headline(rows: Iterable[dict]) -> list[dict]:
-    """The rows that cards show, whatever they show them in: of each protocol, task and step pass@1, and the largest
-    maj@k and pass@k that there are."""
-    found = []
-    for _, group in groupby(ordered(rows), key=lambda row: (*protocol_of(row), row["task"], row["step"])):
-        by_name = {row["metric"]: row for row in group}
-        names = [*passes(by_name)[:1], *majorities(by_name)[-1:], *passes(by_name)[-1:]]
-        found += [by_name[name] for name in dict.fromkeys(names)]
-    return found
-
-
-def result(rows: Sequence[dict], before: Sequence[dict] = ()) -> Markdown | None:
+def change(results: Sequence[Result], before: Sequence[Result] = ()) -> Markdown | None:
     """One task's pass@1 for a card's first sentence, with that of the model before training; None without any."""
-    found = next((row for row in headline(rows) if row["metric"] == "pass@1"), None)
-    if not found:
+    if not results:
         return None
-    same = ("protocol", "protocol_fingerprint", "task", "metric")
-    start = next((row for row in before if all(row[key] == found[key] for key in same)), None)
-    change = f"{100 * start['value']:.1f} → " if start else ""
-    return Markdown(f"pass@1 {change}{100 * found['value']:.1f} % on {code(found['task'])}")
+    found = results[0]
+    same = (each for each in before if (protocol_of(each), each.task) == (protocol_of(found), found.task))
+    values = [f"{100 * each.metrics['pass@1']['value']:.1f}" for each in (*same, found)]
+    return Markdown(f"pass@1 {' → '.join(values)} % on {code(found.task)}")
 
 
-def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[dict]:
+def tables(results: Sequence[Result], base: Sequence[Result] = ()) -> list[dict]:
     """Collect what templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
 
-    base: rows of the model before training; its pass@1 becomes a column where the protocol is the same.
+    base: results of the model before training; its pass@1 becomes a column where the protocol is the same.
     """
     found = []
-    for protocol, group in groupby(headline(rows), key=protocol_of):
+    for protocol, group in groupby(results, key=protocol_of):
         group = list(group)
-        before = {row["task"]: row for row in base if protocol_of(row) == protocol and row["metric"] == "pass@1"}
+        before = {each.task: each.metrics["pass@1"] for each in base if protocol_of(each) == protocol}
+        shown = {name for each in group for name in headline(each)}
+        metrics = list(dict.fromkeys([*passes(shown)[:1], *majorities(shown), *passes(shown)]))
+        head = ["task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics]
+        settings = settings_of(group[0]).items()
         found.append(
             {
                 "name": protocol[0],
-                "table": _table(group, before),
                 "fingerprint": protocol[1],
-                "settings": [
-                    (identifier(key), code(value))
-                    for key, value in group[0]["settings"].items()
-                    if value not in (None, {}, [])
-                ],
+                "settings": [(key, value) for key, value in settings if value not in (None, {}, [])],
+                "head": [Markdown(each) for each in head],
+                "rows": [_row(each, metrics, before) for each in group],
             }
         )
     return found
 
 
-def _table(rows: list[dict], before: Mapping[str, dict]) -> Markdown:
-    names = {row["metric"] for row in rows}
-    metrics = list(dict.fromkeys([*passes(names)[:1], *majorities(names), *passes(names)]))
-    head = ["task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics]
-    lines = []
-    for task, group in groupby(rows, key=lambda row: row["task"]):
-        found = {row["metric"]: row for row in group}
-        first = next(iter(found.values()))
-        cells = [code(task), first["questions"], first["samples_per_question"]]
-        scored = ([before.get(task)] if before else []) + [found.get(name) for name in metrics]
-        lines.append([*cells, *(Markdown(score(row)) for row in scored)])
-    return table(head, lines, numbers=len(head) - 1)
+def _row(result: Result, metrics: Sequence[str], before: Mapping[str, Mapping]) -> list:
+    scored = [before.get(result.task)] * bool(before) + [result.metrics.get(name) for name in metrics]
+    counts = [result.metrics["questions"], result.metrics["samples_per_question"]]
+    return [result.task, *counts, *(Markdown(score(each)) for each in scored)]
 
 
-def eval_results(rows: Sequence[dict]) -> list:
+def eval_results(results: Sequence[Result]) -> list:
     """huggingface_hub.EvalResult for the headline metrics, in percent, for `model-index`.
 
     The Hub shows `model-index` for any task; `.eval_results/*.yaml` counts only for benchmarks that it lists, which
@@ -124,31 +91,32 @@ def eval_results(rows: Sequence[dict]) -> list:
     card's metadata puts results of one task type, data set, config, split and revision into one row, and so no row
     mixes two protocols.
     """
-    return [_eval_result(row) for row in headline(rows)]
+    return [_eval_result(each, name) for each in results for name in headline(each)]
 
 
-def _eval_result(row: Mapping):
+def _eval_result(result: Result, name: str):
     from huggingface_hub import EvalResult
 
-    name, _, revision = row["source"].partition("@")
-    known = hub_id(name)
-    arguments = {"questions": row["questions"], "samples_per_question": row["samples_per_question"]}
-    arguments["interval_95"] = [_percent(each) for each in row["interval"]]
-    if row.get("standard_error") is not None:
-        arguments["standard_error"] = _percent(row["standard_error"])
-    if row.get("run_interval"):
-        arguments["run_interval_95"] = [_percent(each) for each in row["run_interval"]]
+    (protocol, fingerprint), metric = protocol_of(result), result.metrics[name]
+    source, _, revision = str(result.summary["task"].get("source", "")).partition("@")
+    known = hub_id(source)
+    arguments = {key: result.metrics[key] for key in ("questions", "samples_per_question")}
+    arguments["interval_95"] = [_percent(each) for each in metric["interval"]]
+    if metric.get("standard_error") is not None:
+        arguments["standard_error"] = _percent(metric["standard_error"])
+    if metric.get("run_interval"):
+        arguments["run_interval_95"] = [_percent(each) for each in metric["run_interval"]]
     return EvalResult(
         task_type="text-generation",
         task_name="Text generation",
-        dataset_type=known or slug(row["task"]),
-        dataset_name=row["task"],
-        dataset_config=f"{row['protocol']} ({row['protocol_fingerprint']})",
+        dataset_type=known or slug(result.task),
+        dataset_name=result.task,
+        dataset_config=f"{protocol} ({fingerprint})",
         dataset_revision=revision if known and revision else None,
-        dataset_args={"protocol": row["protocol"], **row["settings"]},
-        metric_type=row["metric"],
-        metric_name=f"{row['metric']} in percent, protocol {row['protocol']}",
-        metric_value=_percent(row["value"]),
+        dataset_args={"protocol": protocol, **settings_of(result)},
+        metric_type=name,
+        metric_name=f"{name} in percent, protocol {protocol}",
+        metric_value=_percent(metric["value"]),
         metric_args=arguments,
     )
 

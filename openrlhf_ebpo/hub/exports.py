@@ -15,7 +15,7 @@ from openrlhf_ebpo.hub.content import local_file, matches
 from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import CARD, Repo, check_owner, compare, same_run
-from openrlhf_ebpo.hub_client import hub_errors, run_with_timeout
+from openrlhf_ebpo.hub_client import hub_errors
 from openrlhf_ebpo.run.checkpoints import final_model, saved_steps
 from openrlhf_ebpo.run.resume import BEST
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
@@ -70,15 +70,10 @@ def tags(repo: Repo, run_dir: Path) -> dict[str, str]:
     Raises:
         HubError: the Hub cannot be asked, or the repo holds something else.
     """
-    owner = same_run(public_run(read_run(run_dir) or {}))
-
-    def list_tags() -> dict[str, str]:
-        commit, _ = check_owner(repo, owner)
-        with hub_errors(f"listing the tags of {repo.name}"):
-            refs = repo.api.list_repo_refs(repo.name).tags if commit else []
-            return {ref.name: ref.target_commit for ref in refs}
-
-    return run_with_timeout(list_tags, f"listing the tags of {repo.name}")
+    commit, _ = check_owner(repo, same_run(public_run(read_run(run_dir) or {})))
+    with hub_errors(f"listing the tags of {repo.name}"):
+        refs = repo.api.list_repo_refs(repo.name).tags if commit else []
+        return {ref.name: ref.target_commit for ref in refs}
 
 
 def is_pushed(repo: Repo, export: Export, known: Mapping[str, str], force: bool = False) -> bool:
@@ -97,11 +92,8 @@ def is_pushed(repo: Repo, export: Export, known: Mapping[str, str], force: bool 
     files = model_content(export.model)
     files.pop(CARD, None)  # its place is the generated card's
 
-    def differ() -> bool:
-        with hub_errors(f"listing {repo.name}"):
-            there = {path: entry for path, entry in repo.files(commit).items() if path in files}
-            changed = compare(repo, commit, there, files, force).changed
-        # --not_secret FILE was sent as it is, and not as the filter makes it
-        return any(path not in there or not matches(local_file(export.model / path), there[path]) for path in changed)
-
-    return not run_with_timeout(differ, f"listing {repo.name}")
+    with hub_errors(f"listing {repo.name}"):
+        there = {path: entry for path, entry in repo.files(commit).items() if path in files}
+        changed = compare(repo, commit, there, files, force).changed
+    # --not_secret FILE was sent as it is, and not as the filter makes it
+    return all(path in there and matches(local_file(export.model / path), there[path]) for path in changed)

@@ -8,13 +8,12 @@ import functools
 import os
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
-from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, require_client, run_with_timeout
+from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, require_client
 from openrlhf_ebpo.redact import redacted_text
 
 ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
@@ -23,22 +22,15 @@ ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
 # Repos
 
 
-class Place(NamedTuple):
-    """A repo and a revision of it; None for the newest."""
-
-    repo: str
-    revision: str | None
-
-    def __str__(self) -> str:
-        return f"{self.repo}@{self.revision}" if self.revision else self.repo
-
-
-def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
-    """Parse a repo, and check that it is of the kind asked for.
+def parse_repo(text: str, flag: str = "--repo", kind: str = "model") -> tuple[str, str | None]:
+    """Parse a repo to read from, and check that it is of the kind asked for.
 
     Args:
         flag: the flag that errors name.
         kind: model, dataset or space.
+
+    Returns:
+        OWNER/NAME, and the revision; None for the newest.
 
     Raises:
         UsageError: `text` is not a repo, or one of another kind; a token pasted in its place is not echoed.
@@ -62,33 +54,30 @@ def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
         raise UsageError(f"{flag} {text}: this is a {found.type}, and a {kind} is asked for")
     if found.path_in_repo:
         raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, without the path of a file in it")
-    return Place(found.id, found.revision)
+    return found.id, found.revision
 
 
 def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
     """Parse the repo to push to.
 
     Raises:
-        UsageError: it is not a repo, or names a revision too.
+        UsageError: as `parse_repo`; or `text` names a revision.
     """
-    repo, revision = place(text, flag, kind)
+    name, revision = parse_repo(text, flag, kind)
     if revision:
-        raise UsageError(
-            f"{flag} {text}: a push goes to the branch main (steps of a model have tags and branches), not to "
-            f"{revision}: give {repo} alone"
-        )
-    return repo
+        raise UsageError(f"{flag} {text}: a push goes to a repo, and makes its revisions itself: {name}")
+    return name
 
 
-# Settings of a training
+# A training's flags
 
 
 @dataclass(frozen=True)
 class HubSettings:
-    """The --hub.* flags of a training. repo: None if nothing is pushed."""
+    """The --hub.* flags of a training. repo: None if nothing is pushed. public: visibility of a repo that is made."""
 
     repo: str | None = None
-    private: bool = True
+    public: bool = False
 
     @classmethod
     def from_args(cls, args) -> HubSettings:
@@ -101,17 +90,12 @@ class HubSettings:
             raise UsageError("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
 
     def check_access(self, run: dict) -> list[str]:
-        """Check that the token may write to `repo`, and that it holds no other run; returns notices.
+        """`check_target` of `repo`, before a training.
 
         Args:
             run: run.json of the run that is resumed, {} for a new one.
-
-        Raises:
-            UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
         """
-        if not self.repo:
-            return []
-        return check_target(Repo(hub_api(), self.repo), self.private, public_run(run), "--hub.repo")
+        return check_target(Repo(hub_api(), self.repo), self.public, public_run(run), "--hub.repo") if self.repo else []
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -127,21 +111,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="OWNER/NAME",
         help="push to this model repo, also given by its address",
     )
-    group.add_argument(
-        "--hub.private",
-        type=_boolean,
-        nargs="?",
-        const=True,
-        default=True,
-        metavar="true|false",
-        help="create a private repo; true if not given. An existing repo keeps its visibility",
-    )
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
+    group.add_argument("--hub.public", action="store_true", help="a repo that is created is public; otherwise private")
 
 
 # Access
@@ -185,29 +155,23 @@ def _lacks_rights(account: dict, repo: str) -> str | None:
     return None
 
 
-def check_target(repo: Repo, private: bool, run: dict, flag: str = "--repo") -> list[str]:
+def check_target(repo: Repo, public: bool, run: dict, flag: str = "--repo") -> list[str]:
     """Check, before anything is made for a repo, that the token may write to it, and that it holds no other run than
-    `run`. Returns notices. A Hub that cannot be reached is a notice.
+    `run`. Returns lines about its visibility. A Hub that cannot be reached is one of them.
 
     Raises:
         UsageError: the token has no right to write, or the repo holds something else.
     """
-
-    def is_private() -> bool | None:
+    try:
         check_write_access(repo, flag)
         commit, _ = check_owner(repo, same_run(run))
         with hub_errors(f"looking at {repo.name}"):
-            return repo.api.repo_info(repo.name).private if commit else None
-
-    name = repo.name
-    try:
-        found = run_with_timeout(is_private, f"looking at {name}")
+            is_public = not repo.api.repo_info(repo.name).private if commit else public
     except HubError as error:
         if error.permanent:
-            raise UsageError(f"{flag} {name}: {error}") from error
-        return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {name} waits"]
-    if found is None:
-        return [f"models will be pushed to {name}, a new {'private' if private else 'public'} repo"]
-    if private and not found:
-        return [f"warning: {name} exists and is public: everybody can read what is pushed there"]
-    return [f"models will be pushed to {name}, which exists and is {'private' if found else 'public'}"]
+            raise UsageError(f"{flag} {repo.name}: {error}") from error
+        return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {repo.name} waits"]
+    if is_public and not public:
+        return [f"warning: {repo.name} exists and is public: everybody can read what is pushed there"]
+    visibility, state = "public" if is_public else "private", "which exists" if commit else "a new repo"
+    return [f"models will be pushed to {repo.name}, {state}: {visibility}"]

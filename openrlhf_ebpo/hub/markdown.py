@@ -1,12 +1,10 @@
-"""Markdown of cards. Only `Markdown` is taken for Markdown: whatever else a template or a table is given is shown as
-code, so that no text of a run is interpreted, and without secrets. A forgotten escape shows too much, and does
-nothing."""
+"""Markdown of cards. Only `Markdown` is taken for Markdown: whatever else a template is given is shown as code, so that
+no text of a run is interpreted, and without secrets. A forgotten escape shows too much, and does nothing."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
@@ -14,7 +12,7 @@ from openrlhf_ebpo.redact import redacted_text, without_homes, without_own_homes
 
 TEMPLATES = Path(__file__).with_name("templates")
 PLAIN = re.compile(r"[\w ./:=,+()@%{}\[\]'\"#*~^$!?-]*")
-IDENTIFIER = re.compile(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*")
+NOT_PLAIN = re.compile(r"[^\w ]|_")
 MAX_CODE_CHARS = 300
 
 
@@ -51,9 +49,7 @@ def _templates():
 
 
 def formatted(value) -> Markdown:
-    if isinstance(value, Markdown):
-        return value
-    return Markdown(value) if isinstance(value, int) else code(value)
+    return value if isinstance(value, Markdown) else Markdown(value) if isinstance(value, int) else code(value)
 
 
 def code(value) -> Markdown:
@@ -63,25 +59,8 @@ def code(value) -> Markdown:
     text = text if len(text) <= MAX_CODE_CHARS else text[:MAX_CODE_CHARS] + "…"
     if PLAIN.fullmatch(text) and text == text.strip() and text:
         return Markdown(f"`{text}`")
-    return Markdown(f"<code>{sanitize(text)}</code>")
-
-
-def sanitize(text: str) -> Markdown:
-    """Every sign that Markdown or HTML could take for its own as a character reference, which neither does."""
-    return Markdown(re.sub(r"[^\w ]|_", lambda match: f"&#{ord(match[0])};", redacted_text(text)))
-
-
-def identifier(text: str) -> Markdown:
-    """A name like max_tokens as it is, any other text as code."""
-    return Markdown(text) if IDENTIFIER.fullmatch(text) and redacted_text(text) == text else code(text)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> Markdown:
-    """A Markdown table; the head is trusted text, cells as `formatted`, the last `numbers` columns set to the
-    right."""
-    head = [Markdown(each) for each in head]
-    rule = [Markdown("---")] * (len(head) - numbers) + [Markdown("---:")] * numbers
-    return Markdown("\n".join(f"| {' | '.join(map(formatted, row))} |" for row in [head, rule, *rows]))
+    # every sign that Markdown or HTML could take for its own as a character reference, which neither does
+    return Markdown(f"<code>{NOT_PLAIN.sub(lambda match: f'&#{ord(match[0])};', text)}</code>")
 
 
 def fenced(language: str, text: str) -> Markdown:

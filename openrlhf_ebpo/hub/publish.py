@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.hub.content import WEIGHTS, Content, LocalFile, Publishable, matches, sha256, size
-from openrlhf_ebpo.hub_client import HubError, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_errors, run_with_timeout
 from openrlhf_ebpo.redact import redacted_text
 
 CARD = "README.md"
@@ -98,18 +98,12 @@ class Repo:
         if found:
             self.api.delete_tag(self.name, tag=tag, repo_type=self.kind)
         self.api.create_tag(self.name, tag=tag, revision=commit, repo_type=self.kind)
-        if self.commit_of(tag) != commit:
-            raise HubError(f"the Hub does not show the tag {tag} of {self.name} yet")
 
 
 # Ownership
 
 # owner(repo, commit of main, its files): what a repo holds that would be overwritten, or None
 Owner = Callable[[Repo, str, Mapping], str | None]
-
-
-class ForeignRepo(HubError):
-    """The repo holds something that would be overwritten."""
 
 
 def check_owner(repo: Repo, owner: Owner) -> tuple[str | None, dict]:
@@ -119,17 +113,15 @@ def check_owner(repo: Repo, owner: Owner) -> tuple[str | None, dict]:
         The commit of main, None for a repo that does not exist, and its listing.
 
     Raises:
-        ForeignRepo: names a file. HubError: the Hub cannot be asked.
+        HubError: the Hub cannot be asked, or the repo is another's (permanent), by the name of a file.
     """
     with hub_errors(f"looking at {repo.name}"):
         commit = repo.commit_of()
         files = repo.files(commit)
         problem = owner(repo, commit, files) if commit else None
     if problem:
-        raise ForeignRepo(
-            f"{repo.name} {problem}, which would be overwritten: choose another repo, or delete that one on the Hub",
-            permanent=True,
-        )
+        words = f"{repo.name} {problem}, which would be overwritten: choose another repo, or delete that one on the Hub"
+        raise HubError(words, permanent=True)
     return commit, files
 
 
@@ -204,7 +196,7 @@ def publish(repo: Repo, files: Publishable, commit: Commit, owner: Owner, force:
         force: also replace what people changed.
 
     Raises:
-        ForeignRepo: the repo is somebody's. HubError: it failed; a `permanent` error needs no retry.
+        HubError: it failed, or the repo is another's; a `permanent` error needs no retry.
     """
     main, remote = check_owner(repo, owner)
     with hub_errors(f"pushing to {repo.name}"):
@@ -226,6 +218,17 @@ def publish(repo: Repo, files: Publishable, commit: Commit, owner: Owner, force:
             repo.set_tag(commit.tag, result)
     url = repo.url(commit.tag or (None if commit.branch == "main" else commit.branch))
     return Published(result, url, tuple(found.changed), len(files) - len(found.changed), tuple(found.kept))
+
+
+def publish_with_timeout(
+    repo: Repo, files: Publishable, commit: Commit, owner: Owner, force: bool = False, report=print
+) -> Published:
+    """`publish`, in a process that is ended after a time limit; reports the files that stay as people changed them."""
+    doing, total = f"pushing {commit.message} to {repo.name}", sum(map(size, files.values()))
+    done = run_with_timeout(lambda: publish(repo, files, commit, owner, force), doing, total)
+    for path in done.kept:
+        report(f"{path} of {repo.name} was changed by somebody, and stays as it is")
+    return done
 
 
 def compare(repo: Repo, commit: str, remote: Mapping, files: Mapping[str, Content], force: bool = False) -> Difference:

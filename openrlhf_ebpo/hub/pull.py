@@ -28,7 +28,7 @@ from openrlhf_ebpo.extension import TRUST
 from openrlhf_ebpo.hub import asking
 from openrlhf_ebpo.hub.content import PICKLES, escape_names
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.hub_settings import place
+from openrlhf_ebpo.hub.hub_settings import parse_repo
 from openrlhf_ebpo.hub.model_files import BASES, incomplete
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     api = hub_api()
-    name, named = place(args.repo, "OWNER/NAME")
+    name, named = parse_repo(args.repo, "OWNER/NAME")
     if named and args.revision:
         raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
     pulled = pull(Repo(api, name), args.folder, revision_of(args.revision or named or ""))
@@ -108,9 +108,9 @@ def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=pri
         HubError: no such repo or revision, the Hub stays away, a file is not as it is listed, or the model is
             incomplete.
     """
-    folder, looking = Path(folder), f"looking at {repo.name}"
+    folder = Path(folder)
     check_folder(folder)
-    commit, remote = retrying(lambda: run_with_timeout(lambda: find_files(repo, revision), looking), report=report)
+    commit, remote = retrying(lambda: find_files(repo, revision), report=report)
     wanted, skipped = choose_files(remote)
     if not wanted:
         names = escape_names(skipped) or "no files"
@@ -201,35 +201,31 @@ def stays_inside(path: str) -> bool:
 
 
 def download(repo: Repo, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
-    """Download files, several at a time; one whose hash differs from the listing is downloaded once more.
+    """Download files, several at a time; one whose hash differs from the listing is downloaded again.
 
     Args:
         listed: path -> RepoFile.
 
     Raises:
-        HubError: one cannot be downloaded, or was damaged twice; a damaged file does not stay. The others stay,
+        HubError: one cannot be downloaded, or is damaged every time; a damaged file does not stay. The others stay,
             complete.
     """
     total, doing = sum(entry.size for entry in listed.values()), f"pulling {repo.name}"
     options = {"allow_patterns": [glob.escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
 
-    def attempt() -> list[str]:
+    def attempt() -> None:
         with hub_errors(doing):
             repo.api.snapshot_download(repo.name, local_dir=folder, revision=commit, **options)
             found = repo.api.verify_repo_checksums(repo.name, revision=commit, local_dir=folder)
         wrong = {each["path"] for each in found.mismatches} & set(listed)
         for path in wrong:
             (folder / path).unlink()
-        return sorted(wrong | set(found.missing_paths) & set(listed))
+        if wrong := sorted(wrong | set(found.missing_paths) & set(listed)):
+            raise HubError(
+                f"{', '.join(wrong[:5])} of {repo.name} arrived damaged, with another hash than it is listed"
+            )
 
-    for _ in range(2):
-        if not (wrong := retrying(lambda: run_with_timeout(attempt, doing, total), report=report)):
-            return
-    raise HubError(
-        f"{', '.join(wrong[:5])} of {repo.name} arrived damaged twice, with another hash than the Hub lists, and was "
-        "removed",
-        permanent=True,
-    )
+    retrying(lambda: run_with_timeout(attempt, doing, total), report=report)
 
 
 def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:

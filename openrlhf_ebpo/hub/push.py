@@ -19,7 +19,6 @@ The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logg
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import re
 import sys
@@ -28,17 +27,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.extension import TRUST, trust_models
-from openrlhf_ebpo.hub.content import Publishable, size
+from openrlhf_ebpo.hub.content import Publishable
 from openrlhf_ebpo.hub.exports import Export, is_pushed, list_exports, step_tag, tags
 from openrlhf_ebpo.hub.hub_settings import check_target, target
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import CARD, Commit, Published, Repo, print_files, publish, same_run
-from openrlhf_ebpo.hub_client import HubError, hub_api, local_problem, retrying, run_with_timeout
+from openrlhf_ebpo.hub.publish import CARD, Commit, Published, Repo, print_files, publish_with_timeout, same_run
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import get_nested, read_metrics, read_run
 
 STEP_TAG = re.compile(r"step-\d{6,12}", re.ASCII)
 
@@ -79,18 +78,18 @@ def run(args: argparse.Namespace) -> None:
     run_dir = find_run(args.run_dir)
     settings = read_run(run_dir) or {}
     repo = Repo(hub_api(), chosen_repo(args.repo, run_dir, settings))
-    private = not (args.public or (not args.repo and get_nested(settings, "args", "hub", "private") is False))
+    public = args.public or bool(not args.repo and get_nested(settings, "args", "hub", "public"))
     wanted = [chosen_export(run_dir, args.step)] if args.repo or args.step is not None else None
     for export in wanted or ():  # mistakes are named before the Hub is asked
         contents(run_dir, export.model, args.not_secret)
-    push = Push(run_dir, repo, private, wanted, args.not_secret, args.force)
+    push = Push(run_dir, repo, public, wanted, args.not_secret, args.force)
     if args.dry_run:
         push.print_missing()
         return
-    print(*check_target(repo, private, public_run(settings)), sep="\n", file=sys.stderr)
+    print(*check_target(repo, public, public_run(settings)), sep="\n", file=sys.stderr)
     try:
         retrying(push.round)
-    except HubError as error:
+    except ReportedError as error:
         raise UsageError(f"steps {push.left} are not pushed ({error}): repeat the command to continue") from error
     if not push.sent:
         print(f"nothing is missing: {len(push.done)} steps are at {repo.url()}")
@@ -141,7 +140,7 @@ class Push:
 
     run_dir: Path
     repo: Repo
-    private: bool
+    public: bool
     wanted: list[Export] | None = None
     not_secret: Collection[str] = ()
     force: bool = False
@@ -158,35 +157,29 @@ class Push:
         """Push what is missing, oldest first.
 
         Raises:
-            HubError: the last error. One that may pass ends the round, which keeps the order of the steps. A permanent
-                one, of a step alone, lets the later steps go first.
+            ReportedError: the last error. A HubError that may pass ends the round, which keeps the order of the steps.
+                Any other one, of a step alone, lets the later steps go first.
         """
-        every, last = self.listed(), None
+        every, last = list_exports(self.run_dir) if self.wanted is None else self.wanted, None
         self.missing = list(every)
         known = tags(self.repo, self.run_dir)
         for export in every:
             state = export.state()
             try:
                 if self.done.get(export.step) != state or step_tag(export.step) not in known:
-                    self.push_step(export, known)
-            except Exception as caught:
+                    with hub_errors(f"pushing step {export.step}"):
+                        self.push_step(export, known)
+            except ReportedError as caught:
                 if last:
                     self.report(f"hub: {last}")
-                last = as_hub_error(caught, f"pushing step {export.step}")
-                if not last.permanent:
+                last = caught
+                if isinstance(caught, HubError) and not caught.permanent:
                     break
             else:
                 self.done[export.step] = state
                 self.missing.remove(export)
         if last:
             raise last
-
-    def listed(self) -> list[Export]:
-        """The exports that should be there."""
-        try:
-            return list_exports(self.run_dir) if self.wanted is None else self.wanted
-        except (RunDirectoryError, OSError) as error:
-            raise HubError(f"reading {self.run_dir}: {error}", permanent=True) from error
 
     def push_step(self, export: Export, known: Mapping[str, str]) -> None:
         """Push one step unless the repo has it."""
@@ -211,24 +204,15 @@ class Push:
         """
         step, files = export.step, self.files(export)
         branch = f"checkpoint-{step:06d}" if is_late else "main"
-        commit = Commit(f"step {step}", step_tag(step), branch, self.private)
-        owner, total = same_run(json.loads(files["run.json"])), sum(map(size, files.values()))
-
-        def send_once() -> Published:
-            action = functools.partial(publish, self.repo, files, commit, owner, self.force)
-            return run_with_timeout(action, f"pushing step {step}", total)
-
+        commit = Commit(f"step {step}", step_tag(step), branch, not self.public)
+        owner = same_run(json.loads(files["run.json"]))
         try:
-            published = send_once()
+            return publish_with_timeout(self.repo, files, commit, owner, self.force, self.report)
         except HubError as error:
-            if not error.card_refused:
+            if error.status != 400 or CARD not in files:
                 raise
-            self.report(f"hub: step {step} goes without its card, which the Hub refuses: {error}")
-            files = files.without([CARD])
-            published = send_once()
-        for path in published.kept:
-            self.report(f"hub: {path} of {self.repo.name} was changed by somebody, and stays (--force sends ours)")
-        return published
+            self.report(f"hub: step {step} is pushed again without its card, which the Hub may have refused: {error}")
+        return publish_with_timeout(self.repo, files.without([CARD]), commit, owner, self.force, self.report)
 
     def files(self, export: Export) -> Publishable:
         """Everything that a push sends, card included."""
@@ -255,10 +239,7 @@ class Push:
 def newest_step(tags: Collection[str], run_dir: Path) -> int:
     """The newest step that the repo has a tag of, or -1. Tags of steps that a resumed run has rolled back do not
     count."""
-    try:
-        last = max((row["step"] for row in read_metrics(run_dir)), default=float("inf"))
-    except (ValueError, KeyError, OSError):
-        last = float("inf")
+    last = max((row["step"] for row in read_metrics(run_dir)), default=float("inf"))
     steps = [int(tag.removeprefix("step-")) for tag in tags if STEP_TAG.fullmatch(tag)]
     return max((step for step in steps if step <= last), default=-1)
 
@@ -274,14 +255,6 @@ def card(run_dir: Path, export: Export, repo: str, report: Report = print) -> Pu
             f"hub: step {export.step} goes without a model card: {type(error).__name__}: {redacted_text(str(error))}"
         )
         return Publishable({})
-
-
-def as_hub_error(caught: Exception, doing: str) -> HubError:
-    if isinstance(caught, HubError):
-        return caught
-    if isinstance(caught, UsageError):
-        return HubError(f"{doing}: {caught}", permanent=True)
-    return HubError(f"{doing}: {type(caught).__name__}: {caught}", permanent=local_problem(caught) is not None)
 
 
 main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub")

@@ -20,12 +20,22 @@ from pathlib import Path, PurePath
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out, size
+from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.data_card import data_card
 from openrlhf_ebpo.hub.hub_settings import check_write_access, target
 from openrlhf_ebpo.hub.public import public_json, public_text
-from openrlhf_ebpo.hub.publish import CARD, Commit, Owner, Published, Repo, foreign_file, print_files, publish, same_run
-from openrlhf_ebpo.hub_client import hub_api, retrying, run_with_timeout
+from openrlhf_ebpo.hub.publish import (
+    CARD,
+    Commit,
+    Owner,
+    Published,
+    Repo,
+    foreign_file,
+    print_files,
+    publish_with_timeout,
+    same_run,
+)
+from openrlhf_ebpo.hub_client import hub_api, retrying
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY
 
 DATASET = "dataset"
@@ -64,16 +74,13 @@ def run(args: argparse.Namespace) -> None:
         print_files(files, repo.name)
         return
     commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
-    retrying(lambda: run_with_timeout(lambda: check_write_access(repo), f"looking at {repo.name}"))
+    retrying(lambda: check_write_access(repo))
 
     def publish_once() -> Published:  # collects them again: a run may be training
         found = run_files(args.run_dir, repo.name, args.not_secret)
-        total = sum(map(size, found.values()))
-        return run_with_timeout(lambda: publish(repo, found, commit, owner_of(found)), f"pushing to {repo.name}", total)
+        return publish_with_timeout(repo, found, commit, owner_of(found))
 
     done = retrying(publish_once)
-    for path in done.kept:
-        print(f"{path} of {repo.name} was changed by somebody, and stays as it is")
     sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
     print(f"pushed: {done.url} ({sent})")
 

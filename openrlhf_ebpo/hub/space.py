@@ -16,16 +16,15 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file, size
+from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file
 from openrlhf_ebpo.hub.hub_settings import check_write_access, target
-from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, check_owner, foreign_file, print_files, publish
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
+from openrlhf_ebpo.hub.publish import Commit, Repo, check_owner, foreign_file, print_files, publish_with_timeout
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 
 PACKAGE = "openrlhf_ebpo"
 SENT = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
         check_write_access(repo, "OWNER/NAME")
         check_owner(repo, our_app)
 
-    retrying(lambda: run_with_timeout(check, f"looking at {repo.name}"))
+    retrying(check)
     private = [name for name in args.runs if is_private(repo.api, name)]
     deploy(repo, files, args.runs, args.public)
     if private:
@@ -76,14 +75,7 @@ def our_app(repo: Repo, commit: str, files: Mapping) -> str | None:
     """Ours is a Space whose app.py starts this package's; see `publish.Owner`."""
     if "app.py" in files:
         return None if IS_OURS.encode() in repo.read(commit, "app.py") else "is a Space with another app (app.py)"
-    if other := foreign_file(files):
-        return other
-    front = repo.read(commit, CARD) if CARD in files else b""
-    for name, value in (("sdk", "gradio"), ("app_file", "app.py")):
-        found = re.search(rb"(?m)^%s:[ \t]*[\"']?([\w.-]+)" % name.encode(), front)
-        if found and found[1].decode() != value:
-            return f"holds another app ({CARD} says {name}: {found[1].decode()})"
-    return None
+    return foreign_file(files)
 
 
 def is_private(api, name: str) -> bool:
@@ -111,10 +103,10 @@ def deploy(repo: Repo, files: Publishable, runs: Sequence[str], public: bool) ->
         UsageError: the owner's plan does not include Spaces.
         HubError: it failed.
     """
-    commit, total = Commit("the app", private=not public), sum(map(size, files.values()))
+    commit = Commit("the app", private=not public)
 
     def upload():
-        done = run_with_timeout(lambda: publish(repo, files, commit, our_app), f"pushing to {repo.name}", total)
+        done = publish_with_timeout(repo, files, commit, our_app)
         with hub_errors(f"setting {RUNS} of {repo.name}"):
             about = "data set repos of the runs that are shown"
             repo.api.add_space_variable(repo.name, RUNS, ",".join(runs), description=about)
@@ -123,19 +115,13 @@ def deploy(repo: Repo, files: Publishable, runs: Sequence[str], public: bool) ->
     try:
         done = retrying(upload)
     except HubError as error:
-        if error.status == 402:
-            raise UsageError(no_plan(repo.name, runs)) from error
-        raise
-    for path in done.kept:
-        print(f"{path} of {repo.name} was changed by somebody, and stays as it is")
+        if error.status != 402:
+            raise
+        raise UsageError(
+            f"the Hub did not make the Space {repo.name}: making one needs a paid plan of its owner (402, "
+            f"https://huggingface.co/pricing). Without a Space: openrlhf-ebpo space --runs {' '.join(runs)}"
+        ) from error
     print(f"deployed: {done.url} ({len(done.sent)} files sent, {done.unchanged} unchanged). The Hub builds it now")
-
-
-def no_plan(repo: str, runs: Sequence[str]) -> str:
-    return (
-        f"the Hub did not make the Space {repo}: making one needs a paid plan of {repo.partition('/')[0]} (402, "
-        f"https://huggingface.co/pricing). Without a Space: openrlhf-ebpo space --runs {' '.join(runs)}"
-    )
 
 
 def space_files(runs: Sequence[str]) -> Publishable:
@@ -144,9 +130,13 @@ def space_files(runs: Sequence[str]) -> Publishable:
     Raises:
         UsageError: a file of the package is a link out of it, or holds a secret.
     """
+    from huggingface_hub import SpaceCard
+
+    card = SpaceCard(README.read_text())
+    card.data.datasets = list(runs)  # which the Hub links
     own = {
         "app.py": APP.encode(),
-        "README.md": with_datasets(README.read_text(), runs).encode(),
+        "README.md": str(card).encode(),
         "requirements.txt": "".join(f"{line}\n" for line in requirements()).encode(),
     }
     return Publishable({**own, **package_files()})
@@ -161,15 +151,6 @@ def package_files() -> dict[str, LocalFile]:
             if path.suffix in SENT and not any(part.startswith(".") for part in path.parts):
                 found[f"{module.replace('.', '/')}/{path.as_posix()}"] = local_file(root / path, root)
     return found
-
-
-def with_datasets(readme: str, runs: Sequence[str]) -> str:
-    """The Space's README.md with the runs in its front matter, so that the Hub links them."""
-    from huggingface_hub import SpaceCard
-
-    card = SpaceCard(readme)
-    card.data.datasets = list(runs)
-    return str(card)
 
 
 def requirements() -> list[str]:

@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from openrlhf_ebpo.command import end_with_parent
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.extension import models_trusted, trust_models
 from openrlhf_ebpo.hub.exports import is_training
 from openrlhf_ebpo.hub.hub_settings import HubSettings
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.push import Push
-from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, retrying
+from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api, retrying
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import checkpoints
 
@@ -40,7 +41,7 @@ class Pushes:
         """Start the child that pushes. It ends with this process, and a Ctrl-C is not for it."""
         if not self.settings.repo:
             return
-        settings = [self.settings.repo, str(int(self.settings.private)), str(int(models_trusted())), str(os.getpid())]
+        settings = [self.settings.repo, str(int(self.settings.public)), str(int(models_trusted())), str(os.getpid())]
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", CHILD, str(self.run_dir), *settings],
@@ -83,16 +84,16 @@ def how_to_finish(run_dir: Path) -> str:
 
 def push_in_child() -> None:
     """Push until the training has ended and nothing is missing; status 1 where something is left."""
-    run_dir, repo, private, trusted, parent = sys.argv[1:]
+    run_dir, repo, public, trusted, parent = sys.argv[1:]
     end_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):  # it ended before the kernel was asked
         sys.exit(1)
     os.nice(10)
     trust_models(bool(int(trusted)))
-    push = Push(Path(run_dir), Repo(hub_api(), repo), bool(int(private)), report=report)
+    push = Push(Path(run_dir), Repo(hub_api(), repo), bool(int(public)), report=report)
     try:
         push_while_training(push)
-    except (HubError, KeyboardInterrupt) as error:
+    except (ReportedError, KeyboardInterrupt) as error:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         why = f" ({redacted_text(str(error))})" if str(error) else ""
         report(f"hub: not pushed: steps {push.left}{why}")
@@ -109,7 +110,7 @@ def push_while_training(push: Push) -> None:
     """Push at each change of the list of exports, and what is left after the training.
 
     Raises:
-        HubError: something that no retry can push.
+        ReportedError: something that no retry can push.
     """
     seen = None
     while is_training(push.run_dir):
@@ -117,7 +118,7 @@ def push_while_training(push: Push) -> None:
             seen = listed
             try:
                 retrying(push.round, ATTEMPTS, report)
-            except HubError as error:
+            except ReportedError as error:
                 report(f"hub: {error}; tried again after the next save, and at the end")
         time.sleep(POLL_SECONDS)
     retrying(push.round, math.inf, report)

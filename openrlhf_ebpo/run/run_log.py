@@ -234,10 +234,17 @@ def get_nested(values: Any, *path: str) -> Any:
 
 
 def read_metrics(run_dir: str | Path) -> list[dict]:
-    """Read one dict per step, evaluations merged in, in step order; also of a run that is still being written."""
+    """Read one dict per step, evaluations merged in, in step order; also of a run that is still being written.
+
+    Raises:
+        RunDirectoryError: metrics.jsonl is damaged.
+    """
     steps: dict[int, dict] = {}
-    for row in read_json_lines(Path(run_dir) / "metrics.jsonl"):
-        steps.setdefault(row["step"], {}).update(row)
+    try:
+        for row in read_json_lines(Path(run_dir) / "metrics.jsonl"):
+            steps.setdefault(row["step"], {}).update(row)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise RunDirectoryError(f"{Path(run_dir) / 'metrics.jsonl'} is damaged ({str(error)[:300]})") from error
     return [steps[step] for step in sorted(steps)]
 
 

@@ -13,7 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import evaluation_report, metrics, paper, plots
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.evaluations import rows_of
+from openrlhf_ebpo.hub.evaluations import of_run
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.score_text import score
 
@@ -243,7 +243,7 @@ def test_results_with_further_fields_are_read(tmp_path):
         save_result(tmp_path / "run" / "eval", task, GOOD, protocol=protocol, seconds={"generation": 1}, **old)
     text = evaluation_report.write_report([tmp_path / "run"]).read_text()
     assert "| gpqa_diamond |" in text and "| shots | `4` |" in text
-    assert {row["task"] for row in rows_of(results.find_results(tmp_path / "run"))} == {"file-choice", "gpqa_diamond"}
+    assert {each.task for each in of_run(tmp_path / "run")} == {"file-choice", "gpqa_diamond"}
 
 
 def test_names(tmp_path):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 
 import pytest
 from patience import seconds, wait_until, wait_until_gone
@@ -19,7 +18,6 @@ from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub_client import (
     MAX_BACKOFF_SECONDS,
     HubError,
-    drop_token_for_other_hosts,
     hub_api,
     hub_errors,
     pause_after,
@@ -171,7 +169,7 @@ def test_what_may_pass_is_tried_again_and_what_stays_is_not():
         retrying(action, attempts=3, report=said.append, sleep=waited.append)
 
 
-def test_what_the_server_says_steers_no_terminal(hub, capsys):
+def test_what_the_server_says_steers_no_terminal(hub):
     hub.fail("refs", 403, body=json.dumps({"error": "\x1b[2J\u202eno\nline"}).encode())
     with pytest.raises(HubError) as caught, hub_errors("asking"):
         hub_api(hub.url, hub.token).list_repo_refs("owner/name")
@@ -180,9 +178,6 @@ def test_what_the_server_says_steers_no_terminal(hub, capsys):
     for handler in logging.getLogger("huggingface_hub").handlers:
         handler.filter(record)
     assert record.getMessage().isprintable()
-    with hub_errors("validating"):
-        warnings.warn("Warnings: \x1b[2J\u202e", stacklevel=1)
-    assert capsys.readouterr().out.strip().isprintable()
 
 
 def test_a_token_that_is_none_is_named(hub, monkeypatch):
@@ -210,38 +205,6 @@ def test_an_account_of_another_shape_is_no_traceback(hub, account):
     hub.fail("whoami", 200, body=json.dumps(account).encode())
     with pytest.raises(HubError, match="no usable answer"):
         check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
-
-
-def test_the_token_goes_to_no_other_server(hub, use_hub):
-    other = hub.url.replace("127.0.0.1", "localhost")
-    hub.create("owner/model")
-    page = [{"type": "file", "path": "a.json", "size": 1, "oid": "0" * 40}]
-    link = {"Link": f'<{other}/api/models/owner/model/tree/main?cursor=1>; rel="next"'}
-    hub.fail(r"GET .*/tree/", 200, body=json.dumps(page).encode(), headers=link)
-    list(hub_api().list_repo_tree("owner/model"))
-    asked = [who for request, who in zip(hub.requests, hub.authorizations, strict=True) if "/tree/" in request]
-    assert asked == [f"Bearer {hub.token}", None]
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "address", "goes"),
-    [
-        ("https://hub.test:443", "https://hub.test/api", True),
-        ("https://hub.test", "https://hub.test:443/api", True),
-        ("http://hub.test:80", "http://hub.test/api", True),
-        ("https://hub.test", "http://hub.test/api", False),
-        ("https://hub.test", "https://hub.test:8443/api", False),
-        ("https://hub.test", "https://cdn.hub.test/api", False),
-    ],
-)
-def test_a_default_port_is_the_same_server(monkeypatch, endpoint, address, goes):
-    from huggingface_hub.utils import httpx
-
-    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnop")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-    request = httpx.Request("GET", address, headers={"Authorization": "Bearer hf_abcdefghijklmnop"})
-    drop_token_for_other_hosts(request)
-    assert ("Authorization" in request.headers) is goes
 
 
 @pytest.mark.parametrize("proxy", ["foo://host", "http://host:port", "socks4://me:" + "secretpw9@host:1"])

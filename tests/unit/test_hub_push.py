@@ -202,10 +202,10 @@ def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, m
 def test_a_card_that_cannot_be_made_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
     monkeypatch.undo()
     run_dir = make_run(steps=(2,))
-    (run_dir / "metrics.jsonl").write_text("no JSON\n")
-    said, api, wanted = [], hub_api(hub.url, hub.token), [hub_runs.export_of(run_dir, 2)]
-    loop = push_of(run_dir, api, said, wanted=wanted)
-    loop.round()
+    summary = run_dir / "eval" / "default" / "aime24" / "step-000002" / "summary.json"
+    summary.parent.mkdir(parents=True)
+    summary.write_text("no JSON\n")
+    said = push(run_dir, hub_api(hub.url, hub.token))
     assert "without a model card" in "\n".join(said) and "README.md" not in hub.repo(REPO).files()
     hub_runs.assert_pushed(hub, run_dir, 2)
 
@@ -252,7 +252,7 @@ def test_a_model_without_a_projection_is_refused_by_a_process_that_imports_no_to
 def test_an_attempt_that_does_not_end_is_ended(hub, client, make_run, monkeypatch):
     monkeypatch.setattr("openrlhf_ebpo.hub_client.CALLS_PER_ATTEMPT", 0.2)
     monkeypatch.setattr("openrlhf_ebpo.hub_client.MIN_BYTES_PER_SECOND", 1e9)
-    monkeypatch.setattr("openrlhf_ebpo.hub.push.publish", lambda *_, **__: time.sleep(999))
+    monkeypatch.setattr("openrlhf_ebpo.hub.publish.publish", lambda *_, **__: time.sleep(999))
     run_dir, started = make_run(steps=(2,)), time.monotonic()
     error = round_of(push_of(run_dir, client))
     assert "it did not end within" in str(error) and not error.permanent

@@ -6,7 +6,7 @@ from commands import refused
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Publishable
-from openrlhf_ebpo.hub.hub_settings import Place, place
+from openrlhf_ebpo.hub.hub_settings import parse_repo
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,7 @@ from openrlhf_ebpo.hub.hub_settings import Place, place
 )
 def test_names_and_addresses(text, kind, expected, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:8080")
-    assert place(text, kind=kind) == Place(*expected)
-    assert place(str(place(text, kind=kind)), kind=kind) == Place(*expected)
+    assert parse_repo(text, kind=kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,14 +54,14 @@ def test_names_and_addresses(text, kind, expected, monkeypatch):
 )
 def test_a_wrong_repository_name_is_refused_with_its_flag(text, kind, words):
     with pytest.raises(UsageError, match=words) as caught:
-        place(text, "--repo", kind)
+        parse_repo(text, "--repo", kind)
     assert str(caught.value).startswith(f"--repo {text}: ")
 
 
 @pytest.mark.parametrize("text", ["hf_" + "a1" * 17, "https://huggingface.co/owner/name?token=abcdef"])
 def test_a_token_in_the_place_of_a_repo_is_not_echoed(text):
     with pytest.raises(UsageError, match="--repo: this looks like a token") as caught:
-        place(text)
+        parse_repo(text)
     assert "a1a1" not in str(caught.value) and "abcdef" not in str(caught.value)
 
 

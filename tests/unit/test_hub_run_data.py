@@ -58,7 +58,7 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     copy = tmp_path / "copy"
     assert read_metrics(copy) == read_metrics(run_dir)
     assert read_rollouts(copy, 2) == read_rollouts(run_dir, 2)
-    assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
+    assert [each.summary for each in evaluations.of_run(copy)] == [each.summary for each in evaluations.of_run(run_dir)]
     assert read_run(copy)["args"]["actor"]["model_name_or_path"] == "base"
     assert json.loads((copy / "prior.json").read_text())["rewards"]["count"] == 9
     main(["replay", str(copy)])

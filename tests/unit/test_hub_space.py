@@ -181,8 +181,6 @@ STRANGERS = {
     "another app": {"app.py": b"theirs"},
     "static": {"index.html": b"x", "README.md": b"---\nsdk: static\n---\n"},
     "docker": {"Dockerfile": b"x", "README.md": b"---\nsdk: docker\n---\n"},
-    "an empty docker Space": {"README.md": b"---\ntitle: x\nsdk: docker\n---\n# mine\n"},
-    "another app_file": {"README.md": b"---\nsdk: gradio\napp_file: main.py\n---\n"},
     "main.py": {"main.py": b"x", "README.md": b"---\nsdk: gradio\napp_file: main.py\n---\n"},
     "requirements": {"requirements.txt": b"numpy\n"},
 }

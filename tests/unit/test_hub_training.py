@@ -18,7 +18,7 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import training
 from openrlhf_ebpo.hub.content import Publishable
 from openrlhf_ebpo.hub.hub_settings import HubSettings, add_flags
-from openrlhf_ebpo.hub_client import HubError, hub_api
+from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import read_run
 
@@ -55,10 +55,7 @@ def test_nothing_happens_without_a_repo(hub, tmp_path, capsys):
 
 
 def test_private_is_the_default_and_can_be_turned_off():
-    assert settings().private is settings("--hub.private").private is True
-    assert settings("--hub.private", "false").private is False
-    with pytest.raises(SystemExit):
-        settings("--hub.private", "maybe")
+    assert settings().public is False and settings("--hub.public").public is True
 
 
 @pytest.mark.parametrize(
@@ -79,7 +76,7 @@ def test_only_the_final_model_is_pushed_where_none_is_saved_before():
 
 def test_a_wrong_token_stops_and_a_hub_that_is_away_warns(hub, use_hub, monkeypatch):
     to_repo = settings("--hub.repo", REPO)
-    assert to_repo.check_access({}) == [f"models will be pushed to {REPO}, a new private repo"]
+    assert to_repo.check_access({}) == [f"models will be pushed to {REPO}, a new repo: private"]
     monkeypatch.setenv("HF_TOKEN", hub.read_token)
     with pytest.raises(UsageError, match="may only read"):
         to_repo.check_access({})
@@ -92,11 +89,11 @@ def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pus
     hub.create("owner/public")
     hub.create("owner/old", private=True)
     assert "is public" in settings("--hub.repo", "owner/public").check_access({})[0]
-    assert settings("--hub.repo", "owner/old").check_access({})[0].endswith("which exists and is private")
+    assert settings("--hub.repo", "owner/old").check_access({})[0].endswith("which exists: private")
     with pytest.raises(UsageError, match="holds another run"):
         settings("--hub.repo", REPO).check_access({})
     renamed = {**read_run(pushed), "name": "resumed under another name"}
-    assert "which exists and is private" in settings("--hub.repo", REPO).check_access(renamed)[0]
+    assert "which exists: private" in settings("--hub.repo", REPO).check_access(renamed)[0]
     for name, text in {"words": b"not JSON", "deep": b"[" * 100_000, "list": b"[]"}.items():
         hub.create(f"owner/{name}").commit("main", {"run.json": File(text, False)}, "m")
         with pytest.raises(UsageError, match="holds another run"):
@@ -145,7 +142,7 @@ def test_what_can_never_be_pushed_does_not_keep_it_waiting_after_the_training(hu
     run_dir = hub_runs.set_repo(make_run())
     (model_of(run_dir, 4) / "chat_template.jinja").write_text("{# gh" + "p_" + "NEEDLE" * 6 + " #}")
     loop = push_of(run_dir, hub_api())
-    with pytest.raises(HubError, match=r"chat_template\.jinja"):
+    with pytest.raises(UsageError, match=r"chat_template\.jinja"):
         training.push_while_training(loop)
     assert loop.left == "4" and list(hub.repo(REPO).tags) == ["step-000002"]
 

@@ -87,15 +87,6 @@ def test_a_slow_hub_that_goes_on_is_waited_for(hub, client):
     assert client.whoami()["name"] == "owner"
 
 
-@pytest.mark.parametrize("headers", [{"Retry-After": "86400"}, {"RateLimit": '"api";r=0;t=86400'}])
-def test_the_client_does_not_sleep_as_long_as_a_header_says(hub, client, no_waiting, headers):
-    hub.create(REPO)
-    fault = hub.fail(r"POST .*/preupload/", 429, headers=headers, times=99)
-    with pytest.raises(HubError, match="too many requests") as caught:
-        publish(client, REPO, {"config.json": b"{}"})
-    assert caught.value.retry_after == 86400 and fault.hits == 1 and no_waiting == []
-
-
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "inf", "nan"])
 @pytest.mark.parametrize("variable", ["OPENRLHF_EBPO_HUB_TIMEOUT", "OPENRLHF_EBPO_HUB_PAUSE"])
 def test_a_limit_that_is_no_number_is_named(monkeypatch, variable, text):
