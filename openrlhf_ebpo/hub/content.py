@@ -22,12 +22,9 @@ from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.model_folder import WEIGHT_PICKLES
 from openrlhf_ebpo.redact import find_private, own_homes, private_pattern, redacted_text, without_homes
 
-TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
-TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # scanned for secrets too, though some are binary
-WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
-KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
+WEIGHTS, TABLE = ".safetensors", ".parquet"
+NOT_SCANNED = (".png", ".woff2", ".gz")  # our pictures, and public fonts and scripts of the Space
 PICKLES = (*WEIGHT_PICKLES, ".joblib")
-VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, public and packed
 ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt])|u([0-9A-Fa-f]{4}))')
 MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
 FILES_AT_ONCE = 100  # that are scanned together
@@ -129,12 +126,12 @@ def escape_names(names: Sequence[str], most: int = MAX_NAMES) -> str:
 class Publishable(Mapping[str, Content]):
     """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
 
-    Scanned: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not scanned: the numbers of
-    weights, pictures (we draw them), the Space's fonts, and files that the user calls `not_secret`.
+    Scanned: paths, headers of weights, texts in tables, and all of every other file. Not scanned: the numbers of
+    weights, NOT_SCANNED, and files that the user calls `not_secret`.
 
     Raises:
-        UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
-            file, never what was found.
+        UsageError: a pickle, or a secret or this user's home folder in a file or its name; names the file, never what
+            was found.
     """
 
     def __init__(self, files: Mapping[str, Content], not_secret: Collection[str] = ()):
@@ -166,22 +163,11 @@ class Publishable(Mapping[str, Content]):
 
 
 def _check_path(path: str) -> None:
-    kind = _kind(path)
     if redacted_text(path) != path or without_homes(f"/{path}") != f"/{path}":
         public_path = without_homes(redacted_text(path))
         raise UsageError(f"{public_path}: the name of this file holds what looks like a secret; rename it")
-    if kind in PICKLES:
+    if PurePath(path).suffix in PICKLES:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
-    hidden = any(part.startswith(".") for part in path.split("/"))
-    if (kind not in KINDS and not VENDORED.fullmatch(path)) or hidden or path.startswith("/"):
-        raise UsageError(f"{ascii(path)[1:-1]} is an unsupported file type (`hf upload` takes any file)")
-
-
-def _kind(path: str) -> str:
-    name = PurePath(path).name
-    if name in ("LICENSE", "NOTICE"):
-        return ""
-    return ".model" if name.startswith("tokenizer.model.v") else PurePath(name).suffix
 
 
 def _check_contents(files: Sequence[tuple[str, Content]]) -> None:
@@ -198,7 +184,7 @@ def _refuse_private(path: str, content: Content, text: str) -> None:
     if (start := find_private(text, own_homes())) is None:
         return
     place = content.path if isinstance(content, LocalFile) else path
-    line = "" if _kind(path) == TABLE else f", line {1 + text.count(chr(10), 0, start)},"
+    line = "" if path.endswith(TABLE) else f", line {1 + text.count(chr(10), 0, start)},"
     raise UsageError(
         f"{place}{line} holds what looks like a secret (a token, a private key, or a password in an address) or names "
         "your home folder, which all who can read the repo would read: take it out, and push again. If it is not a "
@@ -208,8 +194,8 @@ def _refuse_private(path: str, content: Content, text: str) -> None:
 
 def _texts_of(path: str, content: Content) -> list[bytes]:
     """The texts to scan, as their reader will see them: JSON escapes replaced."""
-    kind = _kind(path)
-    if kind == PICTURE or VENDORED.fullmatch(path):
+    kind = PurePath(path).suffix
+    if kind in NOT_SCANNED:
         return []
     if kind == TABLE:
         return _texts_of_table(content)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo.files import try_lock
 from openrlhf_ebpo.hub.content import local_file, matches
 from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
@@ -18,7 +17,7 @@ from openrlhf_ebpo.hub.publish import CARD, Repo, check_owner, compare, same_run
 from openrlhf_ebpo.hub_client import hub_errors
 from openrlhf_ebpo.run.checkpoints import final_model, saved_steps
 from openrlhf_ebpo.run.resume import BEST
-from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
+from openrlhf_ebpo.run.run_log import read_run
 
 
 class Export(NamedTuple):
@@ -49,19 +48,6 @@ def list_exports(run_dir: Path) -> list[Export]:
     if final := final_model(run_dir):
         found.setdefault(*final)
     return [Export(step, found[step]) for step in sorted(found)]
-
-
-def is_training(run_dir: Path) -> bool:
-    """True while the run is under way: run.json says so, and its supervisor or driver holds the lock."""
-    try:
-        if (read_run(run_dir) or {}).get("status") != "running":
-            return False
-        with open(run_dir / LOCK) as lock:
-            return not try_lock(lock, shared=True)
-    except FileNotFoundError:
-        return False
-    except (RunDirectoryError, OSError):  # run.json is being replaced, or the disk has no locks
-        return True
 
 
 def tags(repo: Repo, run_dir: Path) -> dict[str, str]:

@@ -15,13 +15,13 @@ from pathlib import Path
 from openrlhf_ebpo.command import end_with_parent
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.extension import models_trusted, trust_models
-from openrlhf_ebpo.hub.exports import is_training
 from openrlhf_ebpo.hub.hub_settings import HubSettings
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.push import Push
 from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api, retrying
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run import checkpoints
+from openrlhf_ebpo.run.run_log import read_run
 
 WAIT_SECONDS = 600.0  # after the training, for what is not pushed yet
 ENDING_SECONDS = 10.0  # for the child, to say what is left
@@ -113,7 +113,7 @@ def push_while_training(push: Push) -> None:
         ReportedError: something that no retry can push.
     """
     seen = None
-    while is_training(push.run_dir):
+    while (read_run(push.run_dir) or {}).get("status") == "running":  # if the driver dies, this process does
         if (listed := list_state(push.run_dir)) != seen:
             seen = listed
             try:

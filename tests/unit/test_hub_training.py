@@ -19,7 +19,6 @@ from openrlhf_ebpo.hub import training
 from openrlhf_ebpo.hub.content import Publishable
 from openrlhf_ebpo.hub.hub_settings import HubSettings, add_flags
 from openrlhf_ebpo.hub_client import hub_api
-from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import read_run
 
 
@@ -117,25 +116,21 @@ def quick(monkeypatch):
 
 def test_it_pushes_during_a_training_and_ends_after_it(hub, use_hub, quick, run_dir):
     said = []
-    with run_lock.hold_lock(run_dir):
-        pusher = threading.Thread(target=training.push_while_training, args=(push_of(run_dir, hub_api(), said),))
-        pusher.start()
-        wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
-        model = hub_runs.export_model(run_dir.parent / "ckpt" / "global_step6_hf", 6)
-        append_json_line(run_dir / "checkpoints.jsonl", {"step": 6, "tag": "global_step6", "model": str(model)})
-        wait_until(lambda: "step-000006" in hub.repo(REPO).tags)
-        requests = len(hub.requests)
-        time.sleep(0.2)
-        assert pusher.is_alive() and len(hub.requests) - requests < 9  # nothing new is not asked for
-    write_json(run_dir / "run.json", {**read_run(run_dir), "status": "complete"})
+    pusher = threading.Thread(
+        target=training.push_while_training, args=(push_of(run_dir, hub_api(), said),), daemon=True
+    )
+    pusher.start()
+    wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
+    model = hub_runs.export_model(run_dir.parent / "ckpt" / "global_step6_hf", 6)
+    append_json_line(run_dir / "checkpoints.jsonl", {"step": 6, "tag": "global_step6", "model": str(model)})
+    wait_until(lambda: "step-000006" in hub.repo(REPO).tags)
+    requests = len(hub.requests)
+    time.sleep(0.2)
+    assert pusher.is_alive() and len(hub.requests) - requests < 9  # nothing new is not asked for
+    complete(run_dir)
     pusher.join(seconds(60))
     assert not pusher.is_alive()
     hub_runs.assert_pushed(hub, run_dir, 6)
-
-
-def test_a_training_that_was_killed_is_over(hub, use_hub, quick, run_dir):
-    training.push_while_training(push_of(run_dir, hub_api()))  # its lock is free
-    assert list(hub.repo(REPO).tags) == ["step-000002", "step-000004"]
 
 
 def test_what_can_never_be_pushed_does_not_keep_it_waiting_after_the_training(hub, use_hub, quick, make_run):
@@ -150,17 +145,17 @@ def test_what_can_never_be_pushed_does_not_keep_it_waiting_after_the_training(hu
 def test_a_list_that_cannot_be_read_does_not_end_it(hub, use_hub, quick, run_dir):
     said, listed = [], (run_dir / "checkpoints.jsonl").read_text()
     (run_dir / "checkpoints.jsonl").write_text("no JSON\n")
-    with run_lock.hold_lock(run_dir):
-        pusher = threading.Thread(target=training.push_while_training, args=(push_of(run_dir, hub_api()),))
-        training.report, unchanged = said.append, training.report
-        try:
-            pusher.start()
-            wait_until(lambda: "checkpoints.jsonl is damaged" in "".join(said))
-            (run_dir / "checkpoints.jsonl").write_text(listed)
-            wait_until(lambda: ("model", REPO) in hub.repos and len(hub.repo(REPO).tags) == 2)
-        finally:
-            training.report = unchanged
-    pusher.join(seconds(60))
+    pusher = threading.Thread(target=training.push_while_training, args=(push_of(run_dir, hub_api()),), daemon=True)
+    training.report, unchanged = said.append, training.report
+    try:
+        pusher.start()
+        wait_until(lambda: "checkpoints.jsonl is damaged" in "".join(said))
+        (run_dir / "checkpoints.jsonl").write_text(listed)
+        wait_until(lambda: ("model", REPO) in hub.repos and len(hub.repo(REPO).tags) == 2)
+        complete(run_dir)
+        pusher.join(seconds(60))
+    finally:
+        training.report = unchanged
 
 
 # The process
@@ -186,11 +181,10 @@ def complete(run_dir) -> None:
 
 
 def test_a_child_pushes_what_is_saved_and_the_command_ends_with_the_last(hub, pushes, run_dir, capfd):
-    with run_lock.hold_lock(run_dir):
-        pushes.start()
-        wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
-        assert pushes.process.poll() is None  # it watches on, as the training trains on
-        complete(run_dir)
+    pushes.start()
+    wait_until(lambda: ("model", REPO) in hub.repos and list(hub.repo(REPO).tags) == ["step-000002", "step-000004"])
+    assert pushes.process.poll() is None  # it watches on, as the training trains on
+    complete(run_dir)
     pushes.finish()
     out = capfd.readouterr().out
     assert pushes.process.returncode == 0 and f"all 2 saved steps are pushed and verified at {REPO}" in out
