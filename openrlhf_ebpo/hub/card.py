@@ -6,7 +6,6 @@ Everything comes from the run directory. Text of the run is shown as code, secre
 from __future__ import annotations
 
 import json
-import logging
 import math
 import shlex
 import tempfile
@@ -24,8 +23,6 @@ from openrlhf_ebpo.redact import is_secret, without_secrets
 from openrlhf_ebpo.run import catalogue
 from openrlhf_ebpo.run.results import Result
 from openrlhf_ebpo.run.run_log import get_nested, read_known_run, read_metrics
-
-logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).parents[1]
 PICTURE = "images/training.png"
@@ -98,20 +95,14 @@ def model_card(run_dir: Path, step: int, repo: str, model: Path | None = None) -
 
 
 def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
-    """A PNG of reward, shrinkage and entropy up to a step; None without metrics or matplotlib."""
+    """A PNG of reward, shrinkage and entropy up to a step; None without metrics."""
     from openrlhf_ebpo.run.plot import plot_runs
 
     if all(row["step"] > last_step or row.get(catalogue.REWARD) is None for row in read_metrics(run_dir)):
         return None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "training.png"
-        try:
-            plot_runs({"": run_dir}, path, panels=CURVES, last_step=last_step)
-        except ModuleNotFoundError as error:
-            logger.warning(
-                "the card has no picture: %s is not installed (pip install 'openrlhf_ebpo[plot]')", error.name
-            )
-            return None
+        plot_runs({"": run_dir}, path, panels=CURVES, last_step=last_step)
         return path.read_bytes()
 
 

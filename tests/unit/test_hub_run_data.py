@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import evaluations, run_data
+from openrlhf_ebpo.hub.data_card import FACTS, data_card
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.run.run_writer import roll_back
@@ -211,6 +213,24 @@ def test_hostile_prompts(tmp_path, hub, push):
     assert table.schema == SCHEMA and table["prompt"][0].as_py() == hostile
     body = files["README.md"].decode().split("\n---\n", 1)[1]
     assert "<script>" not in body and card_of(hub)["pretty_name"] == "tiny-run"
+
+
+@pytest.mark.parametrize(
+    "hostile", ["[l](javascript:alert(1))", "<img src=x onerror=a>", "x`\n\n# h\n| a |", "{{ 7 * 7 }}"]
+)
+def test_hostile_text_in_any_field_of_a_data_card_is_code(tmp_path, hostile):
+    run_dir = write_run(tmp_path)
+    run = read_run(run_dir)
+    run["args"]["hub"] = {"repo": f"owner/{hostile}"}
+    run["args"]["algo"]["advantage"]["estimator"] = hostile
+    write_json(run_dir / "run.json", {**run, **dict.fromkeys((*FACTS, "id"), hostile)})
+    save_result(run_dir / "eval", f"t{hostile}".replace("/", "."), GOOD, 3)
+    text = data_card(run_dir, REPO, {"rollouts/step-000001.parquet": b"x"})
+    front, body = text.removeprefix("---\n").split("\n---\n", 1)
+    assert set(yaml.safe_load(front)) <= {"license", "pretty_name", "task_categories", "tags", "configs"}
+    shown = re.sub(r"`[^`\n]+`", "", re.sub(r"(?ms)^(`{3,})\w+\n.*?^\1$", "", body))
+    assert hostile not in shown and "<img" not in shown and "](javascript" not in shown and "{{" not in shown
+    assert re.findall(r"(?m)^#+ .*", shown) == ["# tiny-run", "## Licence", "## Citation"]
 
 
 def test_what_is_wrong_is_said(tmp_path, hub, push):
