@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import importlib.util
 import itertools
 import logging
 import multiprocessing
@@ -72,9 +71,8 @@ def hub_api(endpoint: str | None = None, token: str | None = None):
     """Return huggingface_hub's HfApi; its calls fail when no byte comes or goes for TIMEOUT_SECONDS.
 
     Raises:
-        UsageError: huggingface_hub is not installed, the limit is not a number, or the token cannot be one.
+        UsageError: the limit is not a number, the proxy cannot be used, or the token cannot be one.
     """
-    require_client()
     from huggingface_hub import HfApi, get_token
 
     if not (token or get_token() or "").isascii():
@@ -84,12 +82,6 @@ def hub_api(endpoint: str | None = None, token: str | None = None):
     for handler in logging.getLogger("huggingface_hub").handlers:
         handler.addFilter(redact_record)
     return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
-
-
-def require_client() -> None:
-    """Raise UsageError if huggingface_hub is not installed."""
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise UsageError("huggingface_hub is not installed: pip install 'openrlhf_ebpo[hub]'")
 
 
 @functools.cache

@@ -4,5 +4,5 @@ A saved model goes this way: `exports` lists what a run has exported and what of
 child of the training runs too (`training`); each step goes with its `card` (`evaluations`, `asking`) → `content`, the
 filter that all published files pass (`model_files` chooses them, `public` cleans records) → `publish`, one commit,
 verified and tagged. `run_data` (with `data_card`) and `space` publish through the same filter; `pull` goes the other
-way. `settings` has the flags.
+way. `hub_settings` has the flags.
 """

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
-from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors, require_client
+from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
 ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
@@ -35,7 +35,6 @@ def parse_repo(text: str, flag: str = "--repo", kind: str = "model") -> tuple[st
     Raises:
         UsageError: `text` is not a repo, or one of another kind; a token pasted in its place is not echoed.
     """
-    require_client()
     from huggingface_hub.errors import HfUriError
     from huggingface_hub.utils import parse_hf_uri
 

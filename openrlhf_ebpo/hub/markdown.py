@@ -7,7 +7,6 @@ import functools
 import re
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.redact import redacted_text, without_homes, without_own_homes
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -25,7 +24,6 @@ def render(template: str, **values) -> Markdown:
     folder stays, wherever it comes from.
 
     Raises:
-        UsageError: jinja2 is not installed.
         jinja2.UndefinedError: the template has a name that is not among the values.
     """
     return Markdown(without_own_homes(without_homes(_templates().get_template(template).render(values))))
@@ -34,10 +32,8 @@ def render(template: str, **values) -> Markdown:
 @functools.cache
 def _templates():
     # not ModelCard.from_template: its templates escape nothing, and leave a name that has no value out in silence
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
+    import jinja2
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         finalize=formatted,

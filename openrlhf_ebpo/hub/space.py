@@ -23,7 +23,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file
 from openrlhf_ebpo.hub.hub_settings import check_write_access, target
-from openrlhf_ebpo.hub.publish import Commit, Repo, check_owner, foreign_file, print_files, publish_with_timeout
+from openrlhf_ebpo.hub.publish import Commit, Repo, foreign_file, print_files, publish_with_timeout
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 
 PACKAGE = "openrlhf_ebpo"
@@ -59,11 +59,7 @@ def run(args: argparse.Namespace) -> None:
         print_files(files, repo.name)
         return
 
-    def check() -> None:
-        check_write_access(repo, "OWNER/NAME")
-        check_owner(repo, our_app)
-
-    retrying(check)
+    retrying(lambda: check_write_access(repo, "OWNER/NAME"))
     private = [name for name in args.runs if is_private(repo.api, name)]
     deploy(repo, files, args.runs, args.public)
     if private:

@@ -5,7 +5,6 @@ import html
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import hub_runs
@@ -17,7 +16,6 @@ from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 from tiny_tokenizers import CHAT
 
 from openrlhf_ebpo.cli import hub as hub_cli
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import markdown
 from openrlhf_ebpo.hub.card import PICTURE, model_card
@@ -236,12 +234,6 @@ def test_what_is_not_ours_is_code_in_templates(tmp_path, monkeypatch, fresh_temp
     assert render("card.md", x=value, y=Markdown("*b*"), many=[value]) == expected
     with pytest.raises(jinja2.UndefinedError, match="'y' is undefined"):
         render("card.md", x=value, many=[])
-
-
-def test_without_jinja2_the_message_says_what_to_install(monkeypatch, fresh_templates):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(UsageError, match=r"pip install 'openrlhf_ebpo\[hub\]'"):
-        render("results_card.md")
 
 
 def test_a_fence_is_longer_than_what_is_inside():
