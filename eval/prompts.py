@@ -141,13 +141,9 @@ def run_of(model: str) -> Path | None:
     if any((path / name).is_file() for name in ("config.json", "adapter_config.json")) and read_run(path) is not None:
         return path
     places = [place for parent in path.parents[:3] for place in (parent, parent / "run")]
-    return next((place for place in (path / "run", *places) if path in _exported(place)), None)
-
-
-def _exported(run_dir: Path) -> set[Path]:
-    run = read_run(run_dir)
-    if run is None:
-        return set()
-    models = [each.recorded for each in saved_steps(run_dir)]
-    models.append(get_nested(run, "args", "ckpt", "output_dir"))
-    return {Path(model).resolve() for model in models if model}
+    for place in (path / "run", *places):
+        if (run := read_run(place)) is not None:
+            models = [*(each.recorded for each in saved_steps(place)), get_nested(run, "args", "ckpt", "output_dir")]
+            if path in {Path(model).resolve() for model in models if model}:
+                return place
+    return None

@@ -64,7 +64,17 @@ def split(text: str, separator: str = ",") -> list[str]:
 def entries(text: str) -> tuple[list[str], str]:
     """Return the parts of a list, tuple, interval or set, and its opening bracket; both signs of a ±."""
     text = ELEMENT.sub("", text)
-    inner, bracket = _inside(text)
+    inner, bracket = text, ""
+    for opening, closing in BRACKETS.items():
+        ends = (closing,) if opening != "(" and opening != "[" else (")", "]")
+        end = next((each for each in ends if text.endswith(each)), None)
+        if text.startswith(opening) and end:
+            enclosed = text[len(opening) : -len(end)]
+            depths = [0, *itertools.accumulate((each in "([{") - (each in ")]}") for each in enclosed)]
+            if min(depths) == depths[-1] == 0:  # the last bracket closes the first
+                inner = enclosed.strip()
+                bracket = SAME_BRACKETS.get(opening, opening) if end == closing else opening + end
+                break
     found = _parts(inner)
     if bracket in ("(", "[") and len(found) == 1:
         return _parts(text), ""
@@ -73,19 +83,6 @@ def entries(text: str) -> tuple[list[str], str]:
 
 def is_ordered(bracket: str) -> bool:
     return bracket[:1] in ("(", "[") and bracket != ""
-
-
-def _inside(text: str) -> tuple[str, str]:
-    """Return the text that one pair of brackets encloses, and the opening bracket."""
-    for opening, closing in BRACKETS.items():
-        ends = (closing,) if opening != "(" and opening != "[" else (")", "]")
-        end = next((each for each in ends if text.endswith(each)), None)
-        if text.startswith(opening) and end:
-            inner = text[len(opening) : -len(end)]
-            depths = [0, *itertools.accumulate((each in "([{") - (each in ")]}") for each in inner)]
-            if min(depths) == depths[-1] == 0:  # the last closes the first
-                return inner.strip(), SAME_BRACKETS.get(opening, opening) if end == closing else opening + end
-    return text, ""
 
 
 def _parts(text: str) -> list[str]:
