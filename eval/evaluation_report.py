@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
@@ -34,6 +33,7 @@ from openrlhf_ebpo.run.results import Result, check_comparable, find_results
 
 MANY = "eval_report"
 PICTURE = "validation.png"
+Models = Mapping[str, Mapping[int, Column]]  # the results of each directory by its label: a column a step, in order
 PASS_AT_1 = (
     "Mean over all samples ± standard error across runs: these questions, answered again. In brackets the 95 % "
     "interval over questions: others of their kind."
@@ -41,14 +41,6 @@ PASS_AT_1 = (
 PASS_AT_K = "Unbiased pass@k; maj@k is the expected correctness of the majority vote of k samples, ties averaged."
 COMPARED = "Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
 CURVE = "In percent; bands are 95 % over questions."
-
-
-@dataclass(frozen=True)
-class Model:
-    """The results of a directory: one column per step, in step order."""
-
-    label: str
-    history: Mapping[int, Column]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -88,10 +80,11 @@ def write_report(
         UsageError: no results, different protocols or questions, or a row that the paper does not have.
     """
     models = gather([Path(directory) for directory in directories], protocol)
-    text = markdown(models, choose(models), paper.reported(reported) if reported else {})
+    columns = choose(models)
+    text = markdown(models, columns, paper.reported(reported) if reported else {})
     if not output:  # of one model, the directory of its protocol, which holds the tasks' directories
         several = len(models) > 1
-        output = MANY if several else first_result(list(models[0].history.values())).path.parent.parent
+        output = MANY if several else first_result(columns).path.parent.parent
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     if histories := curves(models):
@@ -101,13 +94,13 @@ def write_report(
     return output / "report.md"
 
 
-def gather(directories: Sequence[Path], protocol: str | None) -> list[Model]:
+def gather(directories: Sequence[Path], protocol: str | None) -> Models:
     """Read the models. A column is named by its step where a model has several, and by the model where there are
     several."""
     labels = labels_of(directories)
     if len(set(labels)) < len(labels):
         raise UsageError(f"a directory is given twice: {', '.join(labels)}")
-    models, everything = [], []
+    models, everything = {}, []
     for label, directory in zip(labels, directories, strict=True):
         results = find_results(directory)
         chosen = [result for result in results if protocol in (None, result.protocol["name"])]
@@ -116,11 +109,10 @@ def gather(directories: Sequence[Path], protocol: str | None) -> list[Model]:
             raise UsageError(f"{directory} has no results of --protocol {protocol}; it has {there}")
         everything += chosen
         steps = sorted({result.step for result in chosen})
-        history = {}
+        models[label] = {}
         for step in steps:
             name = label if len(steps) == 1 else f"step {step}" if len(labels) == 1 else f"{label}, step {step}"
-            history[step] = Column(name, {each.task: each for each in chosen if each.step == step})
-        models.append(Model(label, history))
+            models[label][step] = Column(name, {each.task: each for each in chosen if each.step == step})
     check_comparable(everything)
     return models
 
@@ -135,31 +127,31 @@ def labels_of(directories: Sequence[Path]) -> list[str]:
     return labels
 
 
-def choose(models: Sequence[Model]) -> list[Column]:
+def choose(models: Models) -> list[Column]:
     """Return the columns: each model at its last step; of a single model with several steps, also its first."""
-    steps = [model.history for model in models]
+    steps = list(models.values())
     if len(models) > 1:
         return [history[max(history)] for history in steps]
     return [steps[0][each] for each in sorted({min(steps[0]), max(steps[0])})]
 
 
-def curves(models: Sequence[Model]) -> dict[str, Mapping[int, Column]]:
-    """Return the histories of the models that were evaluated at several steps."""
-    return {model.label: model.history for model in models if len(model.history) > 1}
+def curves(models: Models) -> Models:
+    """Return the models that were evaluated at several steps."""
+    return {label: history for label, history in models.items() if len(history) > 1}
 
 
 def first_result(columns: Sequence[Column]) -> Result:
     return next(iter(columns[0].results.values()))
 
 
-def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping) -> str:
+def markdown(models: Models, columns: Sequence[Column], numbers: Mapping) -> str:
     protocol, compared = first_result(columns).protocol, []
     for other in columns[1:]:
         if set(other.results) & set(columns[0].results):
             compared += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
             compared += [report_tables.comparison(columns[0], other)]
     parts = [
-        f"# Evaluation of {', '.join(model.label for model in models)}",
+        f"# Evaluation of {', '.join(models)}",
         f"Protocol **{report_tables.escape(protocol['name'])}**; its settings are at the end. Scores in percent.",
         "## pass@1",
         report_tables.pass_at_1(columns, numbers),

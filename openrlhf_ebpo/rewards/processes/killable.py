@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -57,26 +56,30 @@ class StartError(RuntimeError):
     """A process did not start. The text continues the name of what it was to load."""
 
 
-@dataclass(frozen=True)
-class CallLimits:
-    """memory_mb: MiB that a process may take beyond what is loaded. cpu_seconds: of processor time for a call. Both: 0
-    for no limit. flags: that set the limits of time and memory, for messages."""
-
-    memory_mb: int = 0
-    cpu_seconds: float = 0
-    flags: tuple[str, str] = ("", "")
-
-
 class Processes:
     """Every method is thread-safe.
 
     Args:
         loader: "module:function" of this package, called with `arguments`: returns the function that takes the calls.
+        flags: that set the limits of time and memory, for messages.
+        memory_mb: MiB that a process may take beyond what is loaded. cpu_seconds: of processor time for a call. Both: 0
+            for no limit.
         most: processes, each started when a call has waited for `grow_seconds`; one if it puts something on a GPU.
     """
 
-    def __init__(self, loader: str, arguments: tuple, limits: CallLimits, *, most: int = 1, grow_seconds: float = 0):
-        self._settings = {"loader": loader, "arguments": arguments, **asdict(limits)}
+    def __init__(
+        self,
+        loader: str,
+        arguments: tuple,
+        flags: tuple[str, str],
+        *,
+        memory_mb: int = 0,
+        cpu_seconds: float = 0,
+        most: int = 1,
+        grow_seconds: float = 0,
+    ):
+        limits = {"memory_mb": memory_mb, "cpu_seconds": cpu_seconds}
+        self._settings, self._flags = {"loader": loader, "arguments": arguments, **limits}, flags
         self._most, self._grow_seconds = most, grow_seconds
         self._workers: list[_Worker] = []
         self._idle: list[_Worker] = []
@@ -130,7 +133,7 @@ class Processes:
                 left = max(began, self._ready_at) + self._grow_seconds - time.monotonic()
                 may_grow = len(self._workers) < self._most
                 if not self._workers or (may_grow and left <= 0):
-                    worker = _Worker(self._settings)
+                    worker = _Worker(self._settings, self._flags)
                     self._workers.append(worker)
                     break
                 self._changed.wait(min(left, WAIT_SECONDS) if may_grow else None)
@@ -167,8 +170,8 @@ class _Worker:
         on_gpu: it has put something on a GPU while it was loading.
     """
 
-    def __init__(self, settings: dict):
-        self._settings, self._flags = settings, settings["flags"]
+    def __init__(self, settings: dict, flags: tuple[str, str]):
+        self._settings, self._flags = settings, flags
         self.on_gpu = False
         self._connection, theirs = Pipe()
         path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))

@@ -20,7 +20,7 @@ from openrlhf_ebpo.command import positive_number
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.math.extraction import extract_answer
 from openrlhf_ebpo.rewards.math.grading import GoldError
-from openrlhf_ebpo.rewards.processes.killable import CallFailed, CallLimits, Processes, StartError
+from openrlhf_ebpo.rewards.processes.killable import CallFailed, Processes, StartError
 from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER
 
 logger = logging.getLogger(__name__)
@@ -59,11 +59,9 @@ class Pool:
         self._processes = Processes(
             f"{__name__}:load",
             (grader,),
-            CallLimits(
-                int(memory_mb or positive_number("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
-                self.seconds,
-                flags=("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
-            ),
+            ("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
+            memory_mb=int(memory_mb or positive_number("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
+            cpu_seconds=self.seconds,
             most=int(workers or positive_number("OPENRLHF_EBPO_MATH_WORKERS", default)),
             grow_seconds=GROW_SECONDS,
         )

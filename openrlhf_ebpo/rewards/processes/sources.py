@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import wrapt
 
-from openrlhf_ebpo.rewards.processes.killable import CallFailed, CallLimits, Processes, StartError
+from openrlhf_ebpo.rewards.processes.killable import CallFailed, Processes, StartError
 from openrlhf_ebpo.rewards.processes.reward_values import RewardError, check_reward
 from openrlhf_ebpo.rewards.reward_settings import MEMORY_FLAG, TIMEOUT_FLAG, RewardSettings
 
@@ -112,7 +112,8 @@ class RewardFile(RewardSource):
         self._processes = Processes(
             f"{__name__}:load",
             (self._path, hook, sys.path),
-            CallLimits(memory_mb=settings.memory_mb, flags=(TIMEOUT_FLAG, MEMORY_FLAG)),
+            (TIMEOUT_FLAG, MEMORY_FLAG),
+            memory_mb=settings.memory_mb,
             most=most,
             grow_seconds=GROW_SECONDS,
         )
