@@ -9,6 +9,7 @@ import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.results import Result
+from openrlhf_ebpo.run.run_log import flatten
 from openrlhf_ebpo.run.score_text import NONE, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.run.score_text import reported as reported_text
 
@@ -196,10 +197,6 @@ def models(columns: Sequence[Column]) -> str:
     return table_of(rows, text=5) + note
 
 
-def settings(protocol: Mapping, prefix: str = "") -> list[tuple[str, str]]:
+def settings(protocol: Mapping) -> list[tuple[str, str]]:
     """Return (name, value) of every setting, nested names with dots."""
-    found = []
-    for name, value in protocol.items():
-        nested = isinstance(value, dict) and value
-        found += settings(value, f"{prefix}{name}.") if nested else [(f"{prefix}{name}", f"`{value!r}`")]
-    return found
+    return [(name, f"`{value!r}`") for name, value in flatten(protocol).items()]

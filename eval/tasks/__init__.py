@@ -20,8 +20,7 @@ from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.extension import load as load_object
 
 from .benchmark import Benchmark, gold_text
-from .files import load_file
-from .loading import load_benchmark
+from .loading import load_benchmark, load_file
 from .task_rows import TASKS_FLAG, HubSet
 from .types import MATH, Question, Rules, Task, column_rules
 

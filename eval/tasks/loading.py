@@ -1,28 +1,28 @@
-"""The task of a benchmark: rows from the Hub, from a file or from the benchmark's own, and what it makes of them."""
+"""Tasks: of a benchmark, with rows from the Hub, from a file or its own; and of `file:PATH`, a data set on this machine
+with questions and answers."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from types import MappingProxyType
 
-from openrlhf_ebpo.data.source import lookup
+from openrlhf_ebpo.data.clean import prompt_text
+from openrlhf_ebpo.data.questions import bare_question
+from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.data.training_tables import READ_SUFFIXES
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.progress import fingerprint
 
-from .benchmark import Benchmark
-from .task_rows import (
-    TASKS_FLAG,
-    HubSet,
-    Rows,
-    choose_column,
-    custom_rows,
-    file_rows,
-    hub_rows,
-    make_task,
-    question_text,
-)
-from .types import Rules, Task
+from .benchmark import Benchmark, gold_text, label_text
+from .task_rows import TASKS_FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_task
+from .types import MATH, Rules, Task, column_rules
+
+# A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
+QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
+ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", "answerKey", *ANSWER_COLUMNS)))
+CHOICES = ("choices", "options")
 
 
 def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -> Task:
@@ -40,7 +40,10 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
 
     def read(row: dict) -> tuple[str, str, Rules]:
         row = MappingProxyType(row)  # a function of the benchmark that changed it would change the gold
-        text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer)
+        text, value = lookup(row, question), lookup(row, answer)
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"it has no question in column {question!r}")
+        text = benchmark.prompt_of(text.strip(), row)
         gold = benchmark.gold_of(value)
         return text, gold, benchmark.rules_of(row, value, gold)
 
@@ -53,7 +56,9 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
 
 def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
     if place is None and benchmark.data:
-        return custom_rows(benchmark.data, named)
+        columns = list(dict.fromkeys(name for row in benchmark.data for name in row))
+        digest = fingerprint(repr(benchmark.data).encode())
+        return Rows(columns, benchmark.data, f"{named}@{digest}", named)
     if place is None:
         if not benchmark.copies:
             raise UsageError(f"{TASKS_FLAG} {named}: it has no data; name a file, {TASKS_FLAG} {named}=FILE")
@@ -75,3 +80,49 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
 def _from_hub(copy: HubSet, benchmark: Benchmark, named: str) -> Rows:
     names = (*benchmark.question, *benchmark.answer)
     return hub_rows(copy, [*names, *(name.capitalize() for name in names), *benchmark.columns], named)
+
+
+def load_file(
+    path: str,
+    question_column: str | None = None,
+    answer_column: str | None = None,
+    reward: str = MATH,
+) -> Task:
+    """Read the rows of a file. Instructions of DAPO's are taken off the questions; RULE_COLUMNS
+    are used where the file has them.
+
+    reward: MATH, or a file, which gets the golds as they are.
+
+    Raises:
+        UsageError: no such file, an empty one, or no column for questions or answers.
+    """
+    rows = file_rows(path)
+    question = _column(rows, question_column, QUESTIONS, "question", "--question_column")
+    answer = _column(rows, answer_column, ANSWERS, "gold answer", "--answer_column")
+
+    def read(row: dict):
+        """A question of multiple choice would be asked without its choices."""
+        value, text = lookup(row, answer), prompt_text(lookup(row, question))
+        text = text and bare_question(text)
+        if not text:
+            raise ValueError(f"it has no question in column {question!r}")
+        is_letter = isinstance(value, str) and re.fullmatch(r"[A-Ja-j]", value.strip())
+        if any(row.get(name) for name in CHOICES) or (is_letter and {"A", "B"} <= row.keys()):
+            raise ValueError("it is multiple choice, which is not asked here: use lighteval")
+        gold = gold_text(value) if reward == MATH else label_text(value)
+        return text, gold, column_rules(row, value)
+
+    name = re.sub(r"[^\w.=-]+", "-", f"file-{Path(path).stem}").strip("-.")  # fit for a folder
+    return dataclasses.replace(make_task(name, rows, read), reward=reward)
+
+
+def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str) -> str:
+    """Return the column's name. naming: the flag that names the column."""
+    if named is None:
+        return choose_column(rows.columns, known, rows.place, what, naming)
+    if named not in rows.columns:
+        raise UsageError(
+            f"{naming} {named}: {TASKS_FLAG} file:{rows.place} has no such column, only {', '.join(rows.columns)} "
+            "(dots lead into structs)"
+        )
+    return named

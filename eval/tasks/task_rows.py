@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.data.questions import question_id
-from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.training_tables import column_names, identity, read_rows
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.progress import fingerprint
 
 from .types import Question, Rules, Task
 
@@ -42,24 +39,18 @@ class HubSet:
     revision: str | None = None
 
 
-def file_rows(path: str | Path, flag: str = TASKS_FLAG) -> Rows:
+def file_rows(path: str | Path) -> Rows:
     """Return all rows of a data set on this machine, in any form that training reads.
 
     Raises:
         UsageError: as `read_rows`, or it is empty.
     """
-    columns = column_names(path, flag)
-    rows = [row for batch in read_rows(path, flag=flag) for row in batch]
+    columns = column_names(path, TASKS_FLAG)
+    rows = [row for batch in read_rows(path, flag=TASKS_FLAG) for row in batch]
     if not rows:
-        raise UsageError(f"{flag} {path}: the file is empty")
+        raise UsageError(f"{TASKS_FLAG} {path}: the file is empty")
     digest = identity(path).rpartition("@")[2]
     return Rows(columns, rows, f"{path}@{digest}", str(path))
-
-
-def custom_rows(data: Sequence[dict], named: str) -> Rows:
-    """Return rows that a benchmark's file holds itself."""
-    digest = fingerprint(repr(data).encode())
-    return Rows(list(dict.fromkeys(name for row in data for name in row)), data, f"{named}@{digest}", named)
 
 
 def hub_rows(hub: HubSet, columns: Sequence[str], named: str) -> Rows:
@@ -96,11 +87,9 @@ def _local_file(named: str) -> str:
     )
 
 
-def choose_column(
-    found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "", of: str = TASKS_FLAG
-) -> str:
-    """Return the first of the known names among `found`; upper and lower case count the same. flag: that names another;
-    of: that has named the place.
+def choose_column(found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "") -> str:
+    """Return the first of the known names that is a column; upper and lower case count the same. flag: that names
+    another.
 
     Raises:
         UsageError: none is; names the columns that were found.
@@ -110,7 +99,8 @@ def choose_column(
     if name is None:
         remedy = f"; {flag} names another" if flag else ""
         raise UsageError(
-            f"{of} {place}: no column for the {what} ({' or '.join(known)}), only {', '.join(found) or 'none'}{remedy}"
+            f"{TASKS_FLAG} {place}: no column for the {what} ({' or '.join(known)}), only "
+            f"{', '.join(found) or 'none'}{remedy}"
         )
     return name
 
@@ -121,7 +111,6 @@ def make_task(
     read: Callable[[dict], tuple[str, str, Rules]],
     notes: Sequence[str] = (),
     expected_rows: tuple[int, ...] = (),
-    flag: str = TASKS_FLAG,
 ) -> Task:
     """Make a task of all rows that `read` makes a question, a gold answer and rules of.
 
@@ -144,7 +133,7 @@ def make_task(
         questions.append(question)
         row_of[question.id] = number
     if not questions:
-        raise UsageError(f"{flag} {rows.place}: none of its {len(rows.rows)} rows can be used: {skipped[0]}")
+        raise UsageError(f"{TASKS_FLAG} {rows.place}: none of its {len(rows.rows)} rows can be used: {skipped[0]}")
     notes = list(notes)
     if expected_rows and len(rows.rows) not in expected_rows:
         numbers = " or ".join(map(str, expected_rows))
@@ -154,20 +143,3 @@ def make_task(
     for message in (*notes, *skipped):
         logger.warning("%s: %s", name, message)
     return Task(name, tuple(questions), rows.source, tuple(notes), tuple(skipped), len(rows.rows), row_of)
-
-
-def question_text(row: dict, column: str) -> str:
-    """Return the question in this column of a row, stripped.
-
-    Raises:
-        ValueError: the row has none.
-    """
-    text = lookup(row, column)
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"it has no question in column {column!r}")
-    return text.strip()
-
-
-def folder_name(text: str) -> str:
-    """Return the text with what does not belong into a folder's name replaced by "-"."""
-    return re.sub(r"[^\w.=-]+", "-", text).strip("-.") or "task"

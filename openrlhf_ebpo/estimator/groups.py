@@ -13,7 +13,7 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator
 from openrlhf_ebpo.estimator.prior import Moments, Prior
-from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
+from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -62,6 +62,14 @@ def deviations(
     is not 0.3, and what divides by a small spread would enlarge the rounding."""
     difference = np.where(valid, rewards - baselines, 0.0)
     return np.where(np.abs(difference) <= DEGENERATE * reward_range, 0.0, difference)
+
+
+def by_root_mean_square(raw: PerResponse, batch: Batch, reward_range: float) -> PerResponse:
+    """Compute A / (sqrt(mean A²) + 1e-6) over the valid responses, (M, G); 0 where all rewards of the batch are equal.
+    raw: 0 where not valid."""
+    if np.ptp(batch.rewards[batch.valid]) <= DEGENERATE * reward_range:
+        return np.zeros_like(raw)
+    return raw / (np.sqrt((raw[batch.valid] ** 2).mean()) + EPSILON)
 
 
 def successes(batch: Batch, config: EstimatorConfig) -> PerResponse:

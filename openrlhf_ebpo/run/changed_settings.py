@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import Search
-from openrlhf_ebpo.run.run_log import read_run
+from openrlhf_ebpo.run.run_log import flatten, read_run
 from openrlhf_ebpo.run.run_settings import RunSettings
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
@@ -104,14 +104,6 @@ def schedule_notices(differ: list[Change], kind: str) -> list[str]:
         f"warning: {', '.join(changed)} changed the schedule of the learning rate ({kind}), which applies from now "
         "on: the learning rate jumps to where the new schedule is. One that had reached its end rises again"
     ]
-
-
-def flatten(args: Mapping, prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their flags' names; an empty section has none."""
-    found: dict[str, Any] = {}
-    for name, value in args.items():
-        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
 
 
 def format_table(found: list[Change]) -> list[str]:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replace_file, write_json
+from openrlhf_ebpo.run.run_log import flatten
 from openrlhf_ebpo.run.score_text import k_of
 
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
@@ -279,7 +280,10 @@ def check_comparable(results: Sequence[Result]) -> None:
                 f"{settings}. Choose one protocol with --protocol NAME, or evaluate again under the same."
             )
         same = tasks.setdefault(result.task, result)
-        if different := differences(same.summary["task"], result.summary["task"], only=("fingerprint", "questions")):
+        asked = (
+            {name: each.summary["task"].get(name) for name in ("fingerprint", "questions")} for each in (same, result)
+        )
+        if different := differences(*asked):
             raise UsageError(
                 f"{result.task} stands for different questions in {same.path} and {result.path}: "
                 + "; ".join(f"{name} {was!r} and {now!r}" for name, was, now in different)
@@ -290,13 +294,7 @@ def _settings(protocol: dict) -> dict:
     return {name: value for name, value in protocol.items() if name not in ("name", "fingerprint")}
 
 
-def differences(a: dict, b: dict, only: Sequence[str] = (), prefix: str = "") -> list[tuple[str, object, object]]:
+def differences(a: dict, b: dict) -> list[tuple[str, object, object]]:
     """Return (name, value in a, value in b) of all that differs, nested names with dots."""
-    found = []
-    for name in [name for name in {**a, **b} if not only or name in only]:
-        was, now = a.get(name), b.get(name)
-        if isinstance(was, dict) and isinstance(now, dict):
-            found += differences(was, now, prefix=f"{prefix}{name}.")
-        elif was != now:
-            found.append((prefix + name, was, now))
-    return found
+    was, now = flatten(a), flatten(b)
+    return [(name, was.get(name), now.get(name)) for name in {**was, **now} if was.get(name) != now.get(name)]

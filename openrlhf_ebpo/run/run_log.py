@@ -233,6 +233,14 @@ def get_nested(values: Any, *path: str) -> Any:
     return values
 
 
+def flatten(values: Mapping, prefix: str = "") -> dict[str, Any]:
+    """Return nested values by their names with dots, as flags have them; an empty section has none."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
 def read_metrics(run_dir: str | Path) -> list[dict]:
     """Read one dict per step, evaluations merged in, in step order; also of a run that is still being written.
 

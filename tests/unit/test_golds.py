@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_ebpo.data import prepare
 from openrlhf_ebpo.data.labels import label_notices
-from openrlhf_ebpo.eval.tasks import files
+from openrlhf_ebpo.eval.tasks.loading import load_file
 from openrlhf_ebpo.rewards.math.golds import GoldError, MissingGold, gold_text, read_label
 from openrlhf_ebpo.rewards.math.math import reward_func
 
@@ -116,7 +116,7 @@ def test_prepare_and_evaluation_read_the_same_rows(tmp_path, kind, layout):
     path.write_text(json.dumps(rows, indent=1) if layout == "array" else "\n".join(map(json.dumps, rows)))
     prepare.main(["--input", str(path), "--output", str(tmp_path / "out"), "--validation", "0"])
     prepared = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
-    asked = files.load_file(str(path)).questions
+    asked = load_file(str(path)).questions
     assert [(row["question"], row["label"]) for row in prepared] == [(each.question, each.gold) for each in asked]
     known = [
         text

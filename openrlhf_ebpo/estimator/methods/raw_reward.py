@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON
+from openrlhf_ebpo.estimator.groups import by_root_mean_square
 
 
 class RawReward(Estimator):
@@ -21,9 +21,7 @@ class RawReward(Estimator):
     centred = False
 
     def step(self, batch: Batch, state: dict) -> Step:
-        rewards, valid = batch.rewards, batch.valid
-        raw = np.where(valid, rewards - self.config.fail_reward, 0.0)
-        if np.ptp(rewards[valid]) <= DEGENERATE * self.config.reward_range:
-            raw = np.zeros_like(raw)
-        scale = np.sqrt((raw[valid] ** 2).mean())
-        return Step(np.full((len(rewards), 1), self.config.fail_reward), raw / (scale + EPSILON), state)
+        baseline = self.config.fail_reward
+        raw = np.where(batch.valid, batch.rewards - baseline, 0.0)
+        advantages = by_root_mean_square(raw, batch, self.config.reward_range)
+        return Step(np.full((len(raw), 1), baseline), advantages, state)

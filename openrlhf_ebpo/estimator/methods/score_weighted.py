@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.groups import weighted_mean
-from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON
+from openrlhf_ebpo.estimator.groups import by_root_mean_square, weighted_mean
 
 
 class ScoreWeighted(Estimator):
@@ -29,7 +28,5 @@ class ScoreWeighted(Estimator):
         flat = (values.reshape(1, -1) for values in (rewards, batch.score_weights, valid))
         baseline = weighted_mean(*flat).item()
         raw = np.where(valid, rewards - baseline, 0.0)
-        if np.ptp(rewards[valid]) <= DEGENERATE * self.config.reward_range:
-            raw = np.zeros_like(raw)
-        scale = np.sqrt((raw[valid] ** 2).mean())
-        return Step(np.full((len(rewards), 1), baseline), raw / (scale + EPSILON), state)
+        advantages = by_root_mean_square(raw, batch, self.config.reward_range)
+        return Step(np.full((len(rewards), 1), baseline), advantages, state)
