@@ -97,12 +97,11 @@ class RunningEstimator:
         rewards: ArrayLike,
         groups: ArrayLike,
         lengths: ArrayLike | None = None,
-        score_weights: Callable[[], ArrayLike] | None = None,
     ) -> np.ndarray:
         """Return the advantages (N,) of responses in any order, some of which may be missing; otherwise as `step`.
 
         Args:
-            rewards: (N,). groups: (N,) the number of each response's prompt, 0 to M − 1. lengths, score_weights: (N,).
+            rewards: (N,). groups: (N,) the number of each response's prompt, 0 to M − 1. lengths: (N,).
 
         Raises:
             UsageError: a prompt has more than `group` responses.
@@ -119,11 +118,7 @@ class RunningEstimator:
             table[groups, place] = values
             return table.ravel()
 
-        found = self.step(
-            spread(rewards, np.nan),
-            None if lengths is None else spread(lengths),
-            score_weights and (lambda: spread(score_weights())),
-        )
+        found = self.step(spread(rewards, np.nan), None if lengths is None else spread(lengths))
         return found.advantages[groups, place]
 
     def rehearse_without_log_probabilities(self) -> None:

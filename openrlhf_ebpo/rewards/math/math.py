@@ -16,7 +16,7 @@ import unicodedata
 
 from openrlhf_ebpo.rewards.math.extraction import SPECIAL, opened_thoughts
 from openrlhf_ebpo.rewards.math.golds import gold_text
-from openrlhf_ebpo.rewards.processes.pool import Verdict, shared_pool
+from openrlhf_ebpo.rewards.processes.pool import shared_pool
 from openrlhf_ebpo.rewards.processes.reward_values import NO_ANSWER, RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
@@ -33,29 +33,25 @@ def reward_func(queries, prompts, labels, **_kwargs):
     Raises:
         RewardError: a prompt cannot be found in its query. GoldError: a label cannot be read.
     """
-    import torch  # who only reads answers (answers.py) does without
+    import torch  # a reward that only takes `response_of` does without
 
     verdicts = [
         shared_pool().grade(gold_text(label), response_of(query, prompt), bool(opened_thoughts(prompt)))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
     rewards = torch.tensor([float(verdict.correct) for verdict in verdicts])
-    logs = [extra_logs(verdict) for verdict in verdicts]
+    logs = {f"math_{NO_ANSWER}": (NO_ANSWER,), "math_timeout": ("timeout", "crash")}
     return {
         "rewards": rewards,
         "scores": rewards,
-        "extra_logs": {name: torch.tensor([log[name] for log in logs]) for name in logs[0]} if logs else {},
+        "extra_logs": {
+            name: torch.tensor([float(verdict.outcome in outcomes) for verdict in verdicts])
+            for name, outcomes in logs.items()
+        },
     }
 
 
-def extra_logs(verdict: Verdict) -> dict[str, float]:
-    return {
-        f"math_{NO_ANSWER}": float(verdict.outcome == NO_ANSWER),
-        "math_timeout": float(verdict.outcome in ("timeout", "crash")),
-    }
-
-
-def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
+def response_of(query: str, prompt: str) -> str:
     """Return the text after the prompt in a decoded sequence, without the special tokens at its end. The prompt's own
     "Answer:" and \\boxed must not be taken for the response's, so the prompt is never guessed: it is
     found as it is, but for a beginning-of-text token, for spaces and Unicode forms that a tokenizer changes, or without
@@ -73,7 +69,7 @@ def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
     if end is None:
         raise RewardError(
             "the prompt is not found in the decoded sequence: this tokenizer does not give it back as it was. "
-            f"{remedy}. Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
+            f"{REMEDY}. Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
         )
     return without_end(query[places[end - 1] + 1 :])
 
