@@ -218,9 +218,15 @@ def finish(job: Job, grader: Grader, rewards: RewardSettings, form: PromptForm) 
         ReportedError: it cannot be written (the responses stay in the progress file), or the reward file cannot be
             imported or has changed.
     """
-    grades = graded_by_file(job, rewards) if job.protocol.reward else graded_by_math(job, grader)
+
+    def graded_by_math(question: Question) -> list[dict]:
+        record = job.records[question.id]
+        return grader.grade_samples(question, record["responses"], record["prompt"])
+
+    by_file, questions = bool(job.protocol.reward), job.task.questions
+    grades = graded_by_file(job, rewards) if by_file else grader.map(graded_by_math, questions)
     rows = []
-    for question, each in zip(job.task.questions, grades, strict=True):
+    for question, each in zip(questions, grades, strict=True):
         record = job.records[question.id]
         columns = {column: record[name] for name, column in ROW_KEYS.items()}
         columns |= {name: [record[name]] * len(each) for name in PER_QUESTION}
@@ -232,18 +238,9 @@ def finish(job: Job, grader: Grader, rewards: RewardSettings, form: PromptForm) 
     job.records.clear()  # responses of many steps would not fit into memory
 
 
-def graded_by_math(job: Job, grader: Grader) -> Iterator[list[dict]]:
-    """Yield for each question the grades of its responses, with their classes for the vote."""
-
-    def graded(question: Question) -> list[dict]:
-        record = job.records[question.id]
-        return grader.grade_samples(question, record["responses"], record["prompt"])
-
-    return grader.map(graded, job.task.questions)
-
-
 def graded_by_file(job: Job, rewards: RewardSettings) -> Iterator[list[dict]]:
-    """Yield the same as `graded_by_math`. Equal texts vote together: a reward does not compare answers."""
+    """Yield for each question the grades of its responses, with their classes for the vote. Equal texts vote together:
+    a reward does not compare answers."""
     records = [job.records[question.id] for question in job.task.questions]
     asked = [
         Asked(record["prompt"], question.gold, response)

@@ -88,7 +88,12 @@ def find_benchmark(name: str, flag: str) -> Benchmark:
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if not is_import_path(name):
-        raise UsageError(_unknown(name, flag))
+        lowered = name.lower().replace("-", "").replace("_", "").replace("20", "")
+        near = [lowered] if lowered in BENCHMARKS else difflib.get_close_matches(lowered, BENCHMARKS, 2)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        files = f"; of --tasks also NAME=FILE and {FILE}PATH" if flag == TASKS_FLAG else ""
+        known = f"There are {', '.join(BENCHMARKS)}, and my_module:TASK for a custom one{files}"
+        raise UsageError(f"{flag} {name}: no such task.{hint} {known}")
     found = load_object(name, flag)
     if not isinstance(found, Benchmark):
         kind = type(found)
@@ -104,13 +109,3 @@ def find_benchmark(name: str, flag: str) -> Benchmark:
 def split_specs(text: str) -> list[str]:
     """Return the items of a comma-separated --tasks."""
     return [spec.strip() for spec in text.split(",") if spec.strip()]
-
-
-def _unknown(name: str, flag: str) -> str:
-    lowered = name.lower().replace("-", "").replace("_", "").replace("20", "")
-    near = [lowered] if lowered in BENCHMARKS else difflib.get_close_matches(lowered, BENCHMARKS, 2)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return (
-        f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for a custom one"
-        + (f"; of --tasks also NAME=FILE and {FILE}PATH" if flag == TASKS_FLAG else "")
-    )

@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Estimator
-from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, read_logged, unknown_starts
+from openrlhf_ebpo.estimator.replay import Difference, Logged, read_logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.run.rollout_columns import read_columns, read_prior_start
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run, step_files
@@ -127,7 +127,7 @@ class LoggedRun:
             found = known | found
         if not self.files:
             raise UsageError(f"{self.folder}/rollouts holds no step" + (" yet" if self.running else ""))
-        if keeps_state(estimator) and (unknown := unknown_starts([*self.files], found)):
+        if estimator.initial() and (unknown := unknown_starts([*self.files], found)):  # a step depends on those before
             every = self.arg("logger", "rollouts_every")
             why = f"no rollouts of step {unknown[0] - 1} are in {self.folder}/rollouts"
             if type(every) is int and every > 1:

@@ -61,11 +61,6 @@ def read_logged(step: int, columns: Mapping[str, np.ndarray], size: int, source:
     return Logged(step, source, batch, by_group["baseline"], by_group["advantage"])
 
 
-def keeps_state(estimator: Estimator) -> bool:
-    """Return True if a step depends on those before."""
-    return bool(estimator.initial())
-
-
 def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
     """Return the logged steps whose state before is not known: neither the first step of a run, nor one after another
     logged one, nor one of `starts`."""
@@ -84,22 +79,13 @@ def replay(
     """
     state = estimator.initial()
     for each in steps:
-        result = compute_step(estimator, each.batch, starts.get(each.step, state), each.source)
+        try:
+            with np.errstate(all="ignore"):  # what is not finite in the end is an EstimatorError
+                result = estimate(estimator, each.batch, starts.get(each.step, state))
+        except (EstimatorError, ReportedError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise ReportedError(f"{each.source}: {estimator.name} cannot be replayed: {error}") from error
         state = result.state
         yield each, result
-
-
-def compute_step(estimator: Estimator, batch: Batch, state: Any, source: str) -> Estimate:
-    """Compute one step, of a batch from anywhere.
-
-    Raises:
-        ReportedError: the estimator cannot work with it; the message begins with `source`.
-    """
-    try:
-        with np.errstate(all="ignore"):  # what is not finite in the end is an EstimatorError
-            return estimate(estimator, batch, state)
-    except (EstimatorError, ReportedError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ReportedError(f"{source}: {estimator.name} cannot be replayed: {error}") from error
 
 
 @dataclass(frozen=True)
