@@ -247,7 +247,7 @@ def test_the_step_that_is_asked_for_is_loaded(strategy, tmp_path):
     strategy.args.ckpt = SimpleNamespace(load_step=1)
     assert strategy.load_ckpt(Engine(), str(tmp_path))[1] == {"step": "global_step1"}
     strategy.args.ckpt.load_step = 3
-    with pytest.raises(CheckpointError, match=r"load_step 3: .*there: 1, 2$"):
+    with pytest.raises(CheckpointError, match=r"load_step 3: .*saved steps: 1, 2$"):
         strategy.load_ckpt(Engine(), str(tmp_path))
 
 

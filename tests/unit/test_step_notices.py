@@ -1,4 +1,4 @@
-"""A step that teaches nothing is said, with why, and not a thousand times."""
+"""A step that teaches nothing, or whose answers are not read, is said, with why, and not a thousand times."""
 
 import json
 import shutil
@@ -7,14 +7,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from openrlhf_ebpo.upstream.controller.step_notices import (
     SUMMARY,
+    UNREAD,
     ZERO_ADVANTAGE,
     StepNotices,
     count_steps,
+    is_unread,
     is_zero,
     lasting_warning,
+    unread_share,
+    unread_warning,
     zero_notice,
 )
 
@@ -133,3 +138,33 @@ def test_the_end_of_a_run_is_written_into_run_json_and_never_fails_it(tmp_path, 
     for path in (tmp_path / "run" / "rollouts").iterdir():
         path.write_bytes(b"no Parquet")
     assert lasting_warning(settings) is None and "were not summed up" in capsys.readouterr().err
+
+
+def sample(no_answer=None, truncated=False, name="math_no_answer"):
+    info = {} if no_answer is None else {name: torch.tensor([no_answer])}
+    return SimpleNamespace(info=info, truncated=torch.tensor([truncated]))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (sample(1.0), True),
+        (sample(0.0), False),
+        (sample(1.0, name="judge_no_answer"), True),
+        (sample(1.0, truncated=True), None),
+        (sample(), None),
+    ],
+)
+def test_only_complete_responses_count(given, expected):
+    assert is_unread(given) is expected
+
+
+def test_the_share_is_that_of_the_complete_responses():
+    assert unread_share([True, None, False, None, False, False]) == {UNREAD: 0.25}
+    assert unread_share([None, None]) == {}
+
+
+def test_the_warning_quotes_a_response():
+    line = unread_warning(8, 0.25, "It is\n\x1b[31mseven.")
+    assert line.startswith("warning: step 8: the reward reads no answer in 25% of the complete responses")
+    assert "It is" in line and "seven." in line and "\n" not in line and "\x1b" not in line
