@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.data.output_report import training_command
-from openrlhf_ebpo.data.training_tables import add_key_flags, check_suffix, ids_of, keys_of, read_table, write_table
+from openrlhf_ebpo.data.training_tables import add_key_flags, check_output, ids_of, keys_of, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
 PASS_RATE = "pass_rate"
@@ -61,7 +61,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_flags(args)
+    check_output(args.output, args.input)
+    low, high = args.min_pass_rate, args.max_pass_rate
+    if not 0 <= low <= high <= 1:
+        raise UsageError(f"--min_pass_rate {low:g}, --max_pass_rate {high:g}: rates from 0 to 1, the first no higher")
     needed = {keys_of(args)[0]: "--data.input_key"}
     needed |= {vars(args)[CLUSTER_KEY]: f"--{CLUSTER_KEY}"} if args.by == "topic" else {}
     needed |= {PASS_RATE: ""} if needs_rates(args) else {}
@@ -98,20 +101,6 @@ def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int) -> list[int]
 def random_key(seed: int, *names) -> bytes:
     """Draw random bytes that depend on seed and names only, not on a library's generator."""
     return hashlib.sha256("\0".join(map(str, ("order", seed, *names))).encode()).digest()[:16]
-
-
-def check_flags(args: argparse.Namespace) -> None:
-    """Check the flags against each other.
-
-    Raises:
-        UsageError: flags that contradict each other.
-    """
-    check_suffix(args.output, "--output")
-    if Path(args.output).resolve() == Path(args.input).resolve():  # rows that are dropped would be lost
-        raise UsageError(f"--output {args.output} is the input: give it another name")
-    low, high = args.min_pass_rate, args.max_pass_rate
-    if not 0 <= low <= high <= 1:
-        raise UsageError(f"--min_pass_rate {low:g}, --max_pass_rate {high:g}: rates from 0 to 1, the first no higher")
 
 
 def needs_rates(args: argparse.Namespace) -> bool:

@@ -5,14 +5,11 @@ Of a file it is OUTPUT.report.json, of a folder report.json in it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import write_json
 
 NAME = "report.json"
 
@@ -53,14 +50,6 @@ def read_finished(output: str | Path, settings: dict) -> dict | None:
 
 def other_output(output: str | Path, why: str) -> UsageError:
     return UsageError(f"--output {output} holds something else ({why}): name another, or replace it with --force")
-
-
-@contextlib.contextmanager
-def replace_with_report(output: str | Path, report: dict) -> Iterator[None]:
-    """Write the report after the file `output` is written, inside; meanwhile no report describes it."""
-    path_of(output).unlink(missing_ok=True)
-    yield
-    write_json(path_of(output), report)
 
 
 def training_command(

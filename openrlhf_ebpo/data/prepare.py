@@ -217,7 +217,17 @@ def commit(name: str, subset: str | None) -> list[dict]:
 
 def describe(files: list[dict], columns: Columns, tally: Tally, validation: int, template: str) -> dict:
     """Make the report, without the settings."""
-    kept = int(tally.kept().sum())
+    kept, questions, warnings = int(tally.kept().sum()), max(len(tally.rows), 1), []
+    if tally.long_answers > 0.1 * questions:
+        warnings.append(
+            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the final "
+            "answer, not a worked solution: --answer_column names another column"
+        )
+    if template in ("own", "chat") and tally.bare > 0.5 * questions:
+        warnings.append(
+            f"{tally.bare / questions:.0%} of the prompts are without DAPO's instruction and are shown as they are. If "
+            "nothing else in them says how to give the answer, --template dapo or --template TEXT does"
+        )
     return {
         "files": files,
         "columns": vars(columns),
@@ -229,7 +239,7 @@ def describe(files: list[dict], columns: Columns, tally: Tally, validation: int,
         "train": kept - validation,
         "validation": validation,
         "conflicting_questions": len(tally.conflicting),
-        "warnings": _warnings(tally, template),
+        "warnings": warnings,
     }
 
 
@@ -252,22 +262,6 @@ def as_table(made: dict) -> str:
     lines.append((made["kept"], f"kept: {made['train']:,} to train, {made['validation']:,} for validation"))
     lines = [f"{count:>12,} {count / max(total, 1):>8.2%}  {text}" for count, text in lines]
     return "\n".join(["        rows    share", *lines])
-
-
-def _warnings(tally: Tally, template: str) -> list[str]:
-    questions = max(len(tally.rows), 1)
-    warnings = []
-    if tally.long_answers > 0.1 * questions:
-        warnings.append(
-            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the final "
-            "answer, not a worked solution: --answer_column names another column"
-        )
-    if template in ("own", "chat") and tally.bare > 0.5 * questions:
-        warnings.append(
-            f"{tally.bare / questions:.0%} of the prompts are without DAPO's instruction and are shown as they are. If "
-            "nothing else in them says how to give the answer, --template dapo or --template TEXT does"
-        )
-    return warnings
 
 
 main = command("openrlhf-ebpo data prepare", __doc__, add_flags, run, extra="data")

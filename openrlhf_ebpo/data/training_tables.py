@@ -149,6 +149,13 @@ def with_column(table: pa.Table, name: str, values, type: pa.DataType | None = N
     return table.append_column(name, column)
 
 
+def check_output(output: str, source: str) -> None:
+    """Check the file that a command writes. Raises UsageError: it is of another kind, or the file that is read."""
+    check_suffix(output, "--output")
+    if Path(output).resolve() == Path(source).resolve():
+        raise UsageError(f"--output {output} is the input: give it another name")
+
+
 def check_suffix(path: str | Path, flag: str, suffixes: Sequence[str] = SUFFIXES) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in suffixes:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import importlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from openrlhf_ebpo.rewards.math.extraction import THOUGHT_TAG, opened_thoughts
@@ -101,7 +101,9 @@ class RewardProbe:
                 break
         self.own[i] = passed is not None
         self.without_end += bool(passed and not passed.endswith(self.end))
-        other = differing_answer(row, itertools.islice(itertools.cycle(self.rows), i + 1, i + len(self.rows)))
+        own = clean(row.answer).lower()
+        answers = [each.answer for each in (*self.rows[i + 1 :], *self.rows[:i]) if each.answer]
+        other = next((answer for answer in answers if clean(answer).lower() != own), None)  # spelled otherwise
         if other is not None:
             reward = await self._ask(i, (passed or responses[0]).replace("ANSWER", other))
             self.wrong[i] = reward is not None and reward >= self.passes
@@ -139,12 +141,6 @@ def empty_thoughts(prompt: str) -> str:
     start = tags[-1].replace("/", "")
     end = f"\n{start[0]}/{start[1:]}\n\n"
     return end if opened_thoughts(prompt) else f"{start}\n{end}"
-
-
-def differing_answer(row: Row, others: Iterable[Row]) -> str | None:
-    """Return the first answer that is spelled otherwise, case apart."""
-    own = clean(row.answer).lower()
-    return next((each.answer for each in others if each.answer and clean(each.answer).lower() != own), None)
 
 
 def answer_of(label: object) -> str | None:
