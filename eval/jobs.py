@@ -218,13 +218,12 @@ def finish(job: Job, grader: Grader, rewards: RewardSettings, form: PromptForm) 
         ReportedError: it cannot be written (the responses stay in the progress file), or the reward file cannot be
             imported or has changed.
     """
-
-    def graded_by_math(question: Question) -> list[dict]:
-        record = job.records[question.id]
-        return grader.grade_samples(question, record["responses"], record["prompt"])
-
-    by_file, questions = bool(job.protocol.reward), job.task.questions
-    grades = graded_by_file(job, rewards) if by_file else grader.map(graded_by_math, questions)
+    questions = job.task.questions
+    if job.protocol.reward:
+        grades = graded_by_file(job, rewards)
+    else:
+        samples = [(each, job.records[each.id]["responses"], job.records[each.id]["prompt"]) for each in questions]
+        grades = grader.map(lambda args: grader.grade_samples(*args), samples)
     rows = []
     for question, each in zip(questions, grades, strict=True):
         record = job.records[question.id]

@@ -38,8 +38,15 @@ def summarise(correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, tru
     maj_k = min(MAJ_K, n)
     values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
     values[f"maj@{maj_k}"] = majority_at_k(correct, classes, maj_k)
-    scores = {name: with_interval(name, each) for name, each in values.items()}
-    scores["pass@1"] |= run_spread(correct)
+    scores = {}
+    for name, each in values.items():
+        interval = over_questions(each, votes=name.startswith("maj@"))
+        scores[name] = {"value": float(each.mean()), "interval": interval.tolist()}
+    scores["pass@1"] |= {"standard_error": None, "run_interval": None}
+    if n > 1:
+        rates = correct.mean(axis=1)
+        interval = across_runs(rates, n).tolist()
+        scores["pass@1"] |= {"standard_error": float(standard_error(rates, n)), "run_interval": interval}
     return {
         "questions": correct.shape[0],
         "samples_per_question": correct.shape[1],
@@ -48,17 +55,3 @@ def summarise(correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, tru
         "mean_length": float(lengths.mean()),
         "no_answer": float((classes == NO_ANSWER_CLASS).mean()),
     }
-
-
-def with_interval(name: str, values: np.ndarray) -> dict:
-    """Return value and interval of a metric; values is (Q,)."""
-    interval = over_questions(values, votes=name.startswith("maj@"))
-    return {"value": float(values.mean()), "interval": interval.tolist()}
-
-
-def run_spread(correct: np.ndarray) -> dict:
-    """Return standard_error and run_interval of pass@1, if there are several runs."""
-    rates, n = correct.mean(axis=1), correct.shape[1]
-    if n == 1:
-        return {"standard_error": None, "run_interval": None}
-    return {"standard_error": float(standard_error(rates, n)), "run_interval": across_runs(rates, n).tolist()}

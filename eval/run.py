@@ -208,7 +208,11 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
                     generate.respond(todo, path, form, settings.protocol, settings.engine)
         except (ClusterError, GenerationError) as error:
             failure = error
-        score_complete(todo, settings.rewards, form)
+        if complete := [job for job in todo if not job.missing]:
+            print("scoring", flush=True)
+            with Grader() as grader:  # not earlier: Ray's shutdown kills all child processes
+                for job in complete:
+                    jobs.finish(job, grader, settings.rewards, form)
         if failure:
             raise failure
     except UsageError:
@@ -217,18 +221,6 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
         raise ReportedError(f"{error}\n{describe_saved(todo, total)}") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_saved(todo, total)) from None
-
-
-def score_complete(todo: Sequence[Job], rewards: RewardSettings, form: PromptForm) -> None:
-    """Score the jobs that lack no response."""
-    complete = [job for job in todo if not job.missing]
-    if not complete:
-        return
-    print("scoring", flush=True)
-    # not earlier: Ray's shutdown kills all child processes
-    with Grader() as grader:
-        for job in complete:
-            jobs.finish(job, grader, rewards, form)
 
 
 def describe_saved(todo: Sequence[Job], total: int) -> str:
