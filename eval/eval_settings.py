@@ -26,17 +26,19 @@ NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "gener
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tasks", required=True, metavar="A,B,…", help="what is asked; see above")
+    parser.add_argument("--tasks", required=True, metavar="A,B,…", help="tasks; see above")
     add = parser.add_argument_group("model: one of the two").add_argument
     add("--model", metavar="MODEL", help="folder or Hugging Face name; LoRA adapters are merged")
     add("--checkpoints", metavar="RUN_DIR", help="every exported checkpoint of this training run (--ckpt.save_hf)")
-    add("--no_base", action="store_true", help="of --checkpoints, leave out the model before training")
-    add("--step", type=int, default=0, metavar="N", help="training step that --model is from (%(default)s)")
+    add("--no_base", action="store_true", help="with --checkpoints: skip the model before training")
+    add("--step", type=int, default=0, metavar="N", help="training step of --model (default: %(default)s)")
     add = parser.add_argument_group("protocol").add_argument
-    add("--protocol", default="default", metavar="NAME", help=f"{', '.join(protocols.PROTOCOLS)} (%(default)s)")
-    add("--n", type=int, help="responses per question")
-    add("--temperature", type=float)
-    add("--top_p", type=float)
+    add(
+        "--protocol", default="default", metavar="NAME", help=f"{', '.join(protocols.PROTOCOLS)} (default: %(default)s)"
+    )
+    add("--n", type=int, metavar="N", help="responses per question")
+    add("--temperature", type=float, metavar="T", help="sampling temperature; 0: the likeliest token")
+    add("--top_p", type=float, metavar="P", help="sample from the likeliest tokens of total probability P")
     add("--top_k", type=int, metavar="K", help="draw from the K likeliest tokens only; -1: from all")
     add("--min_p", type=float, metavar="P", help="draw only from tokens at least P times as likely as the likeliest")
     add(
@@ -45,28 +47,37 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="texts that end a response and are left out of it; $'\\n\\n' in a shell",
     )
-    add("--max_new_tokens", type=int, metavar="N", help="longest response")
-    add("--max_model_len", type=int, metavar="N", help="prompt and response together (default: what the longest needs)")
-    add("--seed", type=int, help="of the engines; one seed need not give one text on other hardware")
+    add("--max_new_tokens", type=int, metavar="N", help="limit of a response, in tokens")
+    add(
+        "--max_model_len",
+        type=int,
+        metavar="N",
+        help="limit of prompt and response, in tokens (default: as the longest needs)",
+    )
+    add("--seed", type=int, help="random seed of the engines; other hardware may give other texts")
     add(
         "--template",
         metavar="NAME_OR_TEXT",
         help=(
-            f"how a question is put: {', '.join(prompts.TEMPLATES)}, {prompts.TRAINING}, or text with {{question}} "
+            f"text around a question: {', '.join(prompts.TEMPLATES)}, {prompts.TRAINING}, or text with {{question}} "
             f"in it"
         ),
     )
-    add("--chat_template", action=argparse.BooleanOptionalAction, help="put that into the tokenizer's chat template")
+    add(
+        "--chat_template",
+        action=argparse.BooleanOptionalAction,
+        help="put the prompt into the tokenizer's chat template",
+    )
     add("--template_kwargs", **{**ARGUMENTS, "help": f"{ARGUMENTS['help']} (default: as --model was trained)"})
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add_reward_flags(parser)
     add = parser.add_argument_group("questions").add_argument
-    add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
-    add("--answer_column", metavar="NAME")
+    add("--question_column", metavar="NAME", help="column of questions of file: tasks (default: the usual names)")
+    add("--answer_column", metavar="NAME", help="column of gold answers of file: tasks (default: the usual names)")
     add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
     engines.add_flags(parser)
     add_trust_flag(parser)
-    parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
+    parser.add_argument("--output_dir", metavar="DIR", help="folder of the results; required with --model")
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
 
 
@@ -74,7 +85,7 @@ def add_reward_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reward",
         metavar="FILE.py",
-        help=f"what grades responses: a file with reward_func, or {MATH} (default: what the benchmark names, else "
+        help=f"grade responses by the reward_func of this file, or by {MATH} (default: as the benchmark names, else "
         f"{MATH})",
     )
     rewards.add_flags(parser)
@@ -84,7 +95,7 @@ def reward_settings(args: argparse.Namespace) -> RewardSettings:
     """Return the limits of a reward file, which is not named yet.
 
     Raises:
-        UsageError: a limit makes no sense, or --reward is neither a .py file nor `math`.
+        UsageError: a limit is out of range, or --reward is neither a .py file nor `math`.
     """
     if args.reward not in (None, MATH) and not args.reward.endswith(".py"):
         raise UsageError(f"--reward {args.reward}: give a .py file with reward_func, or {MATH}")
@@ -120,7 +131,7 @@ class EvalSettings:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> EvalSettings:
-        """Raises UsageError: a setting of the protocol makes no sense."""
+        """Raises UsageError: a setting of the protocol is out of range."""
         made = ("rewards", "protocol", "engine")
         own = {each.name: getattr(args, each.name) for each in fields(cls) if each.name not in made}
         for name in ("model", "reward"):
@@ -159,7 +170,7 @@ class EvalSettings:
             if getattr(self, name) and FILE not in self.tasks:
                 problems.append(f"--{name} needs a {FILE} task; --tasks {self.tasks} has none")
         ranges = {"step": self.step >= 0, "limit": self.limit is None or self.limit >= 1}
-        problems += [f"--{name} {getattr(self, name)} makes no sense" for name, fine in ranges.items() if not fine]
+        problems += [f"--{name} {getattr(self, name)} is out of range" for name, fine in ranges.items() if not fine]
         problems += self.engine.problems()
         for name, use in NEEDED.items():
             if importlib.util.find_spec(name) is None:

@@ -131,7 +131,7 @@ def override(protocol: Protocol, **changes) -> Protocol:
     """Return the protocol with other settings, and a name that says which. None stands for no change.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting that is out of range.
     """
     changes = {name: value for name, value in changes.items() if value is not None}
     changed = replace(protocol, **changes)
@@ -151,7 +151,7 @@ def check_protocol(protocol: Protocol) -> None:
     """Check that a protocol's settings are in range and fit together.
 
     Raises:
-        UsageError: a setting that makes no sense; names its flag.
+        UsageError: a setting that is out of range; names its flag.
     """
     p, room = protocol, protocol.max_model_len
     problems = {

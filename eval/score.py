@@ -82,8 +82,10 @@ class Pair(NamedTuple):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--input", required=True, metavar="FILE", help=".jsonl or .parquet with gold and response")
-    parser.add_argument("--output", required=True, metavar="FILE", help=".jsonl or .parquet")
+    parser.add_argument(
+        "--input", required=True, metavar="FILE", help=".jsonl or .parquet with the columns gold and response"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help=".jsonl or .parquet of the result")
     parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
     add_reward_flags(parser)
     parser.add_argument("--force", action="store_true", help="replace the output")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from openrlhf_ebpo.errors import UsageError
 
 RESERVED = ("conversation", "tokenize", "add_generation_prompt", "chat_template", "tools", "documents")
-HELP = "what the tokenizer's chat template is given besides, such as enable_thinking=false"
+HELP = "further arguments of the tokenizer's chat template, such as enable_thinking=false"
 ARGUMENTS = {"nargs": "+", "metavar": "NAME=JSON", "help": HELP}  # of add_argument
 
 Kwargs = tuple[tuple[str, str], ...]

@@ -179,6 +179,8 @@ def flush_or_discard() -> None:
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse, and answer a mistyped flag with the nearest ones."""
+    if {"-h", "--help"}.intersection(sys.argv[1:] if argv is None else argv):
+        return parser.parse_args(argv)
     required = [each for each in (*parser._actions, *parser._mutually_exclusive_groups) if each.required]
     for each in required:  # or a mistyped flag would be answered with the one that it was meant to be
         each.required = False

@@ -8,16 +8,21 @@ import sys
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.train.machine import TOPICS, Finding
 
-ABOUT = """Check versions, native libraries, disk, network, Ray and GPUs: what would fail a run.
+ABOUT = """Check versions, native libraries, disk, network, Ray and GPUs for faults that would fail a run.
 
-Each line is "ok", "note" (it works, or may, and here is what to do) or "FIX" (nothing would run).
+Each line begins with "ok", "note" (it works, or may; with advice) or "FIX" (nothing would run; with the remedy).
 The exit status is 1 if there is a FIX. Nothing is changed on this machine; "libraries" takes some seconds.
-`ds_report` (DeepSpeed: nvcc, compiled operators) and `vllm collect-env` say more."""
+`ds_report` (DeepSpeed: nvcc, compiled operators) and `vllm collect-env` print more.
+
+  openrlhf-ebpo doctor                 all topics
+  openrlhf-ebpo doctor versions gpu    two of them"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(TOPICS)
-    parser.add_argument("topics", nargs="*", type=topic, metavar="TOPIC", help=f"only these: {names} (default: all)")
+    parser.add_argument(
+        "topics", nargs="*", type=topic, metavar="TOPIC", help=f"topics to check: {names} (default: all)"
+    )
 
 
 def topic(name: str) -> str:

@@ -82,7 +82,7 @@ class LoggedRun:
         preset's.
 
         Raises:
-            UsageError: the settings make no sense, only training can compute it, or its code was not named.
+            UsageError: the settings are out of range, only training can compute it, or its code was not named.
         """
         if name is None and is_import_path(self.estimator):
             raise UsageError(

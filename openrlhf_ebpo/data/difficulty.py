@@ -10,10 +10,10 @@ example:
       --rollout.max_new_tokens 8192 --vllm.num_engines 8
 
 input:  prompts and labels; rows without a column id are known by their prompts
-output: the same rows and columns (`openrlhf-ebpo data order` drops rows by pass rate), and
-  pass_rate         share of the responses with a reward of --pass_reward or more; empty where no reward could be had
-  pass_count        how many those are
-  n_rollouts        responses that got a reward; all, unless the reward failed for some
+output: the same rows (`openrlhf-ebpo data order` drops rows by pass rate) with these columns added:
+  pass_rate         share of the responses with a reward of --pass_reward or more; empty if no response got a reward
+  pass_count        number of these responses
+  n_rollouts        number of responses that got a reward; all, unless the reward failed for some
   mean_reward       their mean reward
   mean_length       mean length in tokens, over all responses
   truncated_share   share of all responses that were cut off at --rollout.max_new_tokens
@@ -83,18 +83,42 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("reward: a function or server, or an agent").add_argument
     add("--reward.remote_url", metavar="REWARD", help=".py file with reward_func, http address(es), or `math`")
     add("--train.agent_func_path", metavar="FILE", help=".py file with AgentExecutor")
-    add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
+    add(
+        "--pass_reward",
+        type=float,
+        default=1.0,
+        metavar="REWARD",
+        help="smallest reward of a response that passes (default: %(default)s)",
+    )
     reward_settings.add_flags(parser)
     add = parser.add_argument_group("prompts and sampling").add_argument
-    add("--rollout.n_samples_per_prompt", type=int, default=16, metavar="N", help="responses per prompt (%(default)s)")
-    add("--rollout.temperature", type=float, default=1.0, metavar="T", help="%(default)s")
-    add("--rollout.top_p", type=float, default=1.0, metavar="P", help="%(default)s")
+    add(
+        "--rollout.n_samples_per_prompt",
+        type=int,
+        default=16,
+        metavar="N",
+        help="responses per prompt (default: %(default)s)",
+    )
+    add(
+        "--rollout.temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="sampling temperature (default: %(default)s)",
+    )
+    add(
+        "--rollout.top_p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="sample from the likeliest tokens of total probability P (default: %(default)s)",
+    )
     add(
         "--rollout.max_new_tokens",
         type=int,
         default=8192,
         metavar="TOKENS",
-        help="longest response (%(default)s)",
+        help="limit of a response (default: %(default)s)",
     )
     add(
         "--data.max_len",
@@ -105,8 +129,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--data.apply_chat_template", action="store_true", help="put prompts into the tokenizer's chat template")
     add("--data.template_kwargs", **ARGUMENTS)
-    add("--data.input_template", metavar="TEXT", help="or into this text, in place of its {}")
-    add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
+    add(
+        "--data.input_template",
+        metavar="TEXT",
+        help="put prompts into this text, in place of its {}; not with --data.apply_chat_template",
+    )
+    add("--limit", type=int, metavar="N", help="measure only the first N rows, for a quick look (default: all)")
     engines.add_flags(parser)
     add_trust_flag(parser)
     parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
@@ -191,12 +219,12 @@ class DifficultySettings:
         sampling, max_len, rewards = self.sampling, self.engine.max_len, self.rewards
         fits = sampling.n >= 1, sampling.temperature >= 0, 0 < sampling.top_p <= 1, sampling.max_new_tokens >= 1
         problems = [
-            f"--{flag} {getattr(sampling, name)} makes no sense"
+            f"--{flag} {getattr(sampling, name)} is out of range"
             for (flag, name), fine in zip(SAMPLING_FLAGS.items(), fits, strict=True)
             if not fine
         ]
         if self.limit is not None and self.limit < 1:
-            problems.append(f"--limit {self.limit} makes no sense")
+            problems.append(f"--limit {self.limit} is out of range")
         if rewards.sources and rewards.agent:
             problems.append("give --reward.remote_url or --train.agent_func_path, not both")
         if max_len is not None and max_len <= sampling.max_new_tokens:

@@ -1,4 +1,4 @@
-"""Put the prompts in the order they will be trained on; rows and columns stay as they are.
+"""Put the prompts in the order of training; the rows themselves do not change.
 
   --by topic        rows of a cluster stand together, in random order; the clusters follow each other in random order
   --by difficulty   easy to hard: from the highest pass rate to the lowest; equal ones in random order
@@ -8,8 +8,8 @@
   openrlhf-ebpo data order --input difficulty.parquet --by difficulty --min_pass_rate 0.05 --max_pass_rate 0.95 \\
       --output ordered.parquet
 
-The order comes from the seed and the ids alone: the same wherever and in whatever order of rows it is made. Adding rows
-leaves the others' relative order within a cluster as it was. Train on it with `--data.order as_is`, or it is shuffled.
+The order depends on the seed and the ids alone, not on the order of the input. Adding rows keeps the relative order of
+the others within a cluster. Train with `--data.order as_is`, or the prompts are shuffled.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--input", required=True, metavar="FILE", help="prompts, in any form of --data.prompt_dataset")
     add("--output", required=True, metavar="FILE", help="the same rows in the new order, .parquet or .jsonl")
     add_key_flags(parser)
-    add("--by", required=True, choices=("topic", "difficulty", "shuffle"), help="see above")
-    add("--seed", type=int, default=42, help="of everything random here (default: %(default)s)")
+    add("--by", required=True, choices=("topic", "difficulty", "shuffle"), help="the order; see above")
+    add("--seed", type=int, default=42, help="random seed of the order (default: %(default)s)")
     add(
         "--min_pass_rate",
         type=float,
         default=0.0,
         metavar="RATE",
-        help="drop prompts below: 0.05 drops what is never solved",
+        help="drop prompts with a lower pass rate; 0.05 drops those that are never solved (default: %(default)s)",
     )
     add(
         "--max_pass_rate",
         type=float,
         default=1.0,
         metavar="RATE",
-        help="drop prompts above: 0.95 drops what is always solved",
+        help="drop prompts with a higher pass rate; 0.95 drops those that are always solved (default: %(default)s)",
     )
     add(f"--{CLUSTER_KEY}", default="cluster", metavar="NAME", help="column with the topic (default: %(default)s)")
     add("--force", action="store_true", help="replace an output that holds something else")

@@ -6,17 +6,16 @@ r"""Turn a data set into a clean training set: each question once, with one gold
   openrlhf-ebpo data prepare --input OWNER/NAME --subset en --template $'{question}\nThink, then \\boxed{} the answer.'
   ...
 
-What it does with the rows, each with a question and a gold answer:
-  - finds the bare question: DAPO's instruction is recognised and taken off, so the same question with and without it is
+Each row has a question and a gold answer. The command
+  - finds the bare question: DAPO's instruction is recognised and removed, so the same question with and without it is
     one question. White space and Unicode form do not count. Its hash is the id: the same in every run and data set.
   - drops rows whose question or answer is empty, and repetitions (DAPO-Math-17K holds each question about 100 times).
   - drops questions that come with different gold answers: the right one is unknown. 34, 34.0 and $34$, or 0.5
-  and
-    \frac{1}{2}, are the same answer; sqrt(8) and 2 sqrt(2) are not, since no algebra is done.
+    and \frac{1}{2}, are the same answer; sqrt(8) and 2 sqrt(2) are not, since no algebra is done.
   - holds out the validation set by a hash of id and seed, whatever the order of the rows. When the data set grows,
     no question moves from training to validation.
 
-What it writes into --output, all at once or not at all:
+It writes into --output, all at once or not at all:
   train.parquet, validation.parquet   columns id, prompt, label, question, datasource
   report.json                         settings, input, what was dropped and why
 
@@ -65,22 +64,30 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="a data set in any form of --data.prompt_dataset: a .parquet, .jsonl, .json, .csv or .arrow file, a "
         "folder of them or saved by `datasets`, or one on the Hugging Face Hub (default: %(default)s)",
     )
-    add("--output", required=True, metavar="FOLDER", help="where the result goes; must not exist yet, or be empty")
+    add("--output", required=True, metavar="FOLDER", help="folder of the result; it must be new or empty")
     add("--force", action="store_true", help="if --output holds something else, move that aside")
     add("--subset", help="configuration of a Hub data set that has several, such as `all` of DAPO-Math-17k-Processed")
     add("--split", default="train", help="split of a folder or Hub data set (default: train)")
-    add("--prompt_column", metavar="NAME", help="text, or messages with one of the user; dots lead into structs")
-    add("--answer_column", metavar="NAME", help="gold answer, text or number, such as reward_model.ground_truth")
+    add(
+        "--prompt_column",
+        metavar="NAME",
+        help="column with a text, or with messages of which one is the user's; a dot enters a struct "
+        "(default: the usual names)",
+    )
+    add(
+        "--answer_column",
+        metavar="NAME",
+        help="column with the gold answer, a text or number, such as reward_model.ground_truth "
+        "(default: the usual names)",
+    )
     add(
         "--template",
         default="own",
         metavar="own|dapo|chat|TEXT",
-        help="what the model is shown. own: the prompt as the data set has it, instruction included, and a chat of "
-        "several "
-        "messages as a chat (default). dapo: the bare question in DAPO-Math-17K's instruction. chat: own, "
-        "always as chat "
-        "messages for --data.apply_chat_template. "
-        "Anything else is text with {question} in it; in bash, $'...' makes \\n a line break",
+        help="the prompt that the model gets. own: the prompt as the data set has it, instruction included, and a chat "
+        "of several messages as a chat (default). dapo: the bare question in DAPO-Math-17K's instruction. chat: own, "
+        "always as chat messages for --data.apply_chat_template. Anything else is text with {question} in it; in "
+        "bash, $'...' makes \\n a line break",
     )
     add("--system", metavar="TEXT", help="with --template chat: the system message, in place of the data set's own")
     add(

@@ -54,7 +54,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"a sentence-transformers model: a Hub name or a folder (default: %(default)s, from the package "
         f"{PACKAGE} if that is installed)",
     )
-    add("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
+    add("--k", type=int, default=10, metavar="K", help="number of clusters (default: %(default)s)")
     add("--force", action="store_true", help="replace an existing output")
 
 

@@ -92,8 +92,12 @@ def nested_names(fields: Iterable[pa.Field], prefix: str = "") -> list[str]:
 
 def add_key_flags(parser: argparse.ArgumentParser) -> None:
     """Add training's flags that name the columns of prompts and labels."""
-    parser.add_argument("--data.input_key", default="prompt", metavar="NAME", help="column of prompts (%(default)s)")
-    parser.add_argument("--data.label_key", default="label", metavar="NAME", help="column of labels (%(default)s)")
+    parser.add_argument(
+        "--data.input_key", default="prompt", metavar="NAME", help="column of prompts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data.label_key", default="label", metavar="NAME", help="column of labels (default: %(default)s)"
+    )
 
 
 def keys_of(args: argparse.Namespace) -> tuple[str, str]:

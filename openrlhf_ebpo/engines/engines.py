@@ -80,7 +80,7 @@ class EngineSettings:
             "tensor_parallel_size": self.tensor_parallel_size >= 1,
             "gpu_memory_utilization": 0 < self.gpu_memory_utilization <= 1,
         }
-        problems = [f"--vllm.{name} {getattr(self, name)} makes no sense" for name, fine in ranges.items() if not fine]
+        problems = [f"--vllm.{name} {getattr(self, name)} is out of range" for name, fine in ranges.items() if not fine]
         if self.tensor_parallel_size > 1 and is_cpu_stack():
             problems.append(
                 "--vllm.tensor_parallel_size: use more engines, --vllm.num_engines (this machine has no CUDA)"
@@ -94,13 +94,18 @@ FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enfor
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add training's flags of rollout engines that mean something without training."""
     add = parser.add_argument_group("engines").add_argument
-    add("--vllm.num_engines", type=int, metavar="N", help="copies of the model that share the prompts (%(default)s)")
-    add("--vllm.tensor_parallel_size", type=int, metavar="N", help="GPUs a copy (%(default)s)")
+    add(
+        "--vllm.num_engines",
+        type=int,
+        metavar="N",
+        help="copies of the model that share the prompts (default: %(default)s)",
+    )
+    add("--vllm.tensor_parallel_size", type=int, metavar="N", help="GPUs per copy (default: %(default)s)")
     add(
         "--vllm.gpu_memory_utilization",
         type=float,
         metavar="SHARE",
-        help="share of a GPU's memory for vLLM (%(default)s)",
+        help="share of a GPU's memory for vLLM (default: %(default)s)",
     )
     add("--vllm.enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
     parser.set_defaults(**{f"vllm.{name}": getattr(EngineSettings, name) for name in FLAGS})

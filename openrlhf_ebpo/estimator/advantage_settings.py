@@ -27,7 +27,7 @@ class AdvantageSettings:
         """From upstream's nested arguments.
 
         Raises:
-            UsageError: a setting of every estimator makes no sense.
+            UsageError: a setting of every estimator is out of range.
         """
         advantage = args.algo.advantage
         try:
@@ -87,8 +87,8 @@ class AdvantageSettings:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "EBPO estimator",
-        "empirical-Bayes baseline, arXiv 2602.05165. half_life and clusters change ebpo, ebpo.robust and the like; the "
-        "others apply to all estimators of this package",
+        "empirical-Bayes baseline, arXiv 2602.05165. half_life and clusters change ebpo, ebpo.robust and the like;\n"
+        "the other flags apply to all estimators of this package.",
     )
     group.add_argument(
         f"{EBPO_FLAG}.half_life",

@@ -41,7 +41,7 @@ class EstimatorConfig:
     and `clusters` have flags.
 
     Raises:
-        ValueError: a setting of every estimator makes no sense; the message names the flag.
+        ValueError: a setting of every estimator is out of range; the message names the flag.
     """
 
     n_samples_per_prompt: int

@@ -1,4 +1,4 @@
-"""openrlhf-ebpo hub pull: a model or prior from the Hub into a folder, checked file by file.
+"""Download a model, or a prior, from the Hub into a folder, checked file by file.
 
 Only files that cannot run code are downloaded: safetensors, JSON, text, the tokenizer's own. Every file is compared
 with the Hub's listing, which does not tell who pushed it, so the model must also be complete: every shard of its index,
@@ -7,7 +7,7 @@ every file as long as its header says. A JSON file that names code (auto_map) is
 
   openrlhf-ebpo hub pull owner/name model
   openrlhf-ebpo hub pull owner/name model --revision step-000010
-  openrlhf-ebpo eval --model model --tasks math500 --output_dir results                                  measure it
+  openrlhf-ebpo eval --model model --tasks math500 --output_dir results                                  evaluate it
   openrlhf-ebpo train --actor.model_name_or_path model --algo.advantage.ebpo.init_prior model/prior.json ...   train on
 """
 

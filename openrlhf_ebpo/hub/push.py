@@ -1,5 +1,4 @@
-"""openrlhf-ebpo hub push: a run's exported models to the Hugging Face Hub, verified file by file, each step under a
-tag.
+"""Push a run's exported models to the Hugging Face Hub, verified file by file, each step under a tag.
 
 Without --repo and --step it pushes every exported model that --hub.repo lacks, oldest first, also after a kill or a
 broken connection: files that have arrived are not sent again. With --repo it pushes one saved model of any run.

@@ -1,4 +1,4 @@
-"""openrlhf-ebpo hub push-run: a run directory, or results of `eval --output_dir`, as a data set repo with a card.
+"""Push a run directory, or the results of `eval --output_dir`, to a data set repo with a card.
 
 The repo has the layout of the directory, so that a downloaded copy is one, and the Space shows it. The Hub's viewer and
 datasets.load_dataset read "rollouts" and "eval".

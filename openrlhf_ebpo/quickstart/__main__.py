@@ -23,14 +23,24 @@ from openrlhf_ebpo.quickstart.compare import ARMS, ESTIMATORS, compare, table
 from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages
 from openrlhf_ebpo.run.run_log import move_aside
 
-ABOUT = """Train a tiny model with EBPO and with GRPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine, and
-compare.
+ABOUT = """Train a tiny model with EBPO and with GRPO through OpenRLHF, Ray, DeepSpeed and vLLM on any machine.
 
-On a finished run: print its table. On an interrupted one: resume."""
+An interrupted run is resumed; of a finished one the table is printed.
+
+  bash scripts/quickstart.sh                     train, evaluate and compare in runs/quickstart
+  bash scripts/quickstart.sh OTHER_DIR --force   start over in another folder
+  openrlhf-ebpo space --runs runs/quickstart     look at the two runs in a browser"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", nargs="?", default="runs/quickstart", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "run_dir",
+        nargs="?",
+        default="runs/quickstart",
+        type=Path,
+        metavar="RUN_DIR",
+        help="folder of the quickstart (default: runs/quickstart)",
+    )
     parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start over")
 
 

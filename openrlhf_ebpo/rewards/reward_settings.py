@@ -60,7 +60,7 @@ class RewardSettings:
         return cls(sources, agent, timeout, memory_mb, workers)
 
     def check(self) -> None:
-        """Raises UsageError if a limit makes no sense."""
+        """Raises UsageError if a limit is out of range."""
         if not 0 < self.timeout < math.inf:
             raise UsageError(f"{TIMEOUT_FLAG} is {self.timeout}; give a number of seconds above 0")
         if self.memory_mb < 0:

@@ -45,7 +45,7 @@ class RunSettings:
         )
 
     def check(self) -> None:
-        """Raises UsageError if a number makes no sense."""
+        """Raises UsageError if a number is out of range."""
         problems = []
         if self.load_step is not None and self.load_step < 1:
             problems.append(f"--ckpt.load_step is {self.load_step}; give a step from 1 on, or start over with --force")

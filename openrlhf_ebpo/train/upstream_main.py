@@ -25,6 +25,11 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         fill = super()._fill_text
         return "\n".join(line if line.startswith("  ") else fill(line, width, indent) for line in text.splitlines())
 
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        """Add the default, unless it is None or False, or the text names it."""
+        is_named = action.default is None or action.default is False or "default" in (action.help or "").lower()
+        return action.help if is_named else super()._get_help_string(action)
+
 
 class UpstreamMain:
     """The `__main__` block of one upstream module in three parts: parser, validation, train.

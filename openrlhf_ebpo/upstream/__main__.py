@@ -12,16 +12,26 @@ from openrlhf_ebpo.upstream.install import REPLACEMENTS, all_seams
 from openrlhf_ebpo.upstream.releases import TESTED
 from openrlhf_ebpo.upstream.replacements import KINDS
 
-ABOUT = f"""List every replacement of this machine and hold it against the installed packages.
+KIND_LINES = "\n".join(f"  {kind:<10} {reason}" for kind, reason in KINDS.items())
+ABOUT = f"""List every replacement in OpenRLHF and its stack, and compare its target with the installed package.
 
-A line has: whether it fits, the target, its fingerprint, the process in which it runs, its kind. Below it: what is put
-there, why, and until when.
+A row shows its state, the target, its fingerprint, the process in which it runs and its kind; below it the replacement,
+the reason, and when it can go.
 
-ok: the source is one that the row was written for. by name: only the name's existence is checked, of torch.cuda and of
-names that OpenRLHF imports. CHANGED: add the fingerprint to upstream/releases.py once the row fits both. GONE: no such
-target. The exit status is 1 if there is a CHANGED or GONE. Kinds: {"; ".join(f"{k}: {v}" for k, v in KINDS.items())}.
-Nothing is imported; PYTHONPATH=DIR holds the rows against wheels that are unpacked in DIR (docs/develop.md).
-{REPLACEMENTS}=estimator, for a training too, takes that kind alone."""
+states (the exit status is 1 if a row is CHANGED or GONE):
+  ok         the installed source is one that the row was written for
+  by name    only the existence of the name is checked: torch.cuda, and names that OpenRLHF imports
+  CHANGED    another source: add its fingerprint to upstream/releases.py once the row fits both (docs/develop.md)
+  GONE       the target does not exist
+
+kinds:
+{KIND_LINES}
+
+examples:
+  python -m openrlhf_ebpo.upstream                            the installed packages, without importing them
+  PYTHONPATH=DIR python -m openrlhf_ebpo.upstream             wheels that are unpacked in DIR
+  {REPLACEMENTS}=estimator python -m openrlhf_ebpo.upstream   only rows of this kind; also for a training
+"""
 INDENT = " " * 9  # under the name in a row's line
 
 

@@ -1,4 +1,4 @@
-"""Every setting that makes no sense is answered with the flag that sets it."""
+"""Every setting that is out of range is answered with the flag that sets it."""
 
 import argparse
 from types import SimpleNamespace

@@ -110,7 +110,7 @@ def _selection(places: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def check(actor) -> None:
-    """Raises UsageError: a value makes no sense; names its flag. actor: the section of upstream's nested arguments,
+    """Raises UsageError: a value is out of range; names its flag. actor: the section of upstream's nested arguments,
     which holds our flags too."""
     for name, ratio in (("clip_cov", actor.clip_cov.ratio), ("kl_cov", actor.kl_cov.ratio)):
         if not 0 <= ratio <= 1:
