@@ -78,12 +78,12 @@ def answer_dry_runs(ours: Connection, theirs: Connection) -> None:
 
 
 def dry_run(argv: list[str]) -> dict:
-    from openrlhf_ebpo.cli import train_ppo_ray
+    from openrlhf_ebpo.train import driver
 
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
-            train_ppo_ray.run([*argv, "--dry_run", "--verbose"])
+            driver.run([*argv, "--dry_run", "--verbose"])
     except BaseException:
         return {"error": traceback.format_exc()}
     text = output.getvalue()

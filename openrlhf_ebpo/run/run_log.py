@@ -25,8 +25,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import TEMPORARY, overwrite_json, read_json_lines, write_json
@@ -264,6 +262,8 @@ def step_files(run_dir: Path) -> dict[int, Path]:
 
 def read_rollouts(run_dir: str | Path, step: int):
     """Read the rows of one step as a pyarrow table."""
+    import pyarrow.parquet as pq  # and numpy, with threads: the supervisor of a training forks
+
     return pq.read_table(rollouts_path(Path(run_dir), step))
 
 

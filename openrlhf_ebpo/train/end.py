@@ -11,55 +11,39 @@ from openrlhf_ebpo.command import PAUSED
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.run.run_log import RunDirectoryError
-from openrlhf_ebpo.train.supervisor.driver import Supervisor
+from openrlhf_ebpo.train.supervisor.link import Supervisor
 
 
 @contextlib.contextmanager
-def recorded_end(supervisor: Supervisor) -> Iterator[None]:
-    """Record in run.json how the run ended."""
-    status, error, final = "complete", None, False
-    try:
-        yield
-    except BaseException as caught:
-        status = "interrupted" if isinstance(caught, KeyboardInterrupt) else "failed"
-        error = describe_cause(caught)
-        if isinstance(cause := first_cause(caught), TrainingPaused):
-            status, error = "paused", str(cause)
-        final = isinstance(first_cause(caught), (UsageError, RunDirectoryError, HealthError, KeyboardInterrupt))
-        raise
-    finally:
-        supervisor.end(status, error, final)
-
-
-@contextlib.contextmanager
-def explained_end(supervisor: Supervisor, how_to_continue: Callable[[], str]) -> Iterator[None]:
-    """Turn what ends a training into a message that says how to continue; a pause exits with PAUSED.
+def recorded_end(supervisor: Supervisor, how_to_continue: Callable[[], str]) -> Iterator[None]:
+    """Record how a training ended, and turn what has ended it into a message that says how to continue; a pause exits
+    with PAUSED.
 
     Raises:
         ReportedError: the training has failed. KeyboardInterrupt.
     """
-    from openrlhf_ebpo.engines.cluster import ClusterError
-
     try:
         yield
-    except RunDirectoryError:
-        raise
-    except ClusterError as error:  # at a restart the machine may still be busy with the end of the training before
-        supervisor.end("failed", f"ClusterError: {error}", False)
-        raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        supervisor.end("interrupted", describe_cause(error), final=True)
         raise KeyboardInterrupt(how_to_continue()) from None
-    except Exception as error:
-        if isinstance(cause := first_cause(error), TrainingPaused):
-            print(f"paused: {cause}\n{how_to_continue()}", file=sys.stderr)
+    except BaseException as error:
+        cause, text = first_cause(error), describe_cause(error)
+        if isinstance(cause, TrainingPaused):
+            supervisor.end("paused", text, final=True)
+            print(f"paused: {text}\n{how_to_continue()}", file=sys.stderr)
             sys.exit(PAUSED)
+        final = isinstance(cause, (UsageError, RunDirectoryError, HealthError, KeyboardInterrupt))
+        supervisor.end("failed", text, final)
+        if isinstance(error, (RunDirectoryError, SystemExit)):
+            raise
         traceback.print_exc()
         if isinstance(cause, CheckpointError):
             raise cause from None
         if isinstance(cause, HealthError):
-            raise HealthError(f"{cause}\n{how_to_continue()}") from None
-        cause = supervisor.cause or describe_cause(error)
-        raise ReportedError(f"training stopped: {cause}\n{how_to_continue()}") from None
+            raise HealthError(f"{text}\n{how_to_continue()}") from None
+        raise ReportedError(f"training stopped: {text}\n{how_to_continue()}") from None
+    supervisor.end("complete", None, final=False)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -49,14 +49,13 @@ EXAMPLE = r"""example, for one machine with eight GPUs:
 class Command:
     """A command line of `train`.
 
-    args: upstream's nested arguments, with the flags of every room. argv: for a restart. recorded: the same without
-    secrets. is_translated: it had flags of an older release. verbose: a dry run prints the configuration. sample:
-    prompts to answer in a dry run. assume_cuda: memory in GB of the GPUs of the machine that a dry run is for, UNKNOWN
-    if it was not given; None for this machine.
+    args: upstream's nested arguments, with the flags of every room. recorded: the command line without secrets.
+    is_translated: it had flags of an older release. verbose: a dry run prints the configuration. sample: prompts to
+    answer in a dry run. assume_cuda: memory in GB of the GPUs of the machine that a dry run is for, UNKNOWN if it was
+    not given; None for this machine.
     """
 
     args: SimpleNamespace
-    argv: list[str]
     recorded: list[str]
     is_translated: bool
     force: bool
@@ -83,9 +82,18 @@ class Command:
         # upstream's default clamps the value after the baseline; under ebpo only a range that was asked for applies
         flat["algo.advantage.ebpo.reward_clip_range"] = None if clip is default else tuple(clip)
         own = {name: flat.pop(name) for name in ("force", "dry_run", "verbose", "sample", "assume_cuda")}
-        command = cls(nested(flat), argv, recorded, bool(translated), **own)
+        command = cls(nested(flat), recorded, bool(translated), **own)
         command.check()
-        return apply_restart(command)
+        return command
+
+    def resumed_after_failure(self, saved: bool) -> Command:
+        """Return the command that its supervisor starts again: it resumes, and moves nothing aside. saved: a checkpoint
+        of this command is there."""
+        self.args.ckpt.load_enable = True
+        if saved:  # it, and the prior in it, are the ones to resume
+            self.args.ckpt.load_step = None
+            self.args.algo.advantage.ebpo.reset_prior = False
+        return dataclasses.replace(self, force=False)
 
     def check(self) -> None:
         """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no
@@ -110,18 +118,6 @@ class Command:
                 f"--assume_cuda is {self.assume_cuda}; give the memory of one GPU in GB, such as 80, or no number"
             )
         raise_problems(problems)
-
-
-def apply_restart(command: Command) -> Command:
-    """Return the command; one that the supervisor has started again resumes, and moves nothing aside."""
-    saved = restarts.restarted_by()
-    if saved is None:
-        return command
-    command.args.ckpt.load_enable = True
-    if saved:  # the run's own newest checkpoint, and the prior in it, are the ones to resume
-        command.args.ckpt.load_step = None
-        command.args.algo.advantage.ebpo.reset_prior = False
-    return dataclasses.replace(command, force=False)
 
 
 def fill_defaults(args: SimpleNamespace) -> None:

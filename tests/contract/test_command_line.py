@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.data import difficulty, order
 from openrlhf_ebpo.data.preflight import InputFiles
@@ -24,6 +23,7 @@ from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_settings import RunSettings
+from openrlhf_ebpo.train import driver
 from openrlhf_ebpo.train.flags import Command, build_parser, fill_defaults
 from openrlhf_ebpo.train.supervisor.restarts import how_to_continue
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
@@ -116,7 +116,6 @@ def command(tmp_path, monkeypatch, model) -> list[str]:
     """A minimal good command line, its files in place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
-    monkeypatch.setattr(train_ppo_ray, "under_supervision", lambda again: None)  # pytest would become the supervisor
     (tmp_path / "data.jsonl").write_text(json.dumps({"input": "1+1", "label": "2"}) + "\n")
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     shutil.copytree(model, tmp_path / "model")
@@ -167,11 +166,11 @@ def test_a_variant_is_a_name_and_a_half_life_changes_its_history(command):
 
 def test_parts_that_change_nothing_are_named(command, capsys):
     clusters = ["--algo.advantage.ebpo.clusters", "cluster", "--dry_run"]
-    train_ppo_ray.main([*command, *clusters])
+    driver.main([*command, *clusters])
     assert "'cluster' (--data.cluster_key)" in capsys.readouterr().out
-    train_ppo_ray.main([*command, *clusters, "--data.cluster_key", "label"])
+    driver.main([*command, *clusters, "--data.cluster_key", "label"])
     assert "warning: --algo.advantage.ebpo.clusters" not in capsys.readouterr().out
-    train_ppo_ray.main([*command, *clusters, "--advantage_estimator", "group_norm"])
+    driver.main([*command, *clusters, "--advantage_estimator", "group_norm"])
     assert "warning: --algo.advantage.ebpo.clusters" in capsys.readouterr().out
 
 
@@ -185,16 +184,16 @@ PARALLEL = [
 
 def test_a_dry_run_for_a_machine_with_gpus_changes_nothing_for_this_one(command, capsys):
     with pytest.raises(SystemExit, match=r"--vllm.tensor_parallel_size: use more engines"):
-        train_ppo_ray.main([*command, *PARALLEL, "--dry_run"])
+        driver.main([*command, *PARALLEL, "--dry_run"])
     capsys.readouterr()
-    train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--verbose", "--assume_cuda", "80"])
+    driver.main([*command, *PARALLEL, "--dry_run", "--verbose", "--assume_cuda", "80"])
     said = capsys.readouterr().out
     assert (
         "checked as for a machine with GPUs: 8, of 80 GB" in said
     )  # 4 of the policy, 2 of the reference, an engine of 2
     assert '"attn_implementation": "flash_attention_2"' in said and '"sync_backend": "nccl"' in said
     assert "no CUDA" not in said and "not checked for it: its libraries and drivers" in said
-    train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--assume_cuda"])
+    driver.main([*command, *PARALLEL, "--dry_run", "--assume_cuda"])
     assert "checked as for a machine with GPUs: 8\n" in capsys.readouterr().out
 
 
@@ -209,7 +208,7 @@ def test_a_dry_run_for_a_machine_with_gpus_changes_nothing_for_this_one(command,
 )
 def test_a_check_for_another_machine_starts_nothing(command, flags, shown):
     with pytest.raises(SystemExit, match=re.escape(shown)):
-        train_ppo_ray.main([*command, *flags])
+        driver.main([*command, *flags])
 
 
 @pytest.mark.parametrize("given", [("-10", "10"), ("0", "1")])
@@ -268,7 +267,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
     import ray
 
     logs = ["--logger.no_policy_metrics", "--data.label_key", "label"]
-    train_ppo_ray.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run", "--verbose"])
+    driver.main([*command, *logs, "--logger.wandb.key", "0123SECRET", "--dry_run", "--verbose"])
     out = capsys.readouterr().out
     printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
     assert printed["algo"]["advantage"]["estimator"] == "ebpo"
@@ -304,7 +303,7 @@ def test_a_dry_run_ends_with_what_the_training_would_do(command, capsys, tmp_pat
         "--eval.dataset",
         "data.jsonl",
     ]
-    train_ppo_ray.main([*command, *sizes, *saves, "--dry_run"])
+    driver.main([*command, *sizes, *saves, "--dry_run"])
     out = capsys.readouterr().out
     assert '"argv"' not in out and "{" not in out.partition("plan:")[2].partition("dry run:")[0]
     for line in (
@@ -317,7 +316,7 @@ def test_a_dry_run_ends_with_what_the_training_would_do(command, capsys, tmp_pat
         "for 2 checkpoints and 4 models",
     ):
         assert line in out, (line, out)
-    train_ppo_ray.main([*command, "--dry_run"])
+    driver.main([*command, "--dry_run"])
     assert "warning: --rollout.batch_size 1024 is larger than the data set of 40 rows" in capsys.readouterr().out
 
 
@@ -347,7 +346,7 @@ def test_a_dry_run_ends_with_what_the_training_would_do(command, capsys, tmp_pat
 )
 def test_a_mistake_ends_in_one_line_and_no_traceback(command, capsys, extra, shown):
     with pytest.raises(SystemExit) as end:
-        train_ppo_ray.main([*command, *extra, "--dry_run"])
+        driver.main([*command, *extra, "--dry_run"])
     assert str(end.value).startswith("error: ")
     assert shown in str(end.value)
 
@@ -359,13 +358,13 @@ def test_labels_and_functions_that_no_training_can_use_are_refused_before_it_sta
     for reward, found in (("math", "1 of 1 labels (column 'label'"), ("signature.py", "(prompts, completions)")):
         argv = [*command, "--reward.remote_url", reward, "--data.label_key", "label", "--logger.run_dir", "run"]
         with pytest.raises(SystemExit) as end:
-            train_ppo_ray.main([*argv, *more])
+            driver.main([*argv, *more])
         assert found in str(end.value) and not (tmp_path / "run").exists()
 
 
 def test_help_teaches_our_flags_and_upstreams(capsys):
     with pytest.raises(SystemExit):
-        train_ppo_ray.main(["--help"])
+        driver.main(["--help"])
     text = capsys.readouterr().out
     for part in ("openrlhf-ebpo train [flags]", "--algo.advantage.ebpo.half_life", "--rollout.n_samples_per_prompt"):
         assert part in text
@@ -381,7 +380,7 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
     (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99)
     argv = [*command, "--ckpt.path", "ckpt", "--dry_run", "--verbose"]
     for more in (["--ckpt.load_enable"], ["--ckpt.load_step", "4"]):
-        train_ppo_ray.main([*argv, "--actor.adam.lr", "1e-4", *more])
+        driver.main([*argv, "--actor.adam.lr", "1e-4", *more])
         out = capsys.readouterr().out
         printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
         assert "resuming from global_step4 of" in out and ("global_step8 is skipped" in out) == (
@@ -390,16 +389,16 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
         assert "5e-06: the optimizer in the checkpoint keeps it" in out
         assert printed["actor"]["adam"]["lr"] == 5e-6 and printed["ckpt"]["load_enable"] is True
     with pytest.raises(SystemExit, match=r"global_step8: .*99 bytes, and 100 were saved; saved steps: 4$"):
-        train_ppo_ray.main([*argv, "--ckpt.load_step", "8"])
+        driver.main([*argv, "--ckpt.load_step", "8"])
     manifest.complete(folder.with_name("global_step4"), data={"rows": 9999, "sha256": ""})
     with pytest.raises(SystemExit, match=r"is not what global_step4 was trained on: 9999 rows then"):
-        train_ppo_ray.main([*argv, "--ckpt.load_enable"])
+        driver.main([*argv, "--ckpt.load_enable"])
 
 
 def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp_path, monkeypatch):
     """A checkpoint of hundreds of GB is read once before DeepSpeed reads it; its sizes are always compared."""
     started = []
-    monkeypatch.setattr(train_ppo_ray, "train", lambda *given: started.append(given[-2]))
+    monkeypatch.setattr(driver, "train", lambda *given: started.append(given[-2]))
     monkeypatch.setattr(InputFiles, "check_models_fetched", lambda self: None)
     for step in (4, 8):
         folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
@@ -410,9 +409,9 @@ def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp
     argv = [*command, "--ckpt.path", "ckpt", "--ckpt.load_enable"]
     reads, crc32 = [], manifest._crc32
     monkeypatch.setattr(manifest, "_crc32", lambda path: reads.append(path.parent.name) or crc32(path))
-    train_ppo_ray.main([*argv, "--dry_run"])
+    driver.main([*argv, "--dry_run"])
     assert reads == [] and started == []
-    train_ppo_ray.main(argv)
+    driver.main(argv)
     (found,) = started
     assert found.tag == "global_step4" and reads == ["global_step8", "global_step4"]
 
@@ -420,24 +419,24 @@ def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp
 def test_a_run_that_has_lost_its_checkpoints_does_not_begin_again(command, tmp_path, capsys):
     folder = tmp_path / "ckpt" / "_actor" / "global_step4"
     argv = [*command, "--ckpt.path", "ckpt", "--logger.run_dir", "run", "--ckpt.load_enable", "--dry_run", "--verbose"]
-    train_ppo_ray.main(argv)
+    driver.main(argv)
     out = capsys.readouterr().out
     args, _ = json.JSONDecoder().raw_decode(out[out.index("{\n") :])
     run = {"schema": 1, "status": "interrupted", "argv": [], "args": args}
     write_json(tmp_path / "run" / "run.json", run)
     for step in (1, 2, 3, 4, 5):
         append_json_line(tmp_path / "run" / "metrics.jsonl", {"step": step})
-    train_ppo_ray.main(argv)  # it was killed before its first save
+    driver.main(argv)  # it was killed before its first save
     assert "no checkpoint is complete in " in capsys.readouterr().out
     row = {"step": 4, "tag": "global_step4", "checkpoint": str(folder), "model": None}
     append_json_line(tmp_path / "run" / "checkpoints.jsonl", row)
     with pytest.raises(SystemExit, match=r"5 steps .* global_step4"):
-        train_ppo_ray.main(argv)
-    train_ppo_ray.main([*argv, "--force"])
+        driver.main(argv)
+    driver.main([*argv, "--force"])
     folder.mkdir(parents=True)
     (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
     manifest.complete(folder)
-    train_ppo_ray.main(argv)
+    driver.main(argv)
 
 
 def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.run.run_log import close_run, read_run
+from openrlhf_ebpo.train import driver
 from openrlhf_ebpo.train.flags import build_parser
 from openrlhf_ebpo.train.old_flags import TABLE, translate
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
@@ -41,7 +41,7 @@ def script(release: str) -> list[str]:
 
 
 def test_the_list_of_this_release_is_what_is_installed(extract):
-    installed = extract.flags_of(extract.parser_of(module_path(train_ppo_ray.MODULE).read_text()))
+    installed = extract.flags_of(extract.parser_of(module_path(driver.MODULE).read_text()))
     assert json.loads(json.dumps(installed)) == listed(RECOMMENDED)
 
 
@@ -58,7 +58,7 @@ def old_values(release: str) -> dict:
 
 @pytest.mark.parametrize("release", SCRIPTS)
 def test_a_whole_script_means_what_it_meant_defaults_included(release):
-    parser = build_parser(UpstreamMain(train_ppo_ray.MODULE))
+    parser = build_parser(UpstreamMain(driver.MODULE))
     found = vars(parse(parser, translate(script(release))[0]))
     old = old_values(release)
     compared = [(flag, new) for flag, row in TABLE.items() if row.kind == "to" and flag in old for new in row.new]
@@ -73,7 +73,7 @@ def test_a_whole_script_means_what_it_meant_defaults_included(release):
 
 @pytest.mark.parametrize("release", SCRIPTS)
 def test_upstreams_validation_takes_the_script_with_our_estimator(release):
-    main = UpstreamMain(train_ppo_ray.MODULE)
+    main = UpstreamMain(driver.MODULE)
     argv, _ = translate([*script(release), "--advantage_estimator", "ebpo"])
     args = main.validate(parse(build_parser(main), argv))
     assert args.algo.advantage.estimator == "ebpo"
@@ -103,26 +103,26 @@ def old_command(tmp_path, monkeypatch) -> list[str]:
 
 
 def test_a_dry_run_prints_the_new_command_without_secrets(old_command, capsys):
-    train_ppo_ray.main([*old_command, "--dry_run"])
+    driver.main([*old_command, "--dry_run"])
     out = capsys.readouterr().out
     assert out.startswith("note: ")
     assert "0123456789abcdef" not in out
     printed = out[out.index("python -m openrlhf_ebpo.cli.train_ppo_ray") :].partition("plan:")[0]
     words = shlex.split(printed.replace(" \\\n", " "))[3:]
     assert "--dry_run" not in words
-    train_ppo_ray.main([*words, "--dry_run"])  # what was printed is a good command of today's
+    driver.main([*words, "--dry_run"])  # what was printed is a good command of today's
     assert not capsys.readouterr().out.startswith("note: ")
 
 
 def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatch, capsys):
     """A finished run is recognised in either spelling: nothing is left to do."""
 
-    def train(upstream, command, args, settings, found, resumed):
-        for lock in run_lock.claim(settings.run, **train_ppo_ray.run_entries(command, args, settings, resumed)):
+    def train(supervisor, upstream, command, args, settings, found, resumed):
+        for lock in run_lock.claim(settings.run, **driver.run_entries(command, args, settings, resumed)):
             run_lock.release(lock)
 
-    monkeypatch.setattr(train_ppo_ray, "train", train)
-    train_ppo_ray.main(old_command)
+    monkeypatch.setattr(driver, "train", train)
+    driver.main(old_command)
     run_dir = next(tmp_path.rglob("run.json")).parent
     stored = read_run(run_dir)["argv"]
     assert stored[:2] == ["--ref.num_nodes", "1"]
@@ -131,4 +131,4 @@ def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatc
     close_run(run_dir, "complete")
     for argv in (old_command, [word.replace("<redacted>", "0123456789abcdef") for word in stored]):
         with pytest.raises(SystemExit, match="with these very settings: nothing is left to do"):
-            train_ppo_ray.main([*argv, "--ckpt.load_enable"])
+            driver.main([*argv, "--ckpt.load_enable"])

@@ -248,11 +248,11 @@ def start_command(cluster):
 def run_in_process():
     """Give a command line to the launcher inside this process and return the error that it ends with. For mistakes
     that are found before anything heavy starts."""
-    from openrlhf_ebpo.cli import train_ppo_ray
+    from openrlhf_ebpo.train import driver
 
     def run(argv: list[str]) -> str:
         with pytest.raises(SystemExit) as stopped:
-            train_ppo_ray.main(argv)
+            driver.main(argv)
         assert stopped.value.code not in (0, None)
         return str(stopped.value.code)
 

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from openrlhf_ebpo.engines.cluster import address_to_join
+from openrlhf_ebpo.run.run_lock import is_alive
 from openrlhf_ebpo.run.run_log import LOCK, read_run
-from openrlhf_ebpo.train.supervisor.driver_exit import is_alive
 
 HANGS = """
 import time

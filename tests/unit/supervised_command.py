@@ -1,6 +1,7 @@
 """A command under supervision whose training is a sleep: `supervised_command.py MODE[+orphan] FOLDER [STALL_MINUTES
 LIMIT]`."""
 
+import errno
 import os
 import shutil
 import signal
@@ -13,8 +14,8 @@ from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.run.heartbeat import END_FILE, GENERATING, STARTING, Heartbeat, end_requested_by
 from openrlhf_ebpo.run.run_settings import RunSettings
-from openrlhf_ebpo.train.supervisor.driver import under_supervision
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
+from openrlhf_ebpo.train.supervisor.watch import under_supervision
 
 (mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])
 stall_minutes, stall_limit = [float(word) for word in sys.argv[3:]] or [10.0, 0.0]
@@ -23,24 +24,36 @@ ARGS = {
     "algo": {"advantage": {"estimator": "ebpo"}},
     "data": {"prompt_dataset": "d"},
     "train": {"seed": 7},
-    "ckpt": {"path": str(folder / "ckpt"), "load_step": None, "attempt": str(os.getpid())},
+    "ckpt": {"path": str(folder / "ckpt"), "load_step": None, "attempt": "a"},
 }
 SUPERVISION = SupervisionSettings(
     stall_minutes, stall_limit, int(os.environ.get("MAX_RESTARTS", 0)), save_steps=5, saves=mode != "saves_nothing"
 )
 
 
-def leave(session: bool = False) -> None:
-    """Start a process whose parent ends, as Ray's raylet leaves its workers; in a session of its own, as the pusher."""
+def fork_once(fork=os.fork) -> int:
+    """The machine has no memory for a second driver."""
+    os.fork = fail_to_fork
+    return fork()
+
+
+def fail_to_fork() -> int:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+def leave() -> None:
+    """Start a process whose parent ends, as Ray's raylet leaves its workers."""
     code = f"import os, time; print(os.getpid(), file=open({str(folder / 'pid')!r}, 'a')); time.sleep(600)"
     command = [sys.executable, "-c", f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(command, check=True, start_new_session=session, **silent)
+    subprocess.run(command, check=True, **silent)
 
 
 @error_exit()
 def main() -> None:
-    supervisor = under_supervision(sys.argv)
+    if mode == "cannot_fork":
+        os.fork = fork_once
+    supervisor = under_supervision()
     if mode == "refused" or (mode == "refused_later" and (folder / "run").exists()):
         raise UsageError("--flag is wrong")
     if mode == "starts_late" and (folder / "run").exists() and not (folder / "busy").exists():
@@ -54,8 +67,6 @@ def main() -> None:
     settings = RunSettings(folder / "run", folder / "ckpt", name="r", resume=True)
     if orphan:
         leave()
-    if mode == "outlived":
-        leave(session=True)
     again = (folder / "run").exists()
     if mode == "starts_ray":  # a process of that name
         gcs_server = folder / "gcs_server"
@@ -67,19 +78,17 @@ def main() -> None:
         heart.report(*((STARTING,) if mode == "starts" else (GENERATING, "5 responses unfinished")), step=3)
         heart.write()
         print("ready", os.getpid(), flush=True)
-        if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):
+        fails_first = mode in ("fails_once", "fails_then_waits", "starts_late")
+        if mode in ("fails", "refused_later", "cannot_fork") or (fails_first and not again):
             raise ReportedError("no more from http://me:word@host")
         if mode == "asked_to_end" and not again:
             (folder / "run" / END_FILE).touch()
-            raise ReportedError("no more from http://me:word@host")
-        if mode == "removes_python":
-            Path(sys.executable).unlink()
             raise ReportedError("no more from http://me:word@host")
         if mode == "talks":
             while True:
                 print("a line", flush=True)
                 time.sleep(0.01)
-        while mode in ("waits", "starts_ray", "starts", "saves_nothing"):
+        while mode in ("waits", "fails_then_waits", "starts_ray", "starts", "saves_nothing"):
             time.sleep(1)
         while mode in ("saves", "asked_to_end") and not (asked_by := end_requested_by(folder / "run")):
             time.sleep(0.05)

@@ -12,11 +12,12 @@ import psutil
 import pytest
 
 from openrlhf_ebpo.run import run_lock
+from openrlhf_ebpo.run.run_lock import is_alive
 from openrlhf_ebpo.run.run_log import LOCK
 from openrlhf_ebpo.run.run_settings import RunSettings
-from openrlhf_ebpo.train.supervisor import driver
-from openrlhf_ebpo.train.supervisor.driver import end_leftovers
-from openrlhf_ebpo.train.supervisor.driver_exit import count_killed_for_memory, describe_death, is_alive, list_session
+from openrlhf_ebpo.train.supervisor import link
+from openrlhf_ebpo.train.supervisor.driver_exit import count_killed_for_memory, describe_death, list_session
+from openrlhf_ebpo.train.supervisor.link import end_leftovers
 from openrlhf_ebpo.train.supervisor.restarts import how_to_continue
 
 NAMES_ITSELF = (
@@ -64,9 +65,9 @@ def test_a_number_that_is_anothers_by_now_is_left_alone(tmp_path, other, changes
 @pytest.mark.parametrize("session", [None, "x", True, -1, 0, 1, [1]])
 def test_a_lock_that_names_no_session_ends_nothing(tmp_path, session, monkeypatch):
     """0 would be all that was started outside of a container."""
-    monkeypatch.setattr(driver, "end_session", pytest.fail)
+    monkeypatch.setattr(link, "end_session", pytest.fail)
     record(tmp_path, session)
-    driver.end_leftovers(tmp_path)
+    end_leftovers(tmp_path)
 
 
 def test_a_session_is_not_ended_while_its_supervisor_lives(tmp_path, other):

@@ -9,10 +9,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from openrlhf_ebpo.cli import train_ppo_ray, train_sft
+from openrlhf_ebpo.cli import train_sft
 from openrlhf_ebpo.engines.model_check import ModelSaving
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.quickstart import tiny_model
+from openrlhf_ebpo.train import driver
 
 GENERATION, TOKENIZER, CONFIG = "generation_config.json", "tokenizer_config.json", "config.json"
 TRAVERSAL = {"chat_template": [{"name": "default", "template": "x"}, {"name": "../../up", "template": "y"}]}
@@ -117,9 +118,9 @@ def test_commands_refuse_it_before_anything_starts(command, lost, changed, tmp_p
     train += " --reward.remote_url reward.py --vllm.num_engines 1 --rollout.batch_size 32 --ckpt.output_dir out"
     train += " --rollout.n_samples_per_prompt 4 --advantage_estimator ebpo --ckpt.path ckpt"
     sft = "--model.model_name_or_path model --data.dataset q.jsonl --data.input_key prompt --data.output_key label"
-    for module, name in ((train_ppo_ray, "train"), (train_sft, "single_process_environment")):
+    for module, name in ((driver, "train"), (train_sft, "single_process_environment")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("it has started"))
-    main = train_sft.main if command == "sft" else train_ppo_ray.main
+    main = train_sft.main if command == "sft" else driver.main
     argv = (sft if command == "sft" else train).split() + command.split()[1:]
     with pytest.raises(SystemExit) as ended:
         main([*argv, "--ckpt.output_dir", "out"])

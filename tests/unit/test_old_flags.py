@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.train import old_flags
+from openrlhf_ebpo.train import driver, old_flags
 from openrlhf_ebpo.train.flags import build_parser
 from openrlhf_ebpo.train.old_flags import TABLE, translate
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
@@ -42,7 +41,7 @@ def old_parser(release: str) -> argparse.ArgumentParser:
 
 @pytest.fixture(scope="module")
 def parser():
-    return build_parser(UpstreamMain(train_ppo_ray.MODULE))
+    return build_parser(UpstreamMain(driver.MODULE))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from commands import refused
 
 from openrlhf_ebpo import extension, hub_models, model_folder
-from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
+from openrlhf_ebpo.cli import data, train_sft
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.data.preflight import InputFiles
 from openrlhf_ebpo.data.topics import embed
@@ -18,6 +18,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
 from openrlhf_ebpo.model_folder import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
+from openrlhf_ebpo.train import driver
 from openrlhf_ebpo.upstream.install import subclass
 from openrlhf_ebpo.upstream.rollout.engine import EngineTrustsAsAsked
 
@@ -131,8 +132,8 @@ def commands(folder: Path, model: str | None = None) -> dict:
     asked = ["--model", model, "--tasks", f"file:{q}", "--output_dir", str(folder / "results"), "--protocol", "greedy"]
     measured = ["difficulty", "--input", q, "--output", str(folder / "d.parquet"), "--actor.model_name_or_path", model]
     return {
-        "train": (train_ppo_ray.main, train(folder, model=model)),
-        "train --dry_run": (train_ppo_ray.main, train(folder, "--dry_run", model=model)),
+        "train": (driver.main, train(folder, model=model)),
+        "train --dry_run": (driver.main, train(folder, "--dry_run", model=model)),
         "sft": (train_sft.main, [*sft, "--data.output_key", "answer", "--ckpt.output_dir", str(folder / "sft")]),
         "eval": (evaluation.main, [*asked, "--template", "raw", "--no-chat_template"]),
         "data difficulty": (data.main, [*measured, "--reward.remote_url", str(folder / "reward.py")]),

@@ -53,7 +53,7 @@ MAY_IMPORT = {
         *("data", "engines", "estimator", "hub", "rewards", "run"),
         *("upstream", "upstream.controller", "upstream.policy", "upstream.rollout"),
     },
-    "cli": {"data", "engines", "estimator", "hub", "rewards", "run", "train", "upstream", "upstream.controller"},
+    "cli": {"data", "engines", "estimator", "run", "train", "upstream"},
 }
 PACKAGES_OF = {  # in addition to the standard library, where that is a promise
     **{name: set() for name in BASE - {"hub_models", "model_folder"}},
@@ -63,7 +63,7 @@ PACKAGES_OF = {  # in addition to the standard library, where that is a promise
 }
 BASE_PACKAGES = {"numpy", "psutil", "pyarrow", "safetensors", "wrapt"}
 LIGHT = {*BASE, "cli", "hub", "run"}
-NEED_MORE = {f"{PACKAGE}.{name}" for name in ("cli.train_ppo_ray", "hub.card", "hub.data_card", "hub.run_data")}
+NEED_MORE = {f"{PACKAGE}.{name}" for name in ("hub.card", "hub.data_card", "hub.run_data")}
 ONLY_BASE = f"""
 import importlib, sys
 class Refused:

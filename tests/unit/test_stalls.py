@@ -1,6 +1,5 @@
 """Decisions: when a stalled training is reported and ended, and when a failed one is restarted."""
 
-import os
 import re
 import shutil
 
@@ -11,8 +10,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.run.run_settings import RunSettings
-from openrlhf_ebpo.train.flags import Command, apply_restart
-from openrlhf_ebpo.train.supervisor import restarts
+from openrlhf_ebpo.train.flags import Command
 from openrlhf_ebpo.train.supervisor.restarts import PAUSE, Restarts, Start, SupervisionSettings, find_start
 from openrlhf_ebpo.train.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
@@ -92,7 +90,7 @@ def test_restarts_are_counted_anew_after_a_newer_checkpoint(monkeypatch):
     assert [counted.is_allowed(Start("global_step10")) for _ in range(3)] == [True, True, False]
     assert counted.is_allowed(Start("global_step20", "first")) and counted.in_a_row == 1
     assert counted.is_allowed(Start("global_step20", "first")) and counted.in_a_row == 2
-    monkeypatch.delenv(restarts.PAUSE, raising=False)
+    monkeypatch.delenv(PAUSE, raising=False)
     pauses = []
     counted = Restarts(99, Start(None))
     for _ in range(9):
@@ -102,23 +100,17 @@ def test_restarts_are_counted_anew_after_a_newer_checkpoint(monkeypatch):
     assert not Restarts(0, Start(None)).is_allowed(Start("global_step10", "first"))
 
 
-@pytest.mark.parametrize("saved_by", [None, "first"])
-def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_by):
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_restarted_command_resumes_and_moves_nothing_aside(saved):
     """The prior is reset, and a step chosen, once: not in place of what this command has saved since."""
-    counted = Restarts(3, Start("global_step20"))
-    counted.is_allowed(Start("global_step20", saved_by))
     flags = {"ckpt.load_enable": False, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}
-    command = Command(
-        nested(flags), [], [], False, force=True, dry_run=False, sample=None, verbose=False, assume_cuda=None
-    )
-    assert apply_restart(command) == command and command.args == nested(flags)
-    monkeypatch.setenv(restarts.RESTART, counted.environment(3)[restarts.RESTART])
-    restarted = apply_restart(command)
-    reset, step = (False, None) if saved_by else (True, 8)
+    command = Command(nested(flags), [], False, force=True, dry_run=False, sample=None, verbose=False, assume_cuda=None)
+    restarted = command.resumed_after_failure(saved)
+    reset, step = (False, None) if saved else (True, 8)
     assert restarted.args == nested(
         {"ckpt.load_enable": True, "algo.advantage.ebpo.reset_prior": reset, "ckpt.load_step": step}
     )
-    assert not restarted.force and restarts.RESTART not in os.environ
+    assert not restarted.force
 
 
 def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_something(tmp_path):

@@ -124,7 +124,7 @@ def test_a_run_that_mostly_learns_ends_without_it():
 
 
 def test_the_end_of_a_run_is_written_into_run_json_and_never_fails_it(tmp_path, capsys):
-    from openrlhf_ebpo.cli.train_ppo_ray import lasting_warning
+    from openrlhf_ebpo.train.driver import lasting_warning
 
     shutil.copytree(Path(__file__).parents[1] / "data" / "quickstart_run", tmp_path / "run")
     metrics = tmp_path / "run" / "metrics.jsonl"

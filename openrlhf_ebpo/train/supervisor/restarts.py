@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +16,6 @@ from openrlhf_ebpo.run.run_settings import RunSettings
 
 STALL_MINUTES, STALL_LIMIT = "logger.stall_minutes", "train.stall_limit"
 MAX_RESTARTS = "train.max_restarts"
-CHANNEL, RESTART = "OPENRLHF_EBPO_SUPERVISOR", "OPENRLHF_EBPO_RESTART"
 PAUSE = "OPENRLHF_EBPO_RESTART_PAUSE"  # seconds before the first restart
 FIRST_PAUSE, MAX_PAUSE = 10.0, 600.0
 
@@ -74,18 +71,6 @@ class Restarts:
 
     def pause(self) -> float:
         return min(positive_number(PAUSE, FIRST_PAUSE) * 2 ** (self.in_a_row - 1), MAX_PAUSE)
-
-    def environment(self, fd: int) -> dict[str, str]:
-        """The environment of the driver that is started again."""
-        return {**os.environ, CHANNEL: str(fd), RESTART: json.dumps({"saved": self.last.saved_by is not None})}
-
-
-def restarted_by() -> bool | None:
-    """Return None if a user started this command; if its supervisor restarted it, whether this run has a checkpoint to
-    resume from. Only the first call tells: the processes that this one starts are not restarts."""
-    if RESTART not in os.environ:
-        return None
-    return json.loads(os.environ.pop(RESTART))["saved"]
 
 
 @dataclass(frozen=True)
