@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import seconds
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(*argv: str) -> str:
-    result = subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=240, cwd=ROOT)
+    result = subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=seconds(240), cwd=ROOT)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return result.stdout
 

@@ -64,7 +64,7 @@ def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path, work
     first_ones = {process for process, _ in read_lines(tmp_path / "verdicts.jsonl")}
 
     process = start("second.log")
-    process.wait(240)
+    process.wait(seconds(240))
     output = (tmp_path / "second.log").read_text()
     assert process.returncode == 0, output[-4000:]
     header, *records = read_lines(progress)

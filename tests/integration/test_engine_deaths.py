@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from forked_engines import FORKED
+from patience import seconds
 
 from openrlhf_ebpo.run.heartbeat import REWARDS, read_beat
 from openrlhf_ebpo.run.resume import newest_complete
@@ -129,7 +130,7 @@ def test_in_async_training_the_death_of_an_engine_or_of_its_actor_ends_the_run_t
     core = held_core("d", stage, training, engine_cores)
     training.wait_for_step(stage / "model" / "run", 2)
     core.parent().kill()
-    core.wait(20)  # in a cluster that was joined nothing else ends it
+    core.wait(seconds(20))  # in a cluster that was joined nothing else ends it
     wait_for_the_end(2, "d", stage, training)
     check_run(
         stage / "model" / "run",

@@ -81,7 +81,7 @@ def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_k
     wait_for(10, "first.log")
     for each in engine:
         each.kill()
-    assert process.wait(240) == 1
+    assert process.wait(seconds(240)) == 1
     output, kept = (tmp_path / "first.log").read_text(), lines(progress)
     assert re.search(r"error: generation engine \d has died: .+\n\d+ of .* repeat the command to resume", output), (
         output[-6000:]
@@ -95,7 +95,7 @@ def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_k
     kept = lines(progress)
 
     process = start("third.log", 1)
-    process.wait(240)
+    process.wait(seconds(240))
     output = (tmp_path / "third.log").read_text()
     assert process.returncode == 0, output[-6000:]
     already = int(
@@ -154,7 +154,7 @@ def test_a_benchmark_of_ones_own_runs_and_is_left_alone_when_finished(start_comm
         argv = ["--model", "model", "--tasks", tasks, "--output_dir", "out", "--n", 2, "--max_new_tokens", 16]
         argv += ["--template", "raw", "--no-chat_template", "--stop", *"aeo", "--top_k", 40, "--min_p", 0.001]
         process = start_command("openrlhf_ebpo.cli.eval", argv, tmp_path / log)
-        process.wait(240)
+        process.wait(seconds(240))
         return (tmp_path / log).read_text()
 
     first = evaluate("first.log", "measures:TASK")

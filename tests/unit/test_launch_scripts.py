@@ -25,8 +25,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(place) -> dict:
-    """(model, method, order, G, GPU_GB) -> what the dry run said. One true call of run.sh is kept with them:
-    "run.sh"."""
+    """(model, method, order, G, GPU_GB) -> what the dry run said."""
     cases = [(model, "ebpo", order, 4, 141) for model in MODELS for order in ("shuffle", "difficulty")]
     cases += [("qwen3_8b", "ebpo", "topic", group, 141) for group in GROUPS]
     cases += [(model, "grpo", "shuffle", 4, memory) for model in MODELS for memory in (141, 80)]
@@ -35,25 +34,11 @@ def answers(place) -> dict:
         | ({"NODES": 1} if memory == 80 else {})
         for model, *_, memory in cases
     ]
-    whole = subprocess.Popen(
-        ["bash", str(LAUNCH / "run.sh"), "qwen3_8b", "ebpo", "4", "--order", "topic", "--dry_run"],
-        env={
-            **CLEAN,
-            **{name: str(value) for name, value in settings[0].items()},
-            "MODEL_PATH": place / "models/qwen3_8b",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
     argvs = [
         composed(model, method, group, "--order", order, "--assume_cuda", memory, **env)
         for (model, method, order, group, memory), env in zip(cases, settings, strict=True)
     ]
-    found = dict(zip(cases, dry_runs(argvs), strict=True))
-    output, errors = whole.communicate()
-    return found | {"run.sh": (whole.returncode, output, errors)}
+    return dict(zip(cases, dry_runs(argvs), strict=True))
 
 
 @pytest.fixture
@@ -100,12 +85,17 @@ def test_a_dynamic_batch_holds_the_longest_sequence(model, memory, accepted):
     assert args["train"]["max_tokens_per_gpu"] >= args["data"]["max_len"]  # else one sequence is more than is planned
 
 
-def test_run_sh_itself_with_dry_run(answers):
-    returncode, output, errors = answers["run.sh"]
-    assert returncode == 0, errors
-    assert "qwen3_8b-ebpo-g4-topic: prompts by topic" in output
-    assert "0 steps a pass over 8 prompts, 8 of which fill no optimizer step" in output
-    assert "dry run: flags, files and settings are fine" in output
+def test_run_sh_starts_the_training_with_the_flags_that_it_prints(stand_ins, place, answers):
+    call, log = stand_ins
+    env = {"NODES": 1, "DATA_DIR": place / "data"}
+    words = ("qwen3_8b", "ebpo", 4, "--order", "topic", "--dry_run")
+    started = call("run.sh", *words, **env)
+    assert started.returncode == 0 and "qwen3_8b-ebpo-g4-topic: prompts by topic" in started.stdout, started.stderr
+    flags = " ".join(composed(*words, **env))
+    assert log()[-1] == f"python -m openrlhf_ebpo.cli.train_ppo_ray {flags} RAY_ADDRESS="
+    said = answers["qwen3_8b", "ebpo", "topic", 4, 141]["notices"]
+    assert "0 steps a pass over 8 prompts, 8 of which fill no optimizer step" in said
+    assert "dry run: flags, files and settings are fine" in said
 
 
 # --- run.sh
