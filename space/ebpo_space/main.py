@@ -93,7 +93,7 @@ def serve(options: argparse.Namespace) -> None:
         prevent_thread_lock=True,
         quiet=True,
         server_name=options.host,
-        server_port=options.port or None,  # Gradio would look for the app on port 0
+        server_port=options.port,
         share=False,
         ssr_mode=False,
         theme=gr.themes.Base(

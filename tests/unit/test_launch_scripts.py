@@ -92,9 +92,10 @@ def test_run_sh_starts_the_training_with_the_flags_that_it_prints(stand_ins, pla
     started = call("run.sh", *words, **env)
     assert started.returncode == 0 and "qwen3_8b-ebpo-g4-topic: prompts by topic" in started.stdout, started.stderr
     flags = " ".join(composed(*words, **env))
-    assert log()[-1] == f"python -m openrlhf_ebpo.cli.train_ppo_ray {flags} RAY_ADDRESS="
+    *_, plan, training = log()
+    assert plan == f"python -m openrlhf_ebpo.train.plan {place}/data/topic_order.parquet 30 512 4 512 RAY_ADDRESS="
+    assert training == f"python -m openrlhf_ebpo.cli.train_ppo_ray {flags} RAY_ADDRESS="
     said = answers["qwen3_8b", "ebpo", "topic", 4, 141]["notices"]
-    assert "0 steps a pass over 8 prompts, 8 of which fill no optimizer step" in said
     assert "dry run: flags, files and settings are fine" in said
 
 
