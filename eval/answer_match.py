@@ -97,7 +97,7 @@ def _number(text: str):
 
 
 def _parts(text: str) -> list[str]:
-    """Return what commas, semicolons, "and" and "or" separate, braces around all of it taken off; both signs of a ±."""
+    """Split at commas, semicolons, "and" and "or", without braces around the text; both signs of a ±."""
     text = ELEMENT.sub("", AND.sub(",", text)).strip()
     if text.startswith(r"\{") and text.endswith(r"\}"):
         text = text[2:-2]

@@ -125,7 +125,7 @@ def of_steps(values: np.ndarray, size: int, means: int = 2) -> float | None:
 
 
 def widening(choices: int) -> float:
-    """Return how many times longer a 95 % interval is that holds for the best of so many points (Bonferroni)."""
+    """Return the factor by which a 95 % interval widens to hold for the best of so many points (Bonferroni)."""
     return NormalDist().inv_cdf(1 - 0.025 / max(choices, 1)) / Z
 
 

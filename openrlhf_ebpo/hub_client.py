@@ -35,13 +35,13 @@ MIN_BYTES_PER_SECOND = 50_000.0
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
 )
-# What people can do about a status; those of PERMANENT fail again until somebody has done it.
+# Remedies by status; those of PERMANENT fail again without the remedy.
 ADVICE = {
     401: f"the Hub does not accept the token, or wants one (or there is no such repo): {HOW_TO_LOG_IN}",
     402: "the Hub wants a paid plan for this",
     403: "the token has no right to do this",
     404: "no such repo or revision, or the token may not see it",
-    412: "somebody else has pushed meanwhile",
+    412: "another commit was pushed meanwhile",
     429: "too many requests",
 }
 PERMANENT = {400, 401, 402, 403, 413, 422}
@@ -54,7 +54,7 @@ T = TypeVar("T")
 class HubError(ReportedError):
     """A call to the Hub failed; its message says what to do.
 
-    status: of the Hub's answer, or None. permanent: a retry fails again until somebody has done something. retry_after:
+    status: of the Hub's answer, or None. permanent: a retry fails again without the remedy. retry_after:
     seconds that the Hub asks to wait, or None.
     """
 

@@ -14,7 +14,7 @@ from openrlhf_ebpo.model_folder import WEIGHT_PICKLES
 
 CONFIGURATION = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")  # and the tokenizer
 NOT_LOADED = ("*/*", "consolidated*")  # subfolders, and Mistral's second form of the same weights
-REFUSED = (401, 403, 404)  # statuses of the Hub that stay until somebody does something
+REFUSED = (401, 403, 404)  # statuses of the Hub that no retry changes
 
 
 def local_folder(name: str) -> Path | None:

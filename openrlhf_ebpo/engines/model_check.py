@@ -164,7 +164,7 @@ def _split_problems(config: dict, use: ModelUse) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ModelSaving:
-    """How a training's model is saved. flag: names it. has_adapter: with LoRA no generation_config.json is written."""
+    """Settings of saving a model. flag: names it. has_adapter: with LoRA no generation_config.json is written."""
 
     flag: str
     model: str

@@ -1,5 +1,5 @@
 """One push: files into a repo in one commit. "Pushed" means that the listing of the commit shows every file with the
-right size and hash; then the tag is set. A repo of somebody else is refused, and what people have changed in ours
+right size and hash; then the tag is set. A repo of another owner is refused, and what people have changed in ours
 stays.
 
 publish(Repo(api, "owner/name"), files, Commit("step 10", tag="step-000010"), same_run(run))
@@ -227,12 +227,12 @@ def publish_with_timeout(
     doing, total = f"pushing {commit.message} to {repo.name}", sum(map(size, files.values()))
     done = run_with_timeout(lambda: publish(repo, files, commit, owner, force), doing, total)
     for path in done.kept:
-        report(f"{path} of {repo.name} was changed by somebody, and stays as it is")
+        report(f"{path} of {repo.name} was changed by another user, and is kept")
     return done
 
 
 def compare(repo: Repo, commit: str, remote: Mapping, files: Mapping[str, Content], force: bool = False) -> Difference:
-    """Compare files with the listing of a commit. What differs and was last changed by somebody else than a push stays:
+    """Compare files with the listing of a commit. What differs and was last changed by another user than a push stays:
     a corrected config.json, say. Weights are always those that are here."""
     differ = [path for path in files if path in remote and not matches(files[path], remote[path])]
     others = [path for path in remote if path not in files and path != ATTRIBUTES]

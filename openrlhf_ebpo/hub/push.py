@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="files of the model that you have checked: they hold no secrets",
     )
     parser.add_argument(
-        "--force", action="store_true", help="also replace files of the repo that somebody has changed since a push"
+        "--force", action="store_true", help="also replace files of the repo that others have changed since a push"
     )
     parser.add_argument(
         "--dry_run", action="store_true", help="list the files that are missing there, with sizes, and stop"

@@ -4,7 +4,7 @@ A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per ra
 manifest.json says "complete": false; when all files are on disk, it lists those that are loaded, with size and
 checksum. A folder without a manifest does not count: nothing says that its saving had ended.
 
-The checksum is CRC-32. It has to find what disks and copies damage, not what somebody forges, who would write the
+The checksum is CRC-32. It has to find what disks and copies damage, not a forgery, whose author would write the
 manifest too. One core reads 2.7 GB/s with it, 1.4 GB/s with SHA-256 where the processor has instructions for that, and
 under 0.5 GB/s where it has not; next to the fsync that saving waits for it costs almost nothing.
 """

@@ -1,6 +1,6 @@
 """Check the labels and the reward of a training before anything starts.
 
-The reward is asked for responses whose reward is known (reward_exam.py): a wrong column, prompts or labels that it
+The reward is asked for responses whose reward is known (reward_probe.py): a wrong column, prompts or labels that it
 does not read, a reward that fails, and one that pays everything all show in one line.
 """
 
@@ -21,7 +21,7 @@ from openrlhf_ebpo.rewards.processes.servers import Refused
 from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
-from openrlhf_ebpo.train.reward_exam import SECONDS, SERVER_ROWS, RewardProbe, Row, answer_of, probe_reward
+from openrlhf_ebpo.train.reward_probe import SECONDS, SERVER_ROWS, RewardProbe, Row, answer_of, probe_reward
 from openrlhf_ebpo.upstream.rendering import announce_special_tokens, text_tokenizer, tokenizer_of
 
 REWARD_FLAG = "--reward.remote_url"
@@ -60,51 +60,51 @@ def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_rewa
         end = text_tokenizer(tokenizer_of(str(folder))).eos_token or ""
     named = f"{REWARD_FLAG} {'math' if is_math else redacted_text(source)}"
     try:
-        exam = asyncio.run(probe_reward(rewards, rows, pass_reward, end))
+        probe = asyncio.run(probe_reward(rewards, rows, pass_reward, end))
     except RewardError as error:
         raise UsageError(f"{REWARD_FLAG} {error}") from None
-    return notices + (report(exam, named, prompts.label_key, is_math) if exam else [])
+    return notices + (report(probe, named, prompts.label_key, is_math) if probe else [])
 
 
 # --- what the reward pays
 
 
-def report(exam: RewardProbe, named: str, column: str | None, is_math: bool) -> list[str]:
+def report(probe: RewardProbe, named: str, column: str | None, is_math: bool) -> list[str]:
     """Describe what the reward pays, and what is wrong with that. named: the reward, with its flag. column: of the
     labels.
 
     Raises:
         UsageError: no call got a reward, and none will; or `math` pays none of its labels.
     """
-    if not exam.calls:
+    if not probe.calls:
         return [f"warning: {named} gave no reward in {SECONDS:g} s"]
-    if exam.is_dead:
-        failure = f"{named} gave no reward in any of {exam.calls} calls; the first, {first_failure(exam)}"
-        silent = all(isinstance(error, NoReplyError) and not isinstance(error, Refused) for _, error in exam.failed)
+    if probe.is_dead:
+        failure = f"{named} gave no reward in any of {probe.calls} calls; the first, {first_failure(probe)}"
+        silent = all(isinstance(error, NoReplyError) and not isinstance(error, Refused) for _, error in probe.failed)
         # a server may come up later; or a few calls of a function hung, or ended their process
-        if silent and (exam.few_calls or len(exam.failed) < MIN_FAILED):
+        if silent and (probe.few_calls or len(probe.failed) < MIN_FAILED):
             return [f"warning: {failure}. If that stays so, the first step stops"]
         raise UsageError(failure)
     paid = []
-    if exam.own:
-        failing = [i for i, passed in sorted(exam.own.items()) if not passed]
-        first = f" (first that does not: {exam.rows[failing[0]].place})" if failing else ""
-        earned = len(exam.own) - len(failing)
-        paid.append(f"{earned} of {len(exam.own)} labels earn {exam.passes:g} as their own answer{first}")
-    if exam.wrong:
-        paid.append(f"{sum(exam.wrong.values())} of {len(exam.wrong)} wrong ones do")
-    if exam.empty is not None:
-        paid.append(f"an empty response earns {exam.empty:g}")
-    lines, wrong = [f"reward: {', '.join(paid)}"], [*findings(exam, named, column)]
-    if is_math and exam.own and not any(exam.own.values()):
+    if probe.own:
+        failing = [i for i, passed in sorted(probe.own.items()) if not passed]
+        first = f" (first that does not: {probe.rows[failing[0]].place})" if failing else ""
+        earned = len(probe.own) - len(failing)
+        paid.append(f"{earned} of {len(probe.own)} labels earn {probe.passes:g} as their own answer{first}")
+    if probe.wrong:
+        paid.append(f"{sum(probe.wrong.values())} of {len(probe.wrong)} wrong ones do")
+    if probe.empty is not None:
+        paid.append(f"an empty response earns {probe.empty:g}")
+    lines, wrong = [f"reward: {', '.join(paid)}"], [*findings(probe, named, column)]
+    if is_math and probe.own and not any(probe.own.values()):
         raise UsageError("\n".join([*lines, *wrong]))
     return [*lines, *(f"warning: {each}" for each in wrong)]
 
 
-def findings(exam: RewardProbe, named: str, column: str | None) -> Iterator[str]:
-    if exam.failed:
-        yield f"{named} gave no reward in {len(exam.failed)} of {exam.calls} calls; the first, {first_failure(exam)}"
-    if 2 * sum(exam.own.values()) < len(exam.own):
+def findings(probe: RewardProbe, named: str, column: str | None) -> Iterator[str]:
+    if probe.failed:
+        yield f"{named} gave no reward in {len(probe.failed)} of {probe.calls} calls; the first, {first_failure(probe)}"
+    if 2 * sum(probe.own.values()) < len(probe.own):
         yield (
             f"{named} pays few or none of its own labels. Does column {column!r} (--data.label_key) hold the "
             f"final answers, and "
@@ -113,25 +113,25 @@ def findings(exam: RewardProbe, named: str, column: str | None) -> Iterator[str]
             "tags and the answer alone, or those of them that the prompt names. (Labels that are not answers, such as "
             "tests, cannot be tried)"
         )
-    if exam.without_end:
+    if probe.without_end:
         yield (
-            f"{named} pays {exam.without_end} of these labels only without the end token {exam.end!r}, which "
+            f"{named} pays {probe.without_end} of these labels only without the end token {probe.end!r}, which "
             "responses have in training: take it off in reward_func"
         )
-    if 2 * sum(exam.wrong.values()) > len(exam.wrong):
+    if 2 * sum(probe.wrong.values()) > len(probe.wrong):
         yield f"{named} pays wrong answers: a policy learns nothing from it"
-    if exam.pays_thoughts:
+    if probe.pays_thoughts:
         yield (
             f"{named} pays an answer in thoughts that do not end: these prompts open them, so a response without their "
             "end holds no answer"
         )
-    if exam.empty is not None and exam.empty >= exam.passes:
+    if probe.empty is not None and probe.empty >= probe.passes:
         yield f"{named} pays an empty response"
 
 
-def first_failure(exam: RewardProbe) -> str:
-    i, error = min(exam.failed, key=lambda each: each[0])
-    return f"{exam.rows[i].place}: {one_line(str(error), MAX_CAUSE_CHARS)}"
+def first_failure(probe: RewardProbe) -> str:
+    i, error = min(probe.failed, key=lambda each: each[0])
+    return f"{probe.rows[i].place}: {one_line(str(error), MAX_CAUSE_CHARS)}"
 
 
 # --- the rows of a training

@@ -27,7 +27,7 @@ JITTER_SECONDS = 3.0  # of one moment, as two polls compute it
 
 
 class Phases:
-    """Mixin over PPOTrainer and TrainingActor: every method that may take long says so."""
+    """Mixin over PPOTrainer and TrainingActor: every method that may take long reports its phase."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

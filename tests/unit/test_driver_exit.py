@@ -81,7 +81,7 @@ def test_a_session_is_not_ended_while_its_supervisor_lives(tmp_path, other):
 
 def test_a_death_names_its_signal_and_memory_where_it_may_be_that():
     assert describe_death(-9, 0).endswith(
-        "killed by SIGKILL: by somebody, or because the machine or its container ran out of memory"
+        "killed by SIGKILL: by another process, or because the machine or its container ran out of memory"
     )
     assert describe_death(-9, 2).endswith(
         "killed by SIGKILL: the machine ran out of memory, and the kernel ended 2 of its processes"

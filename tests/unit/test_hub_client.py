@@ -86,7 +86,7 @@ def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_err
         (403, True, "no right to do this"),
         (404, False, "no such repo"),
         (409, False, "the Hub refuses this"),
-        (412, False, "somebody else has pushed meanwhile"),
+        (412, False, "another commit was pushed meanwhile"),
         (429, False, "too many requests"),
         (500, False, "has a problem"),
         (503, False, "has a problem"),

@@ -189,7 +189,7 @@ def test_somebody_elses_commit_in_between_is_not_overwritten_blindly(hub, client
         return found(request)
 
     hub.fault_for = meanwhile
-    with pytest.raises(HubError, match="somebody else has pushed meanwhile") as caught:
+    with pytest.raises(HubError, match="another commit was pushed meanwhile") as caught:
         push(client, files)
     assert not caught.value.permanent and not hub.repo(REPO).tags
     push(client, files)

@@ -13,9 +13,9 @@ import pytest
 from openrlhf_ebpo.data import labels
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
-from openrlhf_ebpo.train import reward_exam as exam
+from openrlhf_ebpo.train import reward_probe
 from openrlhf_ebpo.train.reward_check import MATH, report
-from openrlhf_ebpo.train.reward_exam import SERVER_CALLS, Row, answer_of, forms, probe_reward
+from openrlhf_ebpo.train.reward_probe import SERVER_CALLS, Row, answer_of, forms, probe_reward
 
 BOX = '"\\\\boxed{%s}" % l in q[len(p):]'
 ALL_PAID = "reward: 20 of 20 labels earn 1 as their own answer, 0 of 20 wrong ones do, an empty response earns 0"
@@ -115,7 +115,7 @@ def test_a_reward_that_always_fails_is_an_error(reward):
 
 
 def test_a_reward_that_hangs_takes_a_limited_time_and_leaves_no_process(reward, monkeypatch):
-    monkeypatch.setattr(exam, "SECONDS", 2.0)
+    monkeypatch.setattr(reward_probe, "SECONDS", 2.0)
     began = time.monotonic()
     assert "gave no reward in " in lines(reward("time.sleep(1000)"), rows("1", "2"), timeout=600)[0]
     assert time.monotonic() - began < 60
@@ -146,9 +146,9 @@ def server(pays):
 @pytest.mark.parametrize("word", ["\\boxed{%s}", "%s", "nothing %s"])
 def test_a_server_is_asked_few_times(word):
     with server(lambda body: body["query"][0].endswith(word % body["labels"][0])) as (address, asked):
-        found = lines(address, rows(*map(str, range(exam.SERVER_ROWS))))
-    paid = 0 if "nothing" in word else exam.SERVER_ROWS
-    assert shares(found[0])[0] == f"{paid} of {exam.SERVER_ROWS}"
+        found = lines(address, rows(*map(str, range(reward_probe.SERVER_ROWS))))
+    paid = 0 if "nothing" in word else reward_probe.SERVER_ROWS
+    assert shares(found[0])[0] == f"{paid} of {reward_probe.SERVER_ROWS}"
     assert 3 < len(asked) <= SERVER_CALLS
 
 

@@ -113,7 +113,7 @@ BAD = {
     "os._exit": "reward_func ended its process (exit code 3)",
     "segfault": "reward_func ended its process (signal 11, SIGSEGV)",
     "aborts": "reward_func ended its process (signal 6, SIGABRT)",
-    "killed": "reward_func ended its process (signal 9, SIGKILL; somebody killed it",
+    "killed": "reward_func ended its process (signal 9, SIGKILL; another process killed it",
     "memory": "reward_func needed more memory than 64 MB (--reward.memory)",
     "hostile": "reward_func ended its process (exit code 1)",
     "raises": "KeyError: 'answer' (",

@@ -231,5 +231,5 @@ class _Worker:
         if number not in {*signal.Signals}:
             return CallFailed(f"ended its process (exit code {code})")
         number = signal.Signals(number)
-        killed = "; somebody killed it, or the machine is short of memory" if number == signal.SIGKILL else ""
+        killed = "; another process killed it, or the machine is short of memory" if number == signal.SIGKILL else ""
         return CallFailed(f"ended its process (signal {number:d}, {number.name}{killed})", number)

@@ -79,7 +79,7 @@ def describe_death(status: int, killed_for_memory: int) -> str:
         return cause
     if killed_for_memory:
         return f"{cause}: the machine ran out of memory, and the kernel ended {killed_for_memory} of its processes"
-    return f"{cause}: by somebody, or because the machine or its container ran out of memory"
+    return f"{cause}: by another process, or because the machine or its container ran out of memory"
 
 
 def count_killed_for_memory() -> int:

@@ -75,7 +75,7 @@ class Restarts:
 
 @dataclass(frozen=True)
 class SupervisionSettings:
-    """stall_minutes: without a step, before a line says so. stall_limit: minutes without any change before the run is
+    """stall_minutes: without a step, before it is reported. stall_limit: minutes without any change before the run is
     ended, 0 for never. max_restarts: in a row, without a newer checkpoint. save_steps: between two checkpoints; saves:
     False if none can be resumed from."""
 

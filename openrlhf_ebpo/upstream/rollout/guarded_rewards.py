@@ -53,7 +53,7 @@ class PendingRewards:
 
 
 class GuardedSingleTurnExecutor:
-    """Mixin over SingleTurnAgentExecutor: a response whose reward failed says so, and no reward is awaited for ever.
+    """Mixin over SingleTurnAgentExecutor: a response carries the error of its reward, and rewards have a time limit.
     A user's reward file is neither imported nor called in this process.
 
     Attributes:

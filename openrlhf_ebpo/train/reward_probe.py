@@ -190,7 +190,7 @@ async def probe_reward(settings: RewardSettings, rows: Sequence[Row], passes: fl
         if not rows:
             return None
         server = {} if settings.sources[0].endswith(".py") else {"few_calls": True, "giver": GIVER}
-        exam = RewardProbe(rows, ask, passes, end, **server)
+        probe = RewardProbe(rows, ask, passes, end, **server)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(exam.run(), SECONDS)
-        return exam
+            await asyncio.wait_for(probe.run(), SECONDS)
+        return probe
