@@ -86,6 +86,7 @@ def push_in_child() -> None:
     """Push until the training has ended and nothing is missing; status 1 where something is left."""
     run_dir, repo, public, trusted, parent = sys.argv[1:]
     end_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
     if os.getppid() != int(parent):  # it ended before the kernel was asked
         sys.exit(1)
     os.nice(10)
