@@ -1,6 +1,7 @@
 """A training's saved models go to the Hub while it trains, which never waits for it: flags, access, the child."""
 
 import argparse
+import signal
 import subprocess
 import sys
 import threading
@@ -196,7 +197,9 @@ def test_after_the_time_limit_the_command_says_what_is_left(hub, pushes, run_dir
     monkeypatch.setattr(training, "WAIT_SECONDS", seconds(2))
     fault = hub.fail(r"^PUT /lfs/", hang=True, times=99)
     complete(run_dir)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in the background
     pushes.start()
+    signal.signal(signal.SIGINT, before)
     wait_until(lambda: fault.hits)
     pushes.finish()
     out = capfd.readouterr().out
