@@ -76,6 +76,7 @@ def run(argv: list[str], supervisor: Supervisor | None = None) -> None:
     print(*notices, sep="\n", flush=True)
     settings.files.check_models_fetched()
     settings.saving.check()
+    prepare_rewards(settings)
     train(supervisor, upstream, command, args, settings, found, resumed)
 
 
@@ -142,16 +143,13 @@ def train(
     resumed: what run.json says of it."""
     from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ClusterError, hardware, ray_with
 
-    prepare_rewards(settings)
     rows = identify_rows(args, found)
     pushes = Pushes(settings.hub, settings.run.run_dir)
     end = recorded_end(supervisor, lambda: how_to_continue(settings, pushes))
     try:
         with ray_with(settings.sizes.placement.gpus, FEWER_IN_TRAINING), end:
             # not before the cluster is known to be big enough
-            started = run_entries(command, args, settings, resumed) | {
-                "hardware": hardware(settings.sizes.placement.gpus)
-            }
+            started = run_entries(command, args, resumed) | {"hardware": hardware(settings.sizes.placement.gpus)}
             supervisor.claim(settings.run, settings.supervision, **started)
             heartbeat.Heartbeat(settings.run.run_dir).report(heartbeat.STARTING)
             pushes.start()
@@ -195,7 +193,7 @@ def prepare_rewards(settings: TrainSettings) -> None:
     print(*(f"{line}\n" for line in lines), sep="", end="", flush=True)
 
 
-def run_entries(command: Command, args, settings: TrainSettings, resumed: dict) -> dict:
+def run_entries(command: Command, args, resumed: dict) -> dict:
     """Build the entries of run.json for this start."""
     return {
         "argv": command.recorded,

@@ -118,7 +118,7 @@ def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatc
     """A finished run is recognised in either spelling: nothing is left to do."""
 
     def train(supervisor, upstream, command, args, settings, found, resumed):
-        for lock in run_lock.claim(settings.run, **driver.run_entries(command, args, settings, resumed)):
+        for lock in run_lock.claim(settings.run, **driver.run_entries(command, args, resumed)):
             run_lock.release(lock)
 
     monkeypatch.setattr(driver, "train", train)
