@@ -70,7 +70,7 @@ SETTINGS = (  # of EBPO
     *({"prior": "none"}, {"normalise": "scale"}, {"normalise": "none"}, {"saturated": "zero"}, {"weights": "score"}),
     *({"clusters": "cluster"}, {"clusters": "cluster", **ADAPTIVE}),
 )
-COLUMNS = (
+RESULT_COLUMNS = (
     *("prompts x samples x tokens", "micro-batch", "KL", "upstream s", "ebpo s", "write s", "speedup", "x write"),
     *("upstream MiB", "ebpo MiB", "upstream error", "ebpo error"),
 )
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
     for kl in (False, True):  # load what is loaded on first use
         measure(QUICK_SIZES[0], 8, kl, repeats=1)
     print(f"torch {torch.__version__}, {options.threads} thread(s), medians of {options.repeats} runs")
-    print_row(COLUMNS)
+    print_row(RESULT_COLUMNS)
     for size in QUICK_SIZES if options.quick else SIZES:
         for micro_batch, kl in itertools.product(MICRO_BATCHES, (True, False)):
             cells, speedup = measure(size, micro_batch, kl, options.repeats)
@@ -117,7 +117,7 @@ def measure(size: tuple[int, int, int], micro_batch: int, kl: bool, repeats: int
     for name, values in (("upstream", reference_group_norm(rewards)), ("ebpo", reference_ebpo(rewards))):
         results, elapsed, peak = costs(partial(stages[name], copy.deepcopy(experiences)))
         peaks.append(peak)
-        errors.append(check(name, results, experiences, values, KL_COEF if kl else 0.0))
+        errors.append(check_against_upstream(name, results, experiences, values, KL_COEF if kl else 0.0))
         del results
         if name == "upstream":
             seconds[name].append(elapsed)
@@ -157,7 +157,9 @@ def ready_stage(name: str, settings: dict, samples: int):
 
 
 def print_row(cells) -> None:
-    print("  ".join(cell.rjust(max(len(name), 7)) for cell, name in zip(cells, COLUMNS, strict=True)), flush=True)
+    print(
+        "  ".join(cell.rjust(max(len(name), 7)) for cell, name in zip(cells, RESULT_COLUMNS, strict=True)), flush=True
+    )
 
 
 # What goes in: experiences as upstream makes them
@@ -303,7 +305,7 @@ def reference_returns(value: float, mask: list[int], kl: list[float], kl_coef: f
     return returns
 
 
-def check(name: str, results, inputs, values: list[float], kl_coef: float) -> float:
+def check_against_upstream(name: str, results, inputs, values: list[float], kl_coef: float) -> float:
     """Hold every token of a stage's results against the reference; the largest error."""
     worst, values = 0.0, iter(values)
     for result, given in zip(results, inputs, strict=True):

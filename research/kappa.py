@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         cell, start = CELLS[name], (CELLS[name].task, CELLS[name].examples, CELLS[name].start)
         weights = warm_start(args.output / "warm_starts", tasks.shape(), *start, list(range(args.seeds)))
         found.append({"cell": name, **of_cell(cell, weights, args.responses)})
-    print(table(list(COLUMNS), [[column(each) for column in COLUMNS.values()] for each in found]))
+    print(table(list(KAPPA_COLUMNS), [[column(each) for column in KAPPA_COLUMNS.values()] for each in found]))
     print("\nPredicted effective sample size, from every response's norm (in brackets: from p and κ alone):\n")
     print(table(["cell", *map(title, PREDICTED)], [predicted_row(each) for each in found]))
     if args.export:
@@ -211,7 +211,7 @@ def text(values: list[float], digits: int = 2) -> str:
     return interval(np.array(values)).text(digits).lstrip("+")
 
 
-COLUMNS = {
+KAPPA_COLUMNS = {
     "cell": lambda each: f"`{each['cell']}`",
     "p": lambda each: f"{np.mean(each['p']):.3f}",
     "its deviation over prompts": lambda each: f"{np.mean(each['spread']):.3f}",

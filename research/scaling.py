@@ -36,7 +36,7 @@ from advantage import costs
 
 SAMPLES, MICRO_BATCH = 8, 8
 PROMPT_TOKENS = 12
-COLUMNS = ("tensors MiB", "stage s", "stage MiB", "collect s", "collect MiB", "log s", "log MiB", "file MiB")
+SCALING_COLUMNS = ("tensors MiB", "stage s", "stage MiB", "collect s", "collect MiB", "log s", "log MiB", "file MiB")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)  # what Ray gives the trainer
     logging.disable(logging.WARNING)
     measure(64, 256)  # load what is loaded on first use
-    print(head(["responses x tokens", *COLUMNS], numbers=len(COLUMNS)))
+    print(head(["responses x tokens", *SCALING_COLUMNS], numbers=len(SCALING_COLUMNS)))
     for responses, tokens in options.sizes:
         costs_of = (f"{value:.2f}" for value in measure(responses, tokens))
         print(line([f"{responses} x {tokens}", *costs_of]), flush=True)
@@ -59,7 +59,7 @@ def size(text: str) -> tuple[int, int]:
 
 
 def measure(responses: int, tokens: int) -> list[float]:
-    """As COLUMNS has it: seconds of processor time, and MiB above what was there before."""
+    """As SCALING_COLUMNS has it: seconds of processor time, and MiB above what was there before."""
     advantage.trim()
     before = advantage.resident_kib("VmRSS")
     experiences = advantage.make_experiences(responses // SAMPLES, SAMPLES, tokens, MICRO_BATCH, kl=False)

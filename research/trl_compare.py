@@ -138,7 +138,7 @@ def run(options: argparse.Namespace) -> None:
         check_flags(options)
         make_inputs(options)
     if options.check:
-        check(options)
+        check_options(options)
     else:
         final_success.run(options, jobs_of(options))
 
@@ -197,7 +197,7 @@ def jobs_of(options: argparse.Namespace) -> list[TrlLearning]:
     return [TrlLearning(name, **settings) for name in options.estimators]
 
 
-def check(options: argparse.Namespace) -> None:
+def check_options(options: argparse.Namespace) -> None:
     from lab import trl_check
     from lab.trl_training import Sizes, read_tasks
 

@@ -17,7 +17,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import asking, evaluations
 from openrlhf_ebpo.hub.content import header_of, local_file, sha256
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render
+from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, fill_template
 from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, public_text, run_tag, slug
 from openrlhf_ebpo.redact import is_secret, without_secrets
 from openrlhf_ebpo.run import catalogue
@@ -72,7 +72,7 @@ def model_card(run_dir: Path, step: int, repo: str, model: Path | None = None) -
     own, before = ([each for each in results if each.step == wanted] for wanted in (step, 0 if step else None))
     base = hub_id(run.get("model"), run_dir)
     picture = reward_curve(run_dir, step)
-    text = render(
+    text = fill_template(
         "model_card.md",
         metadata=Markdown(metadata(run, base, repo, own, run_dir).to_yaml()),
         name=Markdown(repo.rpartition("/")[2]),

@@ -9,7 +9,7 @@ from pathlib import Path
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.content import Content, size
-from openrlhf_ebpo.hub.markdown import Markdown, code, render
+from openrlhf_ebpo.hub.markdown import Markdown, code, fill_template
 from openrlhf_ebpo.hub.public import hub_id, public_run, run_tag, slug
 from openrlhf_ebpo.hub.publish import megabytes
 from openrlhf_ebpo.redact import without_secrets
@@ -26,7 +26,7 @@ def data_card(run_dir: Path, repo: str, files: Mapping[str, Content]) -> str:
     run = public_run(read_run(run_dir) or {})
     estimator = str(get_nested(run, "args", "algo", "advantage", "estimator") or "")
     repo_of_models, tables = get_nested(run, "args", "hub", "repo"), configs(files)
-    text = render(
+    text = fill_template(
         "run_card.md",
         metadata=metadata(repo, [slug(each) for each in (estimator, *run_tag(run)) if each], tables),
         name=Markdown(repo.rpartition("/")[2]),

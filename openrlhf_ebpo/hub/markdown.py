@@ -19,7 +19,7 @@ class Markdown(str):
     """Trusted Markdown: written by this module, or a constant of this package."""
 
 
-def render(template: str, **values) -> Markdown:
+def fill_template(template: str, **values) -> Markdown:
     """A card from one of hub/templates/. `Markdown` and integers go into it as they are, all else as `code`. No home
     folder stays, wherever it comes from.
 

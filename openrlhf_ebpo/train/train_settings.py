@@ -69,7 +69,7 @@ class TrainSettings:
         Raises:
             ReportedError: what is wrong, with its flags.
         """
-        policy_loss.check(self.args.actor)
+        policy_loss.check_flags(self.args.actor)
         self.supervision.check()
         self.files.check()
         self.model.check()

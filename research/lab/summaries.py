@@ -29,7 +29,7 @@ PAIRS = (  # whose success is compared where answers are long or nearly all righ
     ("lab.variants:RobustPerSequence", "ebpo.robust"),
 )
 LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
-COLUMNS = (
+SUMMARY_COLUMNS = (
     *("estimator", "success at the end", "minus GRPO's", "seeds ahead", "rollouts to {level:.2f}, in GRPO's"),
     *("pass@64 there", "entropy there", "pass@64 at the end", "gradient norm", "all-fail groups"),
 )
@@ -221,7 +221,9 @@ def cell_text(name: str, summaries: list[dict]) -> str:
     noise = f"smallest visible difference {visible(base, again):.3f}" if again else "noise not measured"
     header = f"**{CELLS[name].title}** (`{name}`; {base['seeds']} seeds; {noise})"
     common = [each for each in here if is_common(each)]
-    lines = table([c.format(level=base["level"]) for c in COLUMNS], [row(each, base) for each in ordered(common)])
+    lines = table(
+        [c.format(level=base["level"]) for c in SUMMARY_COLUMNS], [row(each, base) for each in ordered(common)]
+    )
     return "\n\n".join([header, lines, *learning_rates(here)])
 
 

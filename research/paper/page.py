@@ -10,7 +10,7 @@ from pathlib import Path
 from openrlhf_ebpo.files import replace_file
 from paper.catalogue import REPORTED, Content, Figure, Size
 
-COLUMNS = ("panel", "series", "x_label", "x", "y_label", "mean", "low", "high", "seeds", "source")
+FIGURE_COLUMNS = ("panel", "series", "x_label", "x", "y_label", "mean", "low", "high", "seeds", "source")
 IMAGES = Path("images") / "figures"  # below docs/
 
 
@@ -18,7 +18,7 @@ def write_csv(path: Path, content: Content) -> None:
     """A row for each point that is drawn; low and high are empty for what the authors report."""
     with replace_file(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS)
+        writer.writerow(FIGURE_COLUMNS)
         for panel in content.panels:
             for series in panel.series:
                 seeds = "" if series.reported else len(series.values)

@@ -20,7 +20,7 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import markdown
 from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.exports import Export
-from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render
+from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, fill_template
 from openrlhf_ebpo.hub.public import hub_id, without_paths
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 from openrlhf_ebpo.run.run_log import read_run
@@ -231,9 +231,9 @@ def test_what_is_not_ours_is_code_in_templates(tmp_path, monkeypatch, fresh_temp
     (tmp_path / "card.md").write_text("{{ x }} {{ y }}{% for each in many %}{{ each ~ '!' }}{% endfor %}.\n")
     monkeypatch.setattr(markdown, "TEMPLATES", tmp_path)
     expected = f"{code(value)} *b*{code(f'{value}!')}.\n"
-    assert render("card.md", x=value, y=Markdown("*b*"), many=[value]) == expected
+    assert fill_template("card.md", x=value, y=Markdown("*b*"), many=[value]) == expected
     with pytest.raises(jinja2.UndefinedError, match="'y' is undefined"):
-        render("card.md", x=value, many=[])
+        fill_template("card.md", x=value, many=[])
 
 
 def test_a_fence_is_longer_than_what_is_inside():

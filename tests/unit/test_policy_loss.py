@@ -14,7 +14,7 @@ from openrlhf_ebpo.upstream.policy.policy_loss import (
     CovarianceLosses,
     Tokens,
     add_flags,
-    check,
+    check_flags,
     clip_cov,
     kl_cov,
     notices,
@@ -202,7 +202,7 @@ def test_the_defaults_are_the_papers(values):
     found = values("--actor.policy_loss_type", "clip_cov")
     assert (found.clip_cov.ratio, found.clip_cov.bounds) == (2e-4, (1.0, 5.0))
     assert (found.kl_cov.ratio, found.kl_cov.coef, found.dual_clip) == (2e-3, 1.0, None)
-    check(found)
+    check_flags(found)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_the_defaults_are_the_papers(values):
     ids=" ".join,
 )
 def test_values_at_the_edge_are_accepted(values, argv):
-    check(values(*argv))
+    check_flags(values(*argv))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_values_at_the_edge_are_accepted(values, argv):
 )
 def test_a_value_that_makes_no_sense_is_an_error_that_names_the_flag(values, argv):
     with pytest.raises(UsageError, match=argv[0].replace(".", r"\.")):
-        check(values(*argv))
+        check_flags(values(*argv))
 
 
 @pytest.mark.parametrize(

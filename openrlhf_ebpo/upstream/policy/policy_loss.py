@@ -109,7 +109,7 @@ def _selection(places: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return selected
 
 
-def check(actor) -> None:
+def check_flags(actor) -> None:
     """Raises UsageError: a value is out of range; names its flag. actor: the section of upstream's nested arguments,
     which holds our flags too."""
     for name, ratio in (("clip_cov", actor.clip_cov.ratio), ("kl_cov", actor.kl_cov.ratio)):
@@ -171,7 +171,7 @@ class CovarianceLoss:
 
 
 def with_covariance(loss, actor, seed: int):
-    """Return the loss of the actor: upstream's own, untouched, unless `actor`, as of `check`, asks for a type of ours.
+    """Return the loss of the actor: upstream's own, untouched, unless `actor`, as of `check_flags`, asks for one of TYPES.
 
     The random choice of Clip-Cov has its own generator, seeded with --train.seed: it leaves the order of the
     data alone, and ranks that see the same tokens (ring attention, tensor parallelism) choose the same ones. It is
