@@ -44,6 +44,7 @@ def typed(model: Path, runs: Path, *blocks: str) -> str:
     lines = "".join(blocks).splitlines()
     text = "\n".join(line for line in lines if not line.startswith(("bash scripts/setup.sh", "openrlhf-ebpo space")))
     text = re.sub(r"MODEL=\S+", f"MODEL={model}", re.sub(r"RUNS=\S+", f"RUNS={runs}", text))
+    text = text.replace(" me/", " owner/")  # to whom the token of hub_server belongs
     for long, short in SMALLER.items():
         assert long in text or "train=(" not in text
         text = text.replace(long, short)
