@@ -171,7 +171,7 @@ class CovarianceLoss:
 
 
 def with_covariance(loss, actor, seed: int):
-    """Return the loss of the actor: upstream's own, untouched, unless `actor`, as of `check_flags`, asks for one of TYPES.
+    """Return the loss of the actor: upstream's own, untouched, unless `actor`, as of `check_flags`, asks for TYPES.
 
     The random choice of Clip-Cov has its own generator, seeded with --train.seed: it leaves the order of the
     data alone, and ranks that see the same tokens (ring attention, tensor parallelism) choose the same ones. It is
