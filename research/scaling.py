@@ -27,7 +27,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
-from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -81,7 +81,7 @@ def log_costs(responses: int, tokens: int) -> list[float]:
     )
     del experiences
     with tempfile.TemporaryDirectory() as directory:
-        log = RunLog(directory, build_tokenizer([printable]))
+        log = RunWriter(directory, build_tokenizer([printable]))
 
         def write() -> None:
             log.write_rollouts(1, rollouts.with_result(result))

@@ -15,7 +15,7 @@ from openrlhf_ebpo.eval import metrics
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.run.run_settings import RunSettings
-from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 
 G = 2
@@ -67,7 +67,7 @@ def write_run(
     argv = ["--actor.model_name_or_path", args["actor"]["model_name_or_path"], "--logger.wandb.key", "<redacted>"]
     open_run(RunSettings(run_dir, folder / "ckpt", name=name), argv=argv, args=args)
     write_steps(run_dir, range(1, steps + 1), prompts, error)
-    RunLog(run_dir, Tokenizer()).write_checkpoint(
+    RunWriter(run_dir, Tokenizer()).write_checkpoint(
         steps, tag=f"global_step{steps}", checkpoint=str(folder / "ckpt/_actor/g"), model=None
     )
     close_run(run_dir, "complete")
@@ -75,7 +75,7 @@ def write_run(
 
 
 def write_steps(run_dir: Path, steps, prompts: tuple[str, str] = ("1 + 1?", "2 + 2?"), error: str = "") -> None:
-    log, prior, config = RunLog(run_dir, Tokenizer()), Prior(), EstimatorConfig(n_samples_per_prompt=G)
+    log, prior, config = RunWriter(run_dir, Tokenizer()), Prior(), EstimatorConfig(n_samples_per_prompt=G)
     for step in steps:
         rollouts = Rollouts.before_shaping([experience(prompts)], ["", "", "", error], [None] * 4)
         rewards = rollouts.raw_rewards.reshape(2, G)

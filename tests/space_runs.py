@@ -26,7 +26,7 @@ from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.run.results import save_result
 from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.run.run_settings import RunSettings
-from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller.rollouts import SCHEMA, Rollouts, prompt_id
 
 WORDS = "the sum of all roots is therefore equal to minus one half so that we may write it as product"
@@ -97,7 +97,7 @@ def learning_run(
     run = RunSettings(directory, directory.parent / "ckpt", name=name)
     open_run(run, argv=["--rollout.n_samples_per_prompt", str(size)], args=args)
     texts, prior, config = Texts(), Prior(), EstimatorConfig(n_samples_per_prompt=size)
-    log = RunLog(directory, texts)
+    log = RunWriter(directory, texts)
     pool = [problem(rng) for _ in range(prompts * 5)]
     hardness = rng.beta(1.4, 1.1, len(pool))
     for step in range(1, steps + 1):

@@ -1,1 +1,2 @@
-"""Ray and rollout engines started from a command: `train --sample`, `data difficulty` and `eval`."""
+"""Ray, started for the driver of `train`, for `data difficulty` and for `eval`; rollout engines for the latter two and
+for `train --sample`."""

@@ -28,7 +28,7 @@ ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to sh
 RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token of its text (docs/gpus.md)
 
 
-class RunLog:
+class RunWriter:
     """Rollouts are decoded and written by a thread, in order; an error there is raised at the next step."""
 
     def __init__(self, run_dir: str | Path, tokenizer, rollouts_every: int = 1):

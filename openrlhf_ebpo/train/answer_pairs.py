@@ -24,7 +24,7 @@ from openrlhf_ebpo.upstream.tokenizer_fit import (
 
 MODEL = "model.model_name_or_path"
 MAX_SHOWN_CHARS = 60
-END_TOKENS = 2  # a prompt that leaves no more room than this is left out by upstream
+END_TOKENS = 2  # a prompt that leaves no more tokens than this is left out by upstream
 
 
 class Pair(NamedTuple):
@@ -153,15 +153,15 @@ def compare_with_model(args, model: str, tokenizer, some: Sequence[Pair], source
     max_len = args.data.max_len
     prompts = [len(token_ids(tokenizer, pair.prompt)) for pair in some]
     answers = [len(token_ids(tokenizer, pair.answer)) for pair in some]
-    room = max_len - END_TOKENS
+    limit = max_len - END_TOKENS
     kept = [
         prompt + answer
         for pair, prompt, answer in zip(some, prompts, answers, strict=True)
-        if pair.prompt and pair.answer and prompt < room
+        if pair.prompt and pair.answer and prompt < limit
     ]
     if not kept:
         raise UsageError(
-            f"{source}: OpenRLHF would train on no row: prompts are empty or have {room} tokens or more "
+            f"{source}: OpenRLHF would train on no row: prompts are empty or have {limit} tokens or more "
             f"(--data.max_len {max_len}), or answers are empty"
         )
     texts = ["".join(pair) for pair in some]
@@ -170,7 +170,7 @@ def compare_with_model(args, model: str, tokenizer, some: Sequence[Pair], source
     )
     lines = {
         f"{len(some) - len(kept)} of {len(some)} rows are left out: an empty prompt or answer, or a prompt of "
-        f"{room} tokens or more": len(some) - len(kept),
+        f"{limit} tokens or more": len(some) - len(kept),
         f"{sum(length > max_len for length in kept)} of {len(some)} answers are cut, and then get an end "
         f"token; the longest row has {max(kept)} tokens": max(kept) > max_len,
     }

@@ -27,7 +27,7 @@ from openrlhf_ebpo.train.end import recorded_end
 from openrlhf_ebpo.train.flags import Command, fill_defaults
 from openrlhf_ebpo.train.plan import Plan
 from openrlhf_ebpo.train.supervisor import restarts
-from openrlhf_ebpo.train.supervisor.link import Supervisor
+from openrlhf_ebpo.train.supervisor.link import SupervisorLink
 from openrlhf_ebpo.train.train_settings import TrainSettings
 from openrlhf_ebpo.train.trained_rows import identify_rows
 from openrlhf_ebpo.train.upstream_main import UpstreamMain, adapt_args, set_engine_arguments
@@ -39,7 +39,7 @@ MODULE = "openrlhf.cli.train_ppo_ray"
 
 
 @error_exit()
-def main(argv: list[str], supervisor: Supervisor | None = None) -> None:
+def main(argv: list[str], supervisor: SupervisorLink | None = None) -> None:
     """Train, or say what a training would do. supervisor: None for a command that does not come to train."""
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
     # torch then counts GPUs without starting CUDA in the driver, also where it cannot start (machine.py says why)
@@ -47,7 +47,7 @@ def main(argv: list[str], supervisor: Supervisor | None = None) -> None:
     run(argv, supervisor)
 
 
-def run(argv: list[str], supervisor: Supervisor | None = None) -> None:
+def run(argv: list[str], supervisor: SupervisorLink | None = None) -> None:
     check_release(all_seams())
     install()
     upstream = UpstreamMain(MODULE)
@@ -131,7 +131,7 @@ def warnings_of_prompts(settings: TrainSettings) -> list[str]:
 
 
 def train(
-    supervisor: Supervisor,
+    supervisor: SupervisorLink,
     upstream: UpstreamMain,
     command: Command,
     args,

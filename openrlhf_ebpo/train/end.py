@@ -11,11 +11,11 @@ from openrlhf_ebpo.command import PAUSED
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.run.run_log import RunDirectoryError
-from openrlhf_ebpo.train.supervisor.link import Supervisor
+from openrlhf_ebpo.train.supervisor.link import SupervisorLink
 
 
 @contextlib.contextmanager
-def recorded_end(supervisor: Supervisor, how_to_continue: Callable[[], str]) -> Iterator[None]:
+def recorded_end(supervisor: SupervisorLink, how_to_continue: Callable[[], str]) -> Iterator[None]:
     """Record how a training ended, and turn what has ended it into a message that says how to continue; a pause exits
     with PAUSED.
 

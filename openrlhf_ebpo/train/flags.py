@@ -1,4 +1,4 @@
-"""The flags of `train`, OpenRLHF's and those of every room: parsed, and settled where one depends on another."""
+"""The flags of `train`, OpenRLHF's and this package's: parsed, and completed where one depends on another."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EXAMPLE = r"""example, for one machine with eight GPUs:
 class Command:
     """A command line of `train`.
 
-    args: upstream's nested arguments, with the flags of every room. recorded: the command line without secrets.
+    args: upstream's nested arguments, with the flags of every folder. recorded: the command line without secrets.
     is_translated: it had flags of an older release. verbose: a dry run prints the configuration. sample: prompts to
     answer in a dry run. assume_cuda: memory in GB of the GPUs of the machine that a dry run is for, UNKNOWN if it was
     not given; None for this machine.

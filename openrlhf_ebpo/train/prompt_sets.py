@@ -75,7 +75,7 @@ class PromptSettings:
         )
 
     @property
-    def room(self) -> int:
+    def max_prompt_tokens(self) -> int:
         """Tokens that a prompt may have: upstream cuts a longer one, from its beginning."""
         return self.max_len - (self.max_new_tokens or 1)
 
@@ -190,8 +190,10 @@ def _compare(settings: PromptSettings, model: str, flag: str) -> list[str]:
         prompts += settings.render_rows(settings.open_rows(name, split, MAX_ROWS), model, f"--{flag} {name}")
     lengths = prompt_lengths(prompts, model) if prompts else []
     if of_evaluation:
-        longer = truncation_warnings(lengths, settings.room, TRAINING, " of --eval.dataset")
+        longer = truncation_warnings(lengths, settings.max_prompt_tokens, TRAINING, " of --eval.dataset")
         return [f"warning: {model}: {line}" for line in longer]
     example = {settings.input_key: "1 + 1 =", settings.label_key: "2"}
     texts = [prompt.text for prompt in prompts or settings.render_rows([example], model)]
-    return mismatches(model, tokenizer, Prompting(texts, lengths, settings.chat_template, settings.room), TRAINING)
+    return mismatches(
+        model, tokenizer, Prompting(texts, lengths, settings.chat_template, settings.max_prompt_tokens), TRAINING
+    )

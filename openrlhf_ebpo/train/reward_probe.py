@@ -66,7 +66,7 @@ class RewardProbe:
     empty: float | None = None
     pays_thoughts: bool = False
     failed: list[tuple[int, RewardError]] = field(default_factory=list)
-    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MIN_FAILED))
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MIN_FAILED))
 
     async def run(self) -> None:
         self.empty = await self._ask(0, self.end)
@@ -111,7 +111,7 @@ class RewardProbe:
 
     async def _ask(self, i: int, response: str) -> float | None:
         row, reward = self.rows[i], None
-        async with self.room:
+        async with self.slots:
             if self.is_dead and len(self.failed) >= MIN_FAILED:
                 return None
             try:

@@ -1,4 +1,4 @@
-"""TrainSettings: what each room takes from the flags of `train`, read once, and checked."""
+"""TrainSettings: what each folder of this package takes from the flags of `train`, read once, and checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from openrlhf_ebpo.upstream.policy.weight_sync import check_lora
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of a training, by room. args: upstream's, nested, for rooms without settings."""
+    """Settings of a training, by folder. args: upstream's, nested, for folders without settings."""
 
     args: argparse.Namespace
     supervision: SupervisionSettings
@@ -47,7 +47,7 @@ class TrainSettings:
         restart.
 
         Raises:
-            UsageError: a room cannot read its flags.
+            UsageError: a flag cannot be read.
         """
         return cls(
             args=args,

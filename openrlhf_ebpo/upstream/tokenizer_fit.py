@@ -36,14 +36,13 @@ class Prompting:
     """Describe how a model is prompted.
 
     texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template: whether
-    they were put into it. room: tokens that a prompt may have; a longer one loses its
-    beginning.
+    they were put into it. max_prompt_tokens: a longer prompt loses its beginning.
     """
 
     texts: Sequence[str]
     lengths: Sequence[int]
     chat_template: bool
-    room: int
+    max_prompt_tokens: int
 
 
 def fit_warnings(model: str, tokenizer, prompting: Prompting, flags: Flags) -> list[str]:
@@ -86,7 +85,7 @@ def mismatches(model: str, tokenizer, prompting: Prompting, flags: Flags) -> lis
     found = [
         *_begin(tokenizer, prompting, tokens, flags),
         *_end(tokenizer, model, config),
-        *truncation_warnings(prompting.lengths, prompting.room, flags),
+        *truncation_warnings(prompting.lengths, prompting.max_prompt_tokens, flags),
     ]
     return [f"warning: {model}: {each}" for each in found]
 
@@ -154,11 +153,11 @@ def _end(tokenizer, model: str, config) -> Iterator[str]:
         )
 
 
-def truncation_warnings(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterator[str]:
+def truncation_warnings(lengths: Sequence[int], max_prompt_tokens: int, flags: Flags, of: str = "") -> Iterator[str]:
     """Warn of prompts that lose their beginning. of: which prompts, if they are not those of the training."""
-    if longer := [length for length in lengths if length > room]:
+    if longer := [length for length in lengths if length > max_prompt_tokens]:
         yield (
-            f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {room} tokens that {flags.length} "
-            f"leaves for them, and lose their beginning; the longest has {max(longer)}. Raise {flags.length} by "
-            f"{max(longer) - room}, or leave such prompts out"
+            f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {max_prompt_tokens} tokens that "
+            f"{flags.length} leaves for them, and lose their beginning; the longest has {max(longer)}. Raise "
+            f"{flags.length} by {max(longer) - max_prompt_tokens}, or leave such prompts out"
         )

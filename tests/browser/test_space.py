@@ -59,7 +59,7 @@ def test_a_click_on_a_runs_dot_hides_it_everywhere(visit):
 
 
 def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, runs):
-    from space_runs import RunLog
+    from space_runs import RunWriter
 
     folder = runs / "live"
     page = visit("?tab=dynamics&runs=live")
@@ -74,7 +74,7 @@ def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, runs
     assert x_range(linked, "rollout/reward_mean") == pytest.approx(place, abs=1e-3), "a link keeps the zoom"
     samples = visit("?tab=samples&runs=live")
     first = samples.locator(".group h2").inner_text()
-    RunLog(folder, None).write_metrics(21, {"rollout/reward_mean": 0.987, "response_length": 700.0})
+    RunWriter(folder, None).write_metrics(21, {"rollout/reward_mean": 0.987, "response_length": 700.0})
     row = (folder / "rollouts" / "step-000020.parquet").read_bytes()
     (folder / "rollouts" / "step-000021.parquet").write_bytes(row)
     page.wait_for_function("() => document.querySelector('.panel .plot').calcdata.at(-1).at(-1).x === 21")

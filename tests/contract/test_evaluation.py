@@ -16,7 +16,7 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Heartbeat
 from openrlhf_ebpo.run.run_log import read_metrics, rollouts_path
-from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller import scheduled_evaluation
 from openrlhf_ebpo.upstream.controller.scheduled_evaluation import AsynchronousEvaluation, best_so_far
 from openrlhf_ebpo.upstream.saving import SaveTimes
@@ -49,7 +49,7 @@ def trainer(strategy, prompt_args, tmp_path, monkeypatch):
         flat |= {"algo.kl.target": None}
         flat |= {"ckpt.save_hf": False, "ckpt.save_steps": 1, "ckpt.save_minutes": 0, "logger.logging_steps": 1}
         trainer.args = prompt_args(4, N, **flat)
-        trainer.run_log, trainer.heart = RunLog(tmp_path / "run", None), Heartbeat(tmp_path / "run")
+        trainer.run_log, trainer.heart = RunWriter(tmp_path / "run", None), Heartbeat(tmp_path / "run")
         trainer.save_times = SaveTimes(trainer.args.ckpt)
         trainer.eval_steps, trainer.eval_dataloader = 3, "questions"
         trainer.wandb_logger = trainer.tensorboard_logger = None

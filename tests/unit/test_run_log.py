@@ -23,7 +23,7 @@ from openrlhf_ebpo.run.run_log import (
     rollouts_path,
 )
 from openrlhf_ebpo.run.run_settings import RunSettings
-from openrlhf_ebpo.run.run_writer import RunLog, plain, roll_back
+from openrlhf_ebpo.run.run_writer import RunWriter, plain, roll_back
 
 ARGS = {
     "actor": {"model_name_or_path": "m"},
@@ -222,8 +222,8 @@ def test_a_finished_run_is_only_continued_with_more_to_do(tmp_path):
     assert claim(tmp_path, resume=True, args=longer, argv=["--more"])["status"] == "running"
 
 
-def written(tmp_path, steps: int) -> RunLog:
-    log = RunLog(tmp_path, None)
+def written(tmp_path, steps: int) -> RunWriter:
+    log = RunWriter(tmp_path, None)
     for step in range(1, steps + 1):
         log.write_metrics(step, {"loss": step / 2})
         log.write_rollouts(step, Batch())
@@ -291,7 +291,7 @@ def test_after_a_torn_line_the_next_row_stands_on_a_line_of_its_own(tmp_path, wh
 
 
 def test_evaluations_are_merged_into_the_row_of_their_step(tmp_path):
-    log = RunLog(tmp_path, None)
+    log = RunWriter(tmp_path, None)
     log.write_metrics(1, {"loss": 1.0})
     log.write_metrics(2, {"loss": 2.0})
     log.write_metrics(1, {"eval_pass1": 0.5})
@@ -320,7 +320,7 @@ def test_evaluations_are_merged_into_the_row_of_their_step(tmp_path):
     ],
 )
 def test_metrics_are_plain_json_and_what_is_no_number_is_null(tmp_path, value, stored):
-    RunLog(tmp_path, None).write_metrics(1, {"x": value})
+    RunWriter(tmp_path, None).write_metrics(1, {"x": value})
     (row,) = read_metrics(tmp_path)
     assert row["x"] == stored == plain(value)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
@@ -332,7 +332,7 @@ class Failing:
 
 
 def test_an_error_while_writing_rollouts_surfaces_and_leaves_no_file(tmp_path):
-    log = RunLog(tmp_path, None)
+    log = RunWriter(tmp_path, None)
     log.write_rollouts(1, Failing())
     with pytest.raises(OSError, match="disk full"):
         log.flush()
@@ -340,7 +340,7 @@ def test_an_error_while_writing_rollouts_surfaces_and_leaves_no_file(tmp_path):
 
 
 def test_an_error_of_an_earlier_step_is_raised_at_a_later_one(tmp_path):
-    log = RunLog(tmp_path, None)
+    log = RunWriter(tmp_path, None)
     log.write_rollouts(1, Failing())
     log._pending[0].exception(timeout=30)
     with pytest.raises(OSError, match="disk full"):
@@ -358,7 +358,7 @@ class Waiting(Batch):
 
 def test_training_waits_while_two_batches_are_written_and_files_come_in_order(tmp_path):
     may_go = threading.Event()
-    log = RunLog(tmp_path, None)
+    log = RunWriter(tmp_path, None)
     log.write_rollouts(1, Waiting(may_go))
     log.write_rollouts(2, Batch())
     assert not rollouts_path(tmp_path, 1).exists()
@@ -385,7 +385,7 @@ def test_training_waits_while_two_batches_are_written_and_files_come_in_order(tm
 )
 def test_a_run_directory_that_was_moved_away_is_noticed_and_not_made_again(tmp_path, write, another_is_there):
     run_dir = tmp_path / "run"
-    log = RunLog(run_dir, None)
+    log = RunWriter(run_dir, None)
     run_dir.rename(tmp_path / "moved")
     if another_is_there:
         run_dir.mkdir()
@@ -396,7 +396,7 @@ def test_a_run_directory_that_was_moved_away_is_noticed_and_not_made_again(tmp_p
 
 
 def test_only_every_nth_step_keeps_its_rollouts(tmp_path):
-    log = RunLog(tmp_path, None, rollouts_every=3)
+    log = RunWriter(tmp_path, None, rollouts_every=3)
     for step in range(1, 8):
         log.write_rollouts(step, Batch())
     log.flush()

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from space_runs import RunLog, hostile_run, large_run, learning_run
+from space_runs import RunWriter, hostile_run, large_run, learning_run
 
 from openrlhf_ebpo.run.plot import smooth
 from openrlhf_ebpo.run.run_log import read_metrics
@@ -44,7 +44,7 @@ def test_metrics_are_those_of_the_run_log(learnt):
 
 
 def test_metrics_are_followed_while_they_grow_and_after_a_roll_back(tmp_path):
-    log = RunLog(tmp_path, None)
+    log = RunWriter(tmp_path, None)
     follower = Follower(tmp_path / "metrics.jsonl")
     assert len(follower.read().steps) == 0
     for step in (1, 2, 3):

@@ -15,7 +15,7 @@ from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_log import PRIOR, read_run, rollouts_path
-from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.saving import STATE_KEY
 
 SHARD = "mp_rank_00_model_states.pt"
@@ -46,7 +46,7 @@ def save(folder, step, prior):
     manifest.complete(checkpoint, prior=prior)
     model = export_model(folder / "ckpt" / f"{tag}_hf", step)
     write_json(model / PRIOR, prior)
-    RunLog(folder / "run", None).write_checkpoint(step, tag=tag, checkpoint=str(checkpoint), model=str(model))
+    RunWriter(folder / "run", None).write_checkpoint(step, tag=tag, checkpoint=str(checkpoint), model=str(model))
 
 
 @pytest.fixture

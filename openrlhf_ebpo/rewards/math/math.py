@@ -3,7 +3,8 @@
 A response earns 1 where its last `\\boxed{...}` or, without one, its last "Answer:" (extraction.py) equals the gold
 answer (grading.py), and 0 otherwise, also where the answer takes too long to grade. Logged with the reward:
 `math_no_answer` (no answer, or markup alone) and `math_timeout` (grading was cut off: time, memory, a crash).
-A gold answer that cannot be read is a mistake in the data: the reward fails, and the sample is excluded (guard.py).
+A gold answer that cannot be read is a mistake in the data: the reward fails, and the sample is excluded
+(upstream/rollout/guarded_rewards.py).
 
 The settings, OPENRLHF_EBPO_MATH_WORKERS, _SECONDS and _MEMORY_MB, are described in pool.py.
 

@@ -20,7 +20,7 @@ from openrlhf_ebpo.train.supervisor.driver_exit import end_session, join_names
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
 
 
-class Supervisor:
+class SupervisorLink:
     """The driver's link to its supervisor.
 
     Attributes:

@@ -26,7 +26,7 @@ from openrlhf_ebpo.run.run_lock import is_alive
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.supervisor.driver_exit import count_killed_for_memory, describe_death, end_session, join_names
-from openrlhf_ebpo.train.supervisor.link import Supervisor, become_driver, record_end
+from openrlhf_ebpo.train.supervisor.link import SupervisorLink, become_driver, record_end
 from openrlhf_ebpo.train.supervisor.restarts import Restarts, SupervisionSettings, find_start, how_to_continue
 from openrlhf_ebpo.train.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
@@ -39,16 +39,16 @@ SAVE_FIRST = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)  # a scheduler's: s
 SIGNALS = (signal.SIGINT, *SAVE_FIRST)
 
 
-def under_supervision() -> Supervisor:
+def under_supervision() -> SupervisorLink:
     """Fork the driver and return in it. The process that the user started never returns: it becomes the supervisor.
 
     Called before torch or any threads are there, so that the supervisor stays light and can fork again.
     """
-    watch = Watch()
+    supervisor = Supervisor()
     while True:
-        if supervisor := watch.fork():
-            return supervisor
-        if (status := watch.supervise()) is not None:
+        if link := supervisor.fork():
+            return link
+        if (status := supervisor.supervise()) is not None:
             sys.exit(status)
 
 
@@ -60,7 +60,7 @@ def print_line(line: str) -> None:
         print(f"{begin}{line}", file=sys.stderr, flush=True)
 
 
-class Watch:
+class Supervisor:
     """One command: a driver, and those that are started again after it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Watch:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self.take_signal)
 
-    def fork(self) -> Supervisor | None:
+    def fork(self) -> SupervisorLink | None:
         """Start a driver. Returns in it its link to this process, and None here."""
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.killed_for_memory, pid = count_killed_for_memory(), os.getpid()
@@ -106,7 +106,7 @@ class Watch:
             theirs.close()
             return None
         self.channel.close()
-        return Supervisor(theirs, self.restarts and self.restarts.last.saved_by is not None, self.locks)
+        return SupervisorLink(theirs, self.restarts and self.restarts.last.saved_by is not None, self.locks)
 
     def supervise(self) -> int | None:
         """Watch the driver until it has ended. Returns the command's exit status; None to start another."""

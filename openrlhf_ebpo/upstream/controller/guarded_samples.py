@@ -1,4 +1,4 @@
-"""A samples generator that acts on failed rewards, which arrive with their responses (guard.py).
+"""A samples generator that acts on failed rewards, which arrive with their responses (rollout/guarded_rewards.py).
 
 Under an estimator that is computed here the sample is excluded (advantage 0, no tokens trained) and counted;
 OpenRLHF's own cannot leave a sample out, so they stop with the error.

@@ -17,7 +17,7 @@ from openrlhf_ebpo.run import checkpoints, heartbeat
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.run.resume import set_later_aside
 from openrlhf_ebpo.run.run_log import read_metrics
-from openrlhf_ebpo.run.run_writer import RunLog
+from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller import mismatch, step_notices
 from openrlhf_ebpo.upstream.controller.failures import save_failed_batch
 from openrlhf_ebpo.upstream.controller.scheduled_evaluation import AsynchronousEvaluation, ScheduledEvaluation
@@ -44,7 +44,7 @@ class PPOTrainerWithPrior(Phases, ScheduledEvaluation):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
-        self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
+        self.run_log = RunWriter(logger.run_dir, self.tokenizer, logger.rollouts_every)
         self.notices = step_notices.StepNotices()
         self.save_times = SaveTimes(self.args.ckpt)
 

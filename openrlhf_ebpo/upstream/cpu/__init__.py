@@ -29,8 +29,8 @@ SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA = 158, 0x1023, 18
 # Ask Linux for the AMX tiles of the processor; ignored without them, or if the kernel refuses. vLLM's attention uses
 # them wherever the processor has them, and never asks: without the permission the first tile instruction is a SIGILL.
 # oneDNN asks at its first large bfloat16 product, which a short first batch lacks. At import, as a fork inherits the
-# permission and an exec loses it: vLLM spawns its EngineCore and workers, where the only code of ours before the model
-# is the import of their extension (weight_sync.py).
+# permission and an exec loses it: AsyncLLM spawns its EngineCore and workers (the first of WORKER_ENV is LLM's),
+# where the only code of ours before the model is the import of their extension (weight_sync.py).
 if platform.machine() == "x86_64":
     ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)
 

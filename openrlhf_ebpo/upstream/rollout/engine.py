@@ -47,7 +47,7 @@ class MeasuredRolloutActor:
     """Mixin over RolloutRayActor: the first responses of a batch come with the log-probabilities of their tokens.
 
     vLLM's are those before temperature and top_p, which at temperature 1 are what the trainer computes; at another one
-    the engine has to be made for it (arguments.py).
+    the engine has to be made for it (train/upstream_main.py).
     """
 
     _measuring = 0
