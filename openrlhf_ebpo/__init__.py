@@ -12,13 +12,11 @@ rewards/processes/    what runs a reward, and bounds it                         
 engines/              Ray and rollout engines, started                             driver; `eval`, `data difficulty`
 run/                  the run directory: written, read, locked, resumed            supervisor, driver, actors; readers
 train/                the command `train`: flags, checks, end; supervisor/         supervisor, driver
-data/ hub/            the commands of these names                                  the command; a child that pushes
+data/ hub/ eval/ space/  the commands of these names, the last two at the top     the command; a child that pushes
 integrations/         other trainers                                               theirs
 quickstart/           the first run                                                the command
 cli/                  one thin module per command                                  the command
 *.py                  errors, files, redaction, the Hub's client, model folders    whoever calls
-
-`eval` and `space` are folders next to this one.
 """
 
 __version__ = "0.1.0"
