@@ -290,7 +290,7 @@ def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_pa
 @pytest.mark.parametrize(("sample", "dry_run"), [(4, False), (0, True), (-1, True)])
 def test_sample_flags_that_make_no_sense(sample, dry_run):
     with pytest.raises(UsageError, match=r"--sample"):
-        Command(SimpleNamespace(), [], [], False, False, dry_run, False, sample, assume_cuda=None).check()
+        Command(SimpleNamespace(), [], False, False, dry_run, False, sample, assume_cuda=None).check()
 
 
 def test_waiting_is_announced_and_bounded(monkeypatch, capsys):
