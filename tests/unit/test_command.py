@@ -69,6 +69,12 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
 }
 
 
+@pytest.fixture(autouse=True)
+def unsupervised(monkeypatch):
+    """`train` forks its driver, which here would be a second pytest; the tests by subprocess start it as it is."""
+    monkeypatch.setattr("openrlhf_ebpo.cli.train_ppo_ray.under_supervision", lambda: None)
+
+
 def end_of(argv: list[str], **how) -> subprocess.CompletedProcess:
     return subprocess.run(argv, cwd=how.pop("cwd", ROOT), capture_output=True, text=True, timeout=120, **how)
 
