@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> None:
     trust_models(args.trust_remote_code)
     settings = EvalSettings.from_args(args)
     settings.check()
+    tasks.check_specs(settings.tasks)  # before the Hub is asked for a model, with retries
     results, protocol = settings.results, settings.protocol
     if settings.checkpoints:
         chosen, flag = models.of_run(settings.checkpoints, not settings.no_base), "--checkpoints"
@@ -117,13 +118,10 @@ def load_tasks(settings: EvalSettings) -> list[Task]:
     """Return the tasks of --tasks, cut to --limit questions, without those whose gold answer `math` cannot read.
 
     Raises:
-        UsageError: none, one that cannot be loaded, or two of one name.
+        UsageError: one that cannot be loaded, or two of one name.
     """
-    specs = tasks.split_specs(settings.tasks)
-    if not specs:
-        raise UsageError("--tasks names no task")
     columns = settings.question_column, settings.answer_column
-    loaded = [tasks.load_task(spec, *columns, settings.reward) for spec in specs]
+    loaded = [tasks.load_task(spec, *columns, settings.reward) for spec in tasks.split_specs(settings.tasks)]
     names = [task.name for task in loaded]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {settings.tasks}: two tasks have one name, {', '.join(twice)}; rename one")

@@ -33,6 +33,7 @@ __all__ = [
     "Question",
     "Rules",
     "Task",
+    "check_specs",
     "column_rules",
     "describe_benchmarks",
     "find_benchmark",
@@ -72,11 +73,21 @@ def load_task(
     spec = spec.strip()
     if spec.startswith(FILE):
         return load_file(spec.removeprefix(FILE), question_column, answer_column, reward=reward or MATH)
+    benchmark, place = _find_copy(spec)
+    task = load_benchmark(benchmark, spec.partition("=")[0], place)
+    return replace(task, reward=reward or task.reward)
+
+
+def _find_copy(spec: str) -> tuple[Benchmark, str | None]:
+    """Return the benchmark that an item of --tasks names, and its file or data set, without reading rows.
+
+    Raises:
+        UsageError: as `find_benchmark`, or nothing follows the =.
+    """
     name, equals, place = spec.partition("=")
     if equals and not place:
         raise UsageError(f"{TASKS_FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
-    task = load_benchmark(find_benchmark(name, TASKS_FLAG), name, place or None)
-    return replace(task, reward=reward or task.reward)
+    return find_benchmark(name, TASKS_FLAG), place or None
 
 
 def find_benchmark(name: str, flag: str) -> Benchmark:
@@ -104,6 +115,16 @@ def find_benchmark(name: str, flag: str) -> Benchmark:
     if BENCHMARKS.get(found.name, found) is not found:
         raise UsageError(f"{flag} {name}: its name is {found.name}, which is another benchmark here; rename it")
     return found
+
+
+def check_specs(text: str) -> None:
+    """Raises UsageError: --tasks names no task, or a benchmark that does not exist. Rows are not read."""
+    specs = split_specs(text)
+    if not specs:
+        raise UsageError(f"{TASKS_FLAG} names no task")
+    for spec in specs:
+        if not spec.startswith(FILE):
+            _find_copy(spec)
 
 
 def split_specs(text: str) -> list[str]:

@@ -123,6 +123,12 @@ def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
     assert not (folder / "out").exists()
 
 
+@pytest.mark.parametrize(("specs", "part"), [("foo", "--tasks foo: no such task"), ("aime24=", "belongs behind the =")])
+def test_the_hub_is_not_asked_for_a_model_whose_tasks_do_not_exist(folder, monkeypatch, specs, part):
+    monkeypatch.setattr(models, "check_loadable", lambda *_: pytest.fail("the Hub was asked"))
+    assert part in refused(run.main, *arguments(folder, model="owner/model", tasks=specs))
+
+
 def test_a_file_of_which_no_gold_answer_can_be_read_is_refused(folder):
     write_rows(folder / "q.jsonl", [{"question": "Why?", "answer": "}"}, {"question": "How?", "answer": "\\"}])
     assert "row 1" in refused(run.main, *arguments(folder, protocol="default"))
