@@ -35,7 +35,7 @@ class Entry:
 
     @property
     def upstream(self) -> bool:
-        return self.code is None or self.code.startswith("upstream:")
+        return self.code is None or self.code.startswith("mirrors:")
 
 
 ESTIMATORS = {
@@ -78,20 +78,20 @@ ESTIMATORS = {
         "methods.grpo_batch_norm:GRPOBatchNorm",
     ),
     "group_norm": Entry(
-        "GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300", "upstream:GroupNorm"
+        "GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300", "mirrors:GroupNorm"
     ),
-    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783", "upstream:DrGRPO"),
-    "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740", "upstream:RLOO"),
+    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783", "mirrors:DrGRPO"),
+    "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740", "mirrors:RLOO"),
     "reinforce_baseline": Entry(
         "REINFORCE++-baseline",
         "the group's mean, then standardised over the batch's tokens",
         "2501.03262",
-        "upstream:ReinforceBaseline",
+        "mirrors:ReinforceBaseline",
     ),
     "reinforce": Entry(
-        "REINFORCE++", "none, then standardised over the batch's tokens", "2501.03262", "upstream:Reinforce"
+        "REINFORCE++", "none, then standardised over the batch's tokens", "2501.03262", "mirrors:Reinforce"
     ),
-    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean", None, "upstream:FlashReinforce"),
+    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean", None, "mirrors:FlashReinforce"),
     "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347"),
 }
 

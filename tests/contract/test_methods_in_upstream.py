@@ -11,7 +11,7 @@ from openrlhf_ebpo.upstream.controller.prompts import INFO_KEY as CLUSTER_KEY
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 EMPTY = 7  # a response without action tokens
-METHODS = [(name, {}) for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
+METHODS = [(name, {}) for name, entry in registry.ESTIMATORS.items() if (entry.code or "").startswith("methods.")]
 VARIANTS = [
     ("ebpo", {"preset": "corrected", "weights": "score", "normalise": "scale"}),
     ("ebpo", {"history": "adaptive", "saturated": "zero"}),

@@ -1,4 +1,4 @@
-"""estimator/upstream.py against the installed OpenRLHF: the same advantages, up to the rounding of float32."""
+"""estimator/mirrors.py against the installed OpenRLHF: the same advantages, up to the rounding of float32."""
 
 import numpy as np
 import pytest

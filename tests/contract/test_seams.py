@@ -22,7 +22,7 @@ from openrlhf_ebpo.upstream import __main__ as printer
 from openrlhf_ebpo.upstream import check, flash_attn, releases
 from openrlhf_ebpo.upstream.check import check_release, check_unchanged, source_fingerprint
 from openrlhf_ebpo.upstream.cpu import cpu_replacements as cpu_rows
-from openrlhf_ebpo.upstream.cpu import weight_sync
+from openrlhf_ebpo.upstream.cpu import gloo_sync
 from openrlhf_ebpo.upstream.install import REPLACEMENTS, all_seams, apply, install
 from openrlhf_ebpo.upstream.replacements import KINDS, PROCESSES, SEAMS, Seam
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
@@ -336,7 +336,7 @@ def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
 
 def test_the_document_has_the_head_checks_own_tolerance():
     page = " ".join((ROOT / "docs" / "start.md").read_text().split())
-    assert f"more than {weight_sync.HEAD_TOLERANCE * 100:g} %" in page
+    assert f"more than {gloo_sync.HEAD_TOLERANCE * 100:g} %" in page
 
 
 @pytest.mark.skipif(flash_attn.is_installed(), reason="flash-attn is installed")

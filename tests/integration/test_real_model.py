@@ -78,7 +78,7 @@ def prompt(tokenizer) -> str:
 def test_after_a_large_step_the_engine_knows_the_saved_checkpoint(smollm2, tmp_path, dtype, head, layers):
     from transformers import AutoTokenizer
 
-    from openrlhf_ebpo.upstream.cpu.weight_sync import load_weights
+    from openrlhf_ebpo.upstream.cpu.gloo_sync import load_weights
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     tokens = tokenizer(prompt(tokenizer) + "42", add_special_tokens=False)["input_ids"]
@@ -118,7 +118,7 @@ def engine(model: Path, dtype: str):
         dtype=dtype,
         max_model_len=128,
         kv_cache_memory_bytes=64 << 20,
-        worker_extension_cls="openrlhf_ebpo.upstream.cpu.weight_sync.ReloadingWorker",
+        worker_extension_cls="openrlhf_ebpo.upstream.cpu.gloo_sync.ReloadingWorker",
     )
 
 

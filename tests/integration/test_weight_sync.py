@@ -28,7 +28,7 @@ def engine(request, workshop):
         dtype="bfloat16",
         max_model_len=64,
         kv_cache_memory_bytes=64 << 20,
-        worker_extension_cls="openrlhf_ebpo.upstream.cpu.weight_sync.ReloadingWorker",
+        worker_extension_cls="openrlhf_ebpo.upstream.cpu.gloo_sync.ReloadingWorker",
     )
     yield llm, AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
     del llm
@@ -65,7 +65,7 @@ def change_a_lot(model, seed: int) -> list[tuple[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rollouts_come_from_the_weights_that_were_sent(engine, seed):
-    from openrlhf_ebpo.upstream.cpu.weight_sync import load_weights
+    from openrlhf_ebpo.upstream.cpu.gloo_sync import load_weights
 
     llm, model = engine
     before = log_probs(llm)
@@ -76,7 +76,7 @@ def test_rollouts_come_from_the_weights_that_were_sent(engine, seed):
 
 
 def test_a_head_frozen_on_purpose_stops_the_run(engine, monkeypatch):
-    from openrlhf_ebpo.upstream.cpu import weight_sync
+    from openrlhf_ebpo.upstream.cpu import gloo_sync
 
     llm, model = engine
     head = runner(llm).get_model().lm_head
@@ -88,18 +88,18 @@ def test_a_head_frozen_on_purpose_stops_the_run(engine, monkeypatch):
 
     monkeypatch.setattr(type(head.quant_method), "apply", apply_frozen)
     with pytest.raises(RuntimeError, match="lm_head"):
-        weight_sync.load_weights(runner(llm), change_a_lot(model, 3))
+        gloo_sync.load_weights(runner(llm), change_a_lot(model, 3))
 
 
 def test_a_tied_head_that_stays_stale_without_the_repacking_is_noticed(engine, monkeypatch):
     """vLLM repacks the head on processors with AVX-512; on others it multiplies with the weights as they are."""
-    from openrlhf_ebpo.upstream.cpu import weight_sync
+    from openrlhf_ebpo.upstream.cpu import gloo_sync
 
     llm, model = engine
-    monkeypatch.setattr(weight_sync, "repack_heads", lambda model: None)
+    monkeypatch.setattr(gloo_sync, "repack_heads", lambda model: None)
     weights = change_a_lot(model, 4)
     try:
-        weight_sync.load_weights(runner(llm), weights)
+        gloo_sync.load_weights(runner(llm), weights)
     except RuntimeError as error:
         assert model.config.tie_word_embeddings and "lm_head" in str(error)
     else:
@@ -107,9 +107,9 @@ def test_a_tied_head_that_stays_stale_without_the_repacking_is_noticed(engine, m
 
 
 def test_a_layer_that_keeps_its_old_weights_stops_the_run(engine):
-    from openrlhf_ebpo.upstream.cpu import weight_sync
+    from openrlhf_ebpo.upstream.cpu import gloo_sync
 
     llm, model = engine
     weights = [(name, weight) for name, weight in change_a_lot(model, 5) if "layers.1.mlp" not in name]
     with pytest.raises(RuntimeError, match="Parallel"):
-        weight_sync.load_weights(runner(llm), weights)
+        gloo_sync.load_weights(runner(llm), weights)

@@ -35,7 +35,7 @@ for before in sys.argv[1:]:
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 DRIVER_OR_WORKER = "from openrlhf_ebpo.upstream.install import install; install()"
-EXTENSION = "import openrlhf_ebpo.upstream.cpu.weight_sync"  # vLLM's worker extension
+EXTENSION = "import openrlhf_ebpo.upstream.cpu.gloo_sync"  # vLLM's worker extension
 
 
 @pytest.mark.skipif(not is_cpu_stack(), reason="vLLM has its CPU kernels in the CPU stack alone")

@@ -13,7 +13,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.stored import example_batch
 
-METHODS = [name for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
+METHODS = [name for name, entry in registry.ESTIMATORS.items() if (entry.code or "").startswith("methods.")]
 UNSCALED = {"opo", "james_stein"}  # their advantages are in units of the reward
 OF_GROUPS = {"opo", "james_stein", "maxrl", "grpo_batch_norm"}
 

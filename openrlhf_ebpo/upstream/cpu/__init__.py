@@ -15,7 +15,7 @@ from types import ModuleType
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.upstream.cpu import native
 
-# The first two shorten the start (research/overhead.py), with the small KV cache of weight_sync.engine_arguments; the
+# The first two shorten the start (research/overhead.py), with the small KV cache of gloo_sync.engine_arguments; the
 # third keeps vLLM from binding itself to cores that others use.
 WORKER_ENV = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -30,7 +30,7 @@ SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA = 158, 0x1023, 18
 # them wherever the processor has them, and never asks: without the permission the first tile instruction is a SIGILL.
 # oneDNN asks at its first large bfloat16 product, which a short first batch lacks. At import, as a fork inherits the
 # permission and an exec loses it: AsyncLLM spawns its EngineCore and workers (the first of WORKER_ENV is LLM's),
-# where the only code of ours before the model is the import of their extension (weight_sync.py).
+# where the only code of ours before the model is the import of their extension (gloo_sync.py).
 if platform.machine() == "x86_64":
     ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA)
 

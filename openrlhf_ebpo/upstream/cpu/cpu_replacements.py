@@ -72,7 +72,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.distributed_util",
         "stateless_init_process_group",
-        "openrlhf_ebpo.upstream.cpu.weight_sync:gloo_group",
+        "openrlhf_ebpo.upstream.cpu.gloo_sync:gloo_group",
         process="policy",
         kind="cpu",
         why="weights travel to vLLM over NCCL",
@@ -91,7 +91,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.upstream.cpu.weight_sync:CPURolloutActor",
+        "openrlhf_ebpo.upstream.cpu.gloo_sync:CPURolloutActor",
         process="rollout",
         kind="cpu",
         why="vLLM's CPU backend repacks weights at load, so one tensor at a time cannot be loaded; its worker is a "
