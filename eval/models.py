@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.engines.model_check import CAUSAL_LM
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.hub_models import check_fetched, model_problems
+from openrlhf_ebpo.model_folder import CAUSAL_LM
 from openrlhf_ebpo.model_folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.run.checkpoints import final_model, saved_steps

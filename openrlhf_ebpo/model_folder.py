@@ -31,6 +31,7 @@ from openrlhf_ebpo.extension import TRUST, models_trusted
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
 AUTO_CLASSES = ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM")  # by OpenRLHF and vLLM
+CAUSAL_LM = ("ForCausalLM", "LMHeadModel")  # endings of the classes that AutoModelForCausalLM builds
 JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.json")
 INDEX = ".safetensors.index.json"
 SHARD = re.compile(r"(.+)-\d{5,}-of-(\d{5,})\.safetensors")

@@ -14,11 +14,11 @@ from pathlib import Path
 from openrlhf_ebpo import chat_template
 from openrlhf_ebpo.command import error_exit, nested, parse
 from openrlhf_ebpo.data import preflight
-from openrlhf_ebpo.engines.model_check import ModelSaving
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.train.answer_pairs import MODEL, pair_warnings
+from openrlhf_ebpo.train.model_check import check_saving
 from openrlhf_ebpo.train.upstream_main import UpstreamMain, adapt_args
 from openrlhf_ebpo.upstream.check import check_release, installed_release
 from openrlhf_ebpo.upstream.install import all_seams, install
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> None:
     install()
     files.check()
     files.check_models_fetched()
-    ModelSaving.from_args(args, MODEL).check()
+    check_saving(args, MODEL)
     single_process_environment()
     args = command.validate(args)
     print(*(f"{change}\n" for change in adapt_args(args)), sep="", end="", flush=True)

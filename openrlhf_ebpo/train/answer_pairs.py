@@ -9,9 +9,9 @@ from typing import NamedTuple
 from openrlhf_ebpo.chat_template import bind, parse_kwargs, values
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.data.preflight import split_names
-from openrlhf_ebpo.engines.model_check import file_problems
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.hub_models import local_folder
+from openrlhf_ebpo.train.model_check import file_problems
 from openrlhf_ebpo.train.prompt_sets import MAX_ROWS, open_rows
 from openrlhf_ebpo.upstream.tokenizer_fit import (
     MAX_ERROR_CHARS,

@@ -25,6 +25,7 @@ from openrlhf_ebpo.train import machine, old_flags, prompt_sets, reward_check
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.end import recorded_end
 from openrlhf_ebpo.train.flags import Command, fill_defaults
+from openrlhf_ebpo.train.model_check import MODEL, check_saving
 from openrlhf_ebpo.train.plan import Plan
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.supervisor.link import SupervisorLink
@@ -75,7 +76,7 @@ def run(argv: list[str], supervisor: SupervisorLink | None = None) -> None:
         return
     print(*notices, sep="\n", flush=True)
     settings.files.check_models_fetched()
-    settings.saving.check()
+    check_saving(args, MODEL)
     prepare_rewards(settings)
     train(supervisor, upstream, command, args, settings, found, resumed)
 
@@ -96,7 +97,7 @@ def show_dry_run(
     """Print what a training would begin with, and a sample of answers where one was requested."""
     preflight.check_agent_by_importing(settings.rewards.agent)
     settings.files.check_weights()
-    settings.saving.check()
+    check_saving(args, MODEL)
     if command.verbose:
         print(json.dumps(redacted(args), indent=2))
     plan = Plan.from_args(args, settings.prompts)

@@ -11,9 +11,9 @@ from openrlhf_ebpo.chat_template import ARGUMENTS, Kwargs, parse_kwargs, values
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.data.data_files import is_local
 from openrlhf_ebpo.data.preflight import dataset_problems, split_names
-from openrlhf_ebpo.engines.model_check import has_chat_template
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_models import local_folder
+from openrlhf_ebpo.train.model_check import has_chat_template
 from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts, tokenizer_of
 from openrlhf_ebpo.upstream.tokenizer_fit import (
     MAX_ERROR_CHARS,

@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 
 from openrlhf_ebpo.data.preflight import InputFiles
-from openrlhf_ebpo.engines.model_check import MODEL, ModelSaving, ModelUse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.advantage_settings import AdvantageSettings
 from openrlhf_ebpo.hub.hub_settings import HubSettings
@@ -17,6 +16,7 @@ from openrlhf_ebpo.run.resume import Search, check_fresh
 from openrlhf_ebpo.run.run_log import PRIOR, read_run
 from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.batch_sizes import BatchSizes
+from openrlhf_ebpo.train.model_check import check_model
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
 from openrlhf_ebpo.upstream import saving
@@ -33,8 +33,6 @@ class TrainSettings:
     supervision: SupervisionSettings
     files: InputFiles
     sizes: BatchSizes
-    model: ModelUse
-    saving: ModelSaving
     rewards: RewardSettings
     run: RunSettings
     advantage: AdvantageSettings
@@ -54,8 +52,6 @@ class TrainSettings:
             supervision=SupervisionSettings.from_args(args),
             files=InputFiles.from_args(args),
             sizes=BatchSizes.from_args(args),
-            model=ModelUse.from_args(args),
-            saving=ModelSaving.from_args(args, MODEL),
             rewards=RewardSettings.from_args(args),
             run=RunSettings.from_args(args, force),
             advantage=AdvantageSettings.from_args(args),
@@ -72,7 +68,7 @@ class TrainSettings:
         policy_loss.check_flags(self.args.actor)
         self.supervision.check()
         self.files.check()
-        self.model.check()
+        check_model(self.args)
         check_lora(self.args)
         self.rewards.check()
         saving.check_minutes(self.args.ckpt)

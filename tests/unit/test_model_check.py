@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.command import nested
-from openrlhf_ebpo.engines.model_check import ModelUse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_models import local_folder
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
+from openrlhf_ebpo.train import model_check
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = json.loads((ROOT / "tests" / "data" / "model_configs.json").read_text())
@@ -58,7 +58,7 @@ def args(tmp_path):
 
 
 def check_model(values: dict) -> None:
-    ModelUse.from_args(nested(values)).check()
+    model_check.check_model(nested(values))
 
 
 def refused(args: dict) -> str:

@@ -10,10 +10,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_ebpo.cli import train_sft
-from openrlhf_ebpo.engines.model_check import ModelSaving
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.train import driver
+from openrlhf_ebpo.train.model_check import MODEL, check_saving
 
 GENERATION, TOKENIZER, CONFIG = "generation_config.json", "tokenizer_config.json", "config.json"
 TRAVERSAL = {"chat_template": [{"name": "default", "template": "x"}, {"name": "../../up", "template": "y"}]}
@@ -50,7 +51,8 @@ def changed(model, tmp_path, monkeypatch):
 
 
 def check(folder: Path, has_adapter: bool = False) -> None:
-    ModelSaving("actor.model_name_or_path", str(folder), has_adapter, True).check()
+    args = {MODEL: str(folder), "ds.lora.rank": int(has_adapter), "data.disable_fast_tokenizer": False}
+    check_saving(nested(args), MODEL)
 
 
 def save_as_the_end_does(folder: Path) -> None:

@@ -53,7 +53,7 @@ MAY_IMPORT = {
         *("data", "engines", "estimator", "hub", "rewards", "run"),
         *("upstream", "upstream.controller", "upstream.policy", "upstream.rollout"),
     },
-    "cli": {"data", "engines", "estimator", "run", "train", "upstream"},
+    "cli": {"data", "estimator", "run", "train", "upstream"},
 }
 PACKAGES_OF = {  # in addition to the standard library, where that is a promise
     **{name: set() for name in BASE - {"hub_models", "model_folder"}},
