@@ -99,8 +99,10 @@ def reward_settings(args: argparse.Namespace) -> RewardSettings:
     """
     if args.reward not in (None, MATH) and not args.reward.endswith(".py"):
         raise UsageError(f"--reward {args.reward}: give a .py file with reward_func, or {MATH}")
-    limits = (getattr(args, f"reward.{name}") for name in ("timeout", "memory", "workers"))
-    found = RewardSettings.from_flags(None, None, *limits)
+    timeout, memory_mb, workers = (getattr(args, f"reward.{name}") for name in ("timeout", "memory", "workers"))
+    found = RewardSettings(
+        timeout=rewards.TIMEOUT if timeout is None else timeout, memory_mb=memory_mb, workers=workers
+    )
     found.check()
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
@@ -40,24 +40,11 @@ class RewardSettings:
     def from_args(cls, args) -> RewardSettings:
         """Read upstream's nested arguments, which hold our flags under `args.reward`."""
         url, reward = args.reward.remote_url, args.reward
-        found = cls.from_flags(url, args.train.agent_func_path, reward.timeout, reward.memory, reward.workers)
-        overlong, longest = getattr(reward, "overlong_buffer_len", None), getattr(args.rollout, "max_new_tokens", None)
-        return replace(found, overlong=overlong, max_new_tokens=longest)
-
-    @classmethod
-    def from_flags(
-        cls,
-        url: str | list[str] | None,
-        agent: str | None,
-        timeout: float | None,
-        memory_mb: int,
-        workers: int | None,
-    ) -> RewardSettings:
-        """url: one source, or several with commas. timeout: None for the default, which is longer for servers."""
-        sources = tuple(url.split(",") if isinstance(url, str) else url or ())
+        sources, timeout = tuple(url.split(",") if isinstance(url, str) else url or ()), reward.timeout
         if timeout is None:
             timeout = SERVER_TIMEOUT if sources and sources[0].startswith(("http://", "https://")) else TIMEOUT
-        return cls(sources, agent, timeout, memory_mb, workers)
+        overlong, longest = getattr(reward, "overlong_buffer_len", None), getattr(args.rollout, "max_new_tokens", None)
+        return cls(sources, args.train.agent_func_path, timeout, reward.memory, reward.workers, overlong, longest)
 
     def check(self) -> None:
         """Raises UsageError if a limit is out of range."""

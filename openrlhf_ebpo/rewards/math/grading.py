@@ -259,7 +259,7 @@ def _same_solutions(gold: str, answer: str) -> bool | None:
     if None in found:
         return None
     is_finite = [each.is_FiniteSet for each in found]  # math-verify takes the ends of an open interval for it
-    return is_finite[0] == is_finite[1] and _verify(*found)
+    return is_finite[0] == is_finite[1] and _verifier()(*found)
 
 
 def _same_list(gold: str, answer: str) -> bool | None:
@@ -321,7 +321,7 @@ def _same_formula(gold: str, answer: str) -> bool | None:
         return False
     if any(digits(each) > MAX_DIGITS for each in (first, second)) or is_unfinished(second, first):
         return first == second  # as they are written
-    return _verify(*(_exact(each) for each in (first, second)))
+    return _verifier()(*(_exact(each) for each in (first, second)))
 
 
 _COMPARISONS = (
@@ -346,12 +346,8 @@ def _exact(expression):
     return expression.xreplace(used) if used else expression
 
 
-def _verify(gold, answer) -> bool:
-    return _math_verify()([gold], [answer], allow_set_relation_comp=True, timeout_seconds=None)
-
-
 @functools.cache
-def _math_verify():
+def _verifier() -> Callable[..., bool]:
     """Return math-verify's comparison, which rounds neither decimals nor what is near 0: 10^{-30} is not 2 *
     10^{-30}."""
     from math_verify import grader, verify
@@ -365,7 +361,7 @@ def _math_verify():
         return first.is_number and second.is_number and _is_near(first.doit(), second.doit())
 
     grader.sympy_numeric_eq = exact
-    return verify
+    return lambda gold, answer: verify([gold], [answer], allow_set_relation_comp=True, timeout_seconds=None)
 
 
 def _is_near(first, second) -> bool:

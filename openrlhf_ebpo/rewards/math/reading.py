@@ -144,7 +144,12 @@ def clean(text: str) -> str:
     text = SPECIAL.sub("", text).replace("\\$", "").translate(UNSEEN)
     if DOUBLED.search(text) and not re.search(r"(?<!\\)\\(?:\\\\)*(?!\\)", text):  # every backslash is doubled
         text = text.replace("\\\\", "\\")
-    text = re.sub(r"(?<=\d)(?:,\\! *|\\[,;:! ]|\{,\})+(?=\d{3})", "", text if text.isascii() else _ascii(text)).strip()
+    if not text.isascii():
+        text = re.sub(r"([√∛])\s*(\d+|[^\W\d_]|\([^()]*\))", r"\1{\2}", text)
+        for characters, mark in (("⁰¹²³⁴-⁾ⁿⁱ", "^"), ("₀-₎ₐ-ₜ", "_")):
+            text = re.sub(f"[{characters}]+", lambda run, mark=mark: f"{mark}{{{_plain(run[0])}}}", text)
+        text = "".join(map(_ascii, text))
+    text = re.sub(r"(?<=\d)(?:,\\! *|\\[,;:! ]|\{,\})+(?=\d{3})", "", text).strip()
     text = re.sub(r"(?<!\\)\\[()\[\]]", "", text)
     text = re.sub(rf"(?:(?<![.\\])[.,;:\s]|\\+|(?<=.){PICTURE})+$", "", text).strip()
     text = re.sub(r"^[\"'“‘](.*)[\"'”’]$", r"\1", text)
@@ -155,14 +160,7 @@ def clean(text: str) -> str:
     return text
 
 
-def _ascii(text: str) -> str:
-    text = re.sub(r"([√∛])\s*(\d+|[^\W\d_]|\([^()]*\))", r"\1{\2}", text)
-    for characters, mark in (("⁰¹²³⁴-⁾ⁿⁱ", "^"), ("₀-₎ₐ-ₜ", "_")):
-        text = re.sub(f"[{characters}]+", lambda run, mark=mark: f"{mark}{{{_plain(run[0])}}}", text)
-    return "".join(map(_ascii_character, text))
-
-
-def _ascii_character(character: str) -> str:
+def _ascii(character: str) -> str:
     if character.isascii():
         return character
     if character in SYMBOLS:
@@ -245,18 +243,16 @@ def value_of(match: re.Match) -> Fraction | None:
     return sign * Fraction(part["factor"] or 1) * Fraction(10) ** power
 
 
+@functools.lru_cache(maxsize=4096)
 def formula(text: str):
     """Return a formula as sympy has it, not evaluated; None if it cannot be read, or not all of it."""
-    return None if MISREAD.search(text) else _parsed(text)
-
-
-@functools.lru_cache(maxsize=4096)
-def _parsed(text: str):
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
     from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
     from sympy import Basic, Symbol, preorder_traversal
     from sympy.core.function import AppliedUndef
 
+    if MISREAD.search(text):
+        return None
     spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
     keep_case = ConversionConfig(lowercase_symbols=False)
 

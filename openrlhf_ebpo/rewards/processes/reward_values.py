@@ -12,7 +12,7 @@ import numpy as np
 
 from openrlhf_ebpo.redact import redacted_text
 
-logger = logging.getLogger(__name__)
+_warn_once = functools.lru_cache(maxsize=64)(logging.getLogger(__name__).warning)
 MAX_SHOWN_CHARS = 200  # of a returned value
 MAX_ERROR_CHARS = 2000
 ERROR_KEY = "reward_error"  # in a rollout actor's response
@@ -82,13 +82,9 @@ def _logged(name: str, value, giver: str) -> bool | int | float | None:
     numbers = _numbers(value)
     if numbers and isinstance(numbers[0], (int, float)):
         return numbers[0]
-    _warn_left_out(name, type(value).__name__, giver)
+    kind = type(value).__name__
+    _warn_once("%s gave %r in its extra_logs without a number (%s): it is not logged", giver, name, kind)
     return None
-
-
-@functools.lru_cache(maxsize=64)
-def _warn_left_out(name: str, kind: str, giver: str) -> None:
-    logger.warning("%s gave %r in its extra_logs without a number (%s): it is not logged", giver, name, kind)
 
 
 def finite_number(value, name: str, giver: str = "the reward function") -> bool | int | float:
