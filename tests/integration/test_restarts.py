@@ -75,6 +75,7 @@ def test_a_killed_driver_and_a_dead_engine_are_restarted_from_the_newest_checkpo
 
 def test_the_restarted_run_is_one_run_without_a_gap(story):
     run = read_run(story.run_dir)
+    assert run["restarts"] == story.paused["restarts"], "the last command has restarted, too"
     assert story.between["status"] == "running" and run["status"] == "complete" and len(run["resumed"]) == 3
     assert [row["step"] for row in read_metrics(story.run_dir)] == list(range(1, STEPS + 1))
     assert len(list(story.run_dir.parent.glob("run*"))) == 1  # --force was for the first start
