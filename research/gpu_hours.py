@@ -19,11 +19,11 @@ from lab.markdown_tables import table
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.eval.paper import REPORTED
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
-from openrlhf_ebpo.train.plan import steps_a_pass
+from openrlhf_ebpo.run.batches import BatchSettings
 
 QUESTIONS = 16_900  # DAPO-Math-17K less those held out
 PROMPTS, MINI_BATCH = 512, 128  # of a step, of an optimizer step
-PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
+PASS = BatchSettings(PROMPTS, 4, MINI_BATCH * 4, ranks=8).steps_a_pass(QUESTIONS)  # 33, with every G
 MAX_TOKENS, MAX_EVALUATION_TOKENS = 8192, 20480
 VALIDATION, SAMPLES = 500, 16  # prompts, and responses to each, of an evaluation
 BENCHMARK_RESPONSES = 32 * sum(BENCHMARKS[task].rows[0] for task in REPORTED["Qwen3-8B", 4]["GRPO"])

@@ -60,6 +60,12 @@ class BatchSettings:
             return responses
         return responses - responses % math.lcm(self.batch, self.group)
 
+    def steps_a_pass(self, prompts: int) -> int:
+        """Count the steps of a pass over so many prompts. Its last batch may not be full; one that fills no optimizer
+        step is generated and left out, and does not count."""
+        full, rest = divmod(prompts, self.prompts)
+        return full + (self.trainable(rest * self.group) > 0)
+
     def notices(self) -> list[str]:
         """Compare the rollout batch with the optimizer steps that it fills; upstream does not."""
         if self.responses % self.batch == 0:

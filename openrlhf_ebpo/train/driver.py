@@ -26,7 +26,7 @@ from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.end import recorded_end
 from openrlhf_ebpo.train.flags import Command, fill_defaults
 from openrlhf_ebpo.train.model_check import MODEL, check_saving
-from openrlhf_ebpo.train.plan import Plan
+from openrlhf_ebpo.train.plan import count_rows, plan_lines
 from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.supervisor.link import SupervisorLink
 from openrlhf_ebpo.train.train_settings import TrainSettings
@@ -100,8 +100,7 @@ def show_dry_run(
     check_saving(args, MODEL)
     if command.verbose:
         print(json.dumps(redacted(args), indent=2))
-    plan = Plan.from_args(args, settings.prompts)
-    print(*notices, *plan.notices(), *warnings_of_prompts(settings), sep="\n")
+    print(*notices, *warnings_of_prompts(settings), sep="\n")
     if found:
         identify_rows(args, found)
     if command.assume_cuda is not None:
@@ -112,13 +111,15 @@ def show_dry_run(
         print(old_flags.shell_command(command.recorded, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
     if command.sample:
         settings.files.check_models_fetched()
-        prompts = settings.prompts
-        rows = prompts.open_rows(prompts.names[0], prompts.split, command.sample)
-        for line in train_sample.sample(args, settings.rewards, prompts.render_rows(rows, prompts.model)):
+        rows = settings.prompts.open_rows(settings.prompts.names[0], settings.prompts.split, command.sample)
+        asked = settings.prompts.render_rows(rows, settings.prompts.model)
+        for line in train_sample.sample(args, settings.rewards, asked):
             print(line, flush=True)
-    tokens = settings.prompts.max_new_tokens or settings.prompts.max_len
-    size = run_writer.size_notice(settings.sizes.batches.responses, tokens, settings.run.rollouts_every)
-    print(*plan.lines(), size, sep="\n")
+    prompts, batches = settings.prompts, settings.sizes.batches
+    rows = None if args.data.prompt_probs else count_rows(prompts, prompts.names, prompts.split)
+    tokens = prompts.max_new_tokens or prompts.max_len
+    size = run_writer.size_notice(batches.responses, tokens, settings.run.rollouts_every)
+    print(*plan_lines(args, prompts, batches, rows), size, sep="\n")
     print(f"dry run: flags, files and settings are fine; {'no training' if command.sample else 'nothing'} was started")
 
 
@@ -145,6 +146,7 @@ def train(
     from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ClusterError, hardware, ray_with
 
     rows = identify_rows(args, found)
+    print(*plan_lines(args, settings.prompts, settings.sizes.batches, rows["rows"]), sep="\n", flush=True)
     pushes = Pushes(settings.hub, settings.run.run_dir)
     end = recorded_end(supervisor, lambda: how_to_continue(settings, pushes))
     try:

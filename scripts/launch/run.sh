@@ -238,9 +238,4 @@ check_data --data.prompt_dataset "$DATA_DIR/$data.parquet"
 check_data --eval.dataset "$DATA_DIR/validation.parquet"
 python -c 'import openrlhf_ebpo' 2>/dev/null || fail "$(command -v python || echo python) has no openrlhf_ebpo: activate the environment it is installed in"
 echo "$run_name: prompts by $order"
-filtered=
-[[ " ${command[*]} " != *" --algo.dynamic_filtering_enable "* ]] || filtered=filtered
-python -m openrlhf_ebpo.train.plan "$dataset" "$passes" "$(given --rollout.batch_size "$prompts")" \
-    "$(given --rollout.n_samples_per_prompt "$G")" \
-    "$(given --train.batch_size $((mini_batch * G)))" $filtered
 exec python -m openrlhf_ebpo.cli.train_ppo_ray "${command[@]}"

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
-from openrlhf_ebpo.train.plan import steps_a_pass
+from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.upstream.controller.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
 from openrlhf_ebpo.upstream.controller.rollouts import prompt_id
 
@@ -286,6 +286,6 @@ def test_a_pass_has_as_many_steps_as_are_reckoned_from_the_data_file(mode, train
     GPUs."""
     generator = build(**{"actor.num_gpus_per_node": 2, "train.batch_size": train_batch})
     trained, _ = train(mode, generator)
-    expected = steps_a_pass(ROWS, BATCH, GROUP, train_batch)
+    expected = BatchSettings(BATCH, GROUP, train_batch, ranks=2).steps_a_pass(ROWS)
     assert [sum(e == episode for e, _ in trained) for episode in range(EPISODES)] == [expected] * EPISODES
     assert expected == (6 if train_batch in (2, 4) else 5)

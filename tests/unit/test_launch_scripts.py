@@ -92,8 +92,7 @@ def test_run_sh_starts_the_training_with_the_flags_that_it_prints(stand_ins, pla
     started = call("run.sh", *words, **env)
     assert started.returncode == 0 and "qwen3_8b-ebpo-g4-topic: prompts by topic" in started.stdout, started.stderr
     flags = " ".join(composed(*words, **env))
-    *_, plan, training = log()
-    assert plan == f"python -m openrlhf_ebpo.train.plan {place}/data/topic_order.parquet 30 512 4 512 RAY_ADDRESS="
+    *_, training = log()
     assert training == f"python -m openrlhf_ebpo.cli.train_ppo_ray {flags} RAY_ADDRESS="
     said = answers["qwen3_8b", "ebpo", "topic", 4, 141]["notices"]
     assert "dry run: flags, files and settings are fine" in said
@@ -294,7 +293,7 @@ def test_a_slurm_job_checks_then_starts_ray_on_all_nodes_then_trains(stand_ins, 
     call, log = stand_ins
     result = call("slurm.sh", "qwen3_8b", "ebpo", 4, "--order", "topic", "--train.seed", 7, **job)
     assert result.returncode == 0, result.stderr
-    calls = [line for line in log() if not line.startswith(("python -c", "python -m openrlhf_ebpo.train.plan"))]
+    calls = [line for line in log() if not line.startswith("python -c")]
     trainings = [line for line in calls if "openrlhf_ebpo.cli.train_ppo_ray" in line]
     assert calls[0] == trainings[0] and "--dry_run RAY_ADDRESS=" in trainings[0]
     assert calls[-1] == trainings[1] and trainings[1].endswith("--train.seed 7 RAY_ADDRESS=10.0.0.1:6379")
