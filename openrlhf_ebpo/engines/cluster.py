@@ -66,9 +66,7 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
             _connect(gpus, runtime_env(environment))
             started = set(psutil.Process().children()) - others
             interrupt_once()  # ray.init installs a handler that exits at once
-            check_resources(gpus, ray.cluster_resources(), fewer)
-            if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
-                print(waiting, flush=True)
+            check_resources(gpus, ray.cluster_resources(), ray.available_resources(), fewer)
             yield
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
@@ -77,7 +75,10 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
                 with contextlib.suppress(psutil.Error):  # it has ended
                     below += process.children(recursive=True)
             ray.shutdown()
-            end_processes(below)  # Ray's alone: the child that pushes to the Hub stays
+            # what outlives that is killed: vLLM's engine process has been seen to stay for minutes. These are Ray's
+            # alone: the child that pushes to the Hub stays
+            _, alive = psutil.wait_procs(below, timeout=SHUTDOWN_SECONDS)
+            kill(alive)
 
 
 def hardware(gpus: int) -> str:
@@ -143,20 +144,16 @@ def start_node(again: bool = True, **how) -> None:
 
 
 def address_to_join() -> str | None:
-    """Return the address to join, or None: RAY_ADDRESS decides ("local": None), else this user's `ray start` on this
-    machine."""
-    if address := os.environ.get("RAY_ADDRESS"):
-        return None if address == "local" else "auto"
-    return find_own_cluster()
-
-
-def find_own_cluster() -> str | None:
-    """Return the address of the last `ray start` if a raylet of it is alive, else None.
+    """Return the address to join, or None: RAY_ADDRESS decides ("local": None), else this user's last `ray start` on
+    this machine, if a raylet of it is alive.
 
     Of a Ray that a program has begun for itself (`ray.init()`) Ray writes no address file, and such a Ray ends with its
     program. The file may be stale, another user's, or mounted from outside of this container.
     """
     from ray._private.services import find_bootstrap_address
+
+    if address := os.environ.get("RAY_ADDRESS"):
+        return None if address == "local" else "auto"
 
     try:
         address = find_bootstrap_address(None)
@@ -203,14 +200,22 @@ def runtime_env(environment: dict[str, str] | None = None) -> dict:
     }
 
 
-def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_TRAINING) -> None:
-    """Check the cluster's size, one CPU per GPU: upstream waits forever for a placement group that does not fit.
+def check_resources(needed: int, found: dict[str, float], free: dict[str, float], fewer: str) -> None:
+    """Check the cluster's size, one CPU per GPU: upstream waits forever for a placement group that does not fit. Print
+    a line if another job holds GPUs of it: upstream waits for them silently.
 
     Raises:
         ClusterError: there are too few GPUs or CPUs.
     """
     gpus, cpus = found.get("GPU", 0), found.get("CPU", 0)
     if gpus >= needed and cpus >= needed:
+        if (left := free.get("GPU", 0)) < needed:
+            print(
+                f"{left:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it "
+                "waits until other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a private "
+                "Ray.)",
+                flush=True,
+            )
         return
     remedy = (
         f"start it with `ray start --head --num-gpus={needed} --num-cpus={needed + 1}` (on a machine without "
@@ -222,23 +227,6 @@ def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_
         f"this run needs {needed} GPUs and as many CPUs, and the Ray cluster has {gpus:g} GPUs and {cpus:g} "
         f"CPUs: {remedy}"
     )
-
-
-def waits_for_others(needed: int, free: float) -> str | None:
-    """Return a message if another job holds GPUs of the cluster: upstream waits for them silently."""
-    if free >= needed:
-        return None
-    return (
-        f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it waits "
-        "until other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a private Ray.)"
-    )
-
-
-def end_processes(children: list[psutil.Process]) -> None:
-    """Kill processes orphaned by Ray's shutdown: vLLM's engine process has been seen to stay for minutes. It says
-    nothing: a good run ends so, too."""
-    _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
-    kill(alive)
 
 
 def kill(processes: Collection[psutil.Process]) -> None:
