@@ -23,7 +23,6 @@ CHECKING_SAMPLES, LOG_PROBS, ADVANTAGES = "checking samples", "log-probabilities
 TRAINING, RUN_LOG = "training", "run log"
 COUNTED = (GENERATING, REWARDS, EVALUATING)
 IN_MICRO_BATCHES = (LOG_PROBS, TRAINING)
-JITTER_SECONDS = 3.0  # of one moment, as two polls compute it
 
 
 class Phases:
@@ -77,11 +76,11 @@ class Phases:
 
 def watch_rollouts(heart: Heartbeat, engines) -> None:
     """Ask the engines, while responses are generated, what has not come back yet; never returns."""
-    most, began = 0, None
+    most = 0
     while True:
         time.sleep(POLL_SECONDS)
         if heart.phase not in COUNTED:
-            most, began = 0, None
+            most = 0
             if heart.phase in IN_MICRO_BATCHES:
                 heart.report(detail=micro_batches(), only_in=IN_MICRO_BATCHES)
             continue
@@ -92,8 +91,8 @@ def watch_rollouts(heart: Heartbeat, engines) -> None:
         if states is None:
             heart.report(detail="an engine does not answer", only_in=COUNTED)
             continue
-        requests, rewards, oldest = states
-        most, began = max(most, rewards), stable_since(began, oldest, time.time())
+        requests, rewards, began = states
+        most = max(most, rewards)
         phase, detail = describe_pending(requests, rewards, most, began)
         heart.report(None if heart.phase == EVALUATING else phase, detail, only_in=COUNTED)
 
@@ -126,7 +125,7 @@ def _key() -> str:
 
 
 def _ask(engines) -> tuple[int, int, float | None] | None:
-    """Unfinished requests, rewards that have not come back, seconds since the oldest of these began; None: no
+    """Return unfinished requests, rewards that have not come back, and when the oldest of these began; None without an
     answer."""
     calls = [engine.get_num_unfinished_requests.remote() for engine in engines]
     calls += [engine.pending_rewards.remote() for engine in engines]
@@ -134,20 +133,12 @@ def _ask(engines) -> tuple[int, int, float | None] | None:
         return None
     found = ray.get(calls)
     requests, rewards = found[: len(engines)], found[len(engines) :]
-    oldest = max((seconds for _, seconds in rewards if seconds is not None), default=None)
-    return sum(requests), sum(number for number, _ in rewards), oldest
-
-
-def stable_since(began: float | None, oldest: float | None, now: float) -> float | None:
-    """The moment at which the oldest reward began; the one known, where it is the same."""
-    if oldest is None:
-        return None
-    moment = now - oldest
-    return began if began is not None and abs(moment - began) < JITTER_SECONDS else moment
+    began = min((moment for _, moment in rewards if moment is not None), default=None)
+    return sum(requests), sum(number for number, _ in rewards), began
 
 
 def describe_pending(requests: int, rewards: int, most: int, began: float | None) -> tuple[str, str]:
-    """Phase and detail. most: how many rewards were outstanding at once."""
+    """Return phase and detail. most: how many rewards were outstanding at once; began: the oldest, by time.time()."""
     since = f", since {datetime.fromtimestamp(began):%H:%M:%S}" if began is not None else ""
     waiting = f"{rewards} of {most} outstanding{since}"
     if not requests:

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, STARTING, read_beat
 from openrlhf_ebpo.upstream import phases
-from openrlhf_ebpo.upstream.phases import Phases, describe_pending, stable_since
+from openrlhf_ebpo.upstream.phases import Phases, describe_pending
 from openrlhf_ebpo.upstream.stack import module_path
 
 
@@ -115,11 +115,3 @@ def test_upstream_has_every_method_that_is_a_phase():
 def test_rewards_are_a_phase_when_all_responses_are_there(requests, rewards, phase, detail):
     found = describe_pending(requests, rewards, 9, 0.0 if rewards else None)
     assert found[0] == phase and found[1].startswith(detail)
-
-
-def test_the_moment_at_which_the_oldest_reward_began_does_not_jitter():
-    assert stable_since(None, 10.0, 100.0) == 90.0
-    assert stable_since(90.0, 15.2, 105.0) == 90.0
-    assert stable_since(90.0, 1.0, 110.0) == 109.0
-    assert stable_since(90.0, None, 110.0) is None
-    assert phases.JITTER_SECONDS < phases.POLL_SECONDS

@@ -40,16 +40,15 @@ class PendingRewards:
     def counted(self) -> Iterator[None]:
         """Count a reward while it is computed."""
         call = object()
-        self._began[call] = time.monotonic()
+        self._began[call] = time.time()
         try:
             yield
         finally:
             del self._began[call]
 
     def count(self) -> tuple[int, float | None]:
-        """Return their number, and the seconds since the oldest was requested."""
-        oldest = min(self._began.values(), default=None)
-        return len(self._began), None if oldest is None else time.monotonic() - oldest
+        """Return their number, and when the oldest was requested, by time.time(): the same for every poll."""
+        return len(self._began), min(self._began.values(), default=None)
 
 
 class GuardedSingleTurnExecutor:
