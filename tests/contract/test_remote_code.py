@@ -1,12 +1,15 @@
 """Nothing imports a model's own code unless the command was told to, whatever it asks transformers for."""
 
 import json
+import pickle
+import shutil
 from pathlib import Path
 
 import custom_code
 import pytest
 from forks import Fork
 
+from openrlhf_ebpo import model_folder
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.quickstart import tiny_model
 
@@ -105,3 +108,41 @@ def test_with_the_flag_a_dry_run_accepts_the_model(models, tmp_path, output_of):
     flags |= {"rollout.batch_size": 32, "rollout.n_samples_per_prompt": 4, "advantage_estimator": "ebpo"}
     argv = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
     assert "dry run" in output_of(Path(train_ppo_ray.__file__), *argv, "--dry_run", "--trust_remote_code")
+
+
+LOADS = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+found = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True).state_dict()
+whole = AutoModelForCausalLM.from_pretrained(sys.argv[2]).state_dict()
+assert whole and all(torch.equal(whole[name], found[name]) for name in whole)
+"""
+
+
+class Marker:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_what_the_check_of_a_model_lets_through_loads_without_its_pickles_and_its_code(tmp_path, output_of):
+    """The promise behind `model_folder.problems`: what lies next to the weights is never loaded, by transformers
+    itself."""
+    model, ran = tmp_path / "model", tmp_path / "has run"
+    tiny_model.build(model, ["1+1=2"], hidden_size=16, intermediate_size=32)
+    shutil.copytree(model, tmp_path / "whole")
+    for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin"):
+        (model / name).write_bytes(pickle.dumps(Marker(ran)))
+    (model / "modeling_qwen3.py").write_text(f"open({str(ran)!r}, 'w')")
+    custom_code.edit(model / "config.json", auto_map={"AutoModelForCausalLM": "modeling_qwen3.X"})
+    assert model_folder.problems(model) == []
+    (tmp_path / "loads.py").write_text(LOADS)
+    output_of(tmp_path / "loads.py", model, tmp_path / "whole")
+    assert not ran.exists()
+    pickle.loads((model / "optimizer.pt").read_bytes())
+    assert ran.exists()  # it would have

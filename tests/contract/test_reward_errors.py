@@ -126,7 +126,7 @@ def test_waiting_for_a_free_place_does_not_count(responses):
 
 
 def test_where_every_call_hangs_the_run_stops_with_the_cause(responses):
-    limit = seconds(0.2)
+    limit = 0.2  # nothing has to end within it
     cause = (
         f"reward_func is no longer called: its last .* hung or .*; the last: reward_func took longer than {limit:g} s"
     )
@@ -146,7 +146,7 @@ def test_an_actor_says_how_many_rewards_have_not_come_back_and_since_when(respon
             seen.append(LimitedRolloutActor.pending_rewards(actor))
             await asyncio.sleep(0.05)
 
-    responses("hangs", "good", "hangs", seconds=seconds(1.0), meanwhile=watch)
+    responses("hangs", "good", "hangs", seconds=seconds(0.5), meanwhile=watch)
     assert max(count for count, _ in seen) >= 2 and seen[-1] == (0, None)
     (began,) = {moment for count, moment in seen if count == 2}
     assert before <= began <= time.time()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from forked_driver import ForkedDriver
-from patience import seconds, wait_until
+from patience import seconds
 
 from openrlhf_ebpo import cli
 
@@ -115,17 +115,3 @@ def test_the_page_leads_to_a_model_that_transformers_loads(model, tmp_path):
     program = re.findall(r"^```python\n(from transformers.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
     program = program.replace("runs/own_task/pulled", str(runs / "pulled"))
     subprocess.run([sys.executable, "-c", program], check=True, timeout=seconds(120))
-
-
-@pytest.mark.nightly  # daily: browser/test_space.py
-def test_the_space_of_the_page_starts(tmp_path):
-    [line] = {each.partition("#")[0].strip() for each in "".join(BLOCKS).splitlines() if "openrlhf-ebpo space" in each}
-    with open(tmp_path / "log", "w") as log:
-        words = [*line.replace("$RUNS", str(tmp_path)).split(), "--port", "0"]
-        process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: process.poll() is not None or "Open http://" in (tmp_path / "log").read_text(), limit=90)
-        assert process.poll() is None, (tmp_path / "log").read_text()[-4000:]
-    finally:
-        process.terminate()
-        process.wait(timeout=seconds(30))

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("grader")
 
 def test_right_and_wrong_answers_of_every_kind(grader):
     cases = [(row, row["response"]) for row in ROWS if "response" in row]
-    cases += [(row, form % row["answer"]) for row in ROWS if "answer" in row for form in FORMS]
+    answered = [row for row in ROWS if "answer" in row]  # in one form each: the next test has all forms
+    cases += [(row, FORMS[i % len(FORMS)] % row["answer"]) for i, row in enumerate(answered)]
     with ThreadPoolExecutor(8) as threads:
         verdicts = list(threads.map(lambda case: grader.grade(gold_text(case[0]["gold"]), case[1]), cases))
     failed = [
@@ -28,7 +29,7 @@ def test_right_and_wrong_answers_of_every_kind(grader):
         for (row, response), verdict in zip(cases, verdicts, strict=True)
         if verdict.correct != row["right"]
     ]
-    assert len(cases) > 1000 and not failed
+    assert len(cases) > 900 and not failed
 
 
 @pytest.mark.parametrize(

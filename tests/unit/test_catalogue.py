@@ -3,12 +3,14 @@
 import ast
 import json
 import re
+import runpy
 from pathlib import Path
 
+import pytest
 from marked_runs import PLOTLY, marked_run
 
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, NOT_METRICS, Shown, find, metrics_for
+from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, NOT_METRICS, find
 from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space import metric_panels
 from openrlhf_ebpo.space.links import clean
@@ -18,15 +20,7 @@ from openrlhf_ebpo.space.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = re.compile(r"(ebpo|policy|hub|timing|rollout)/[a-z_]+|math_(no_answer|timeout)")
-EXAMPLE = ROOT / "examples" / "metric" / "metrics.json"
 NAME = "own/distinct_characters"
-ARGS = {
-    "actor": {"model_name_or_path": "m"},
-    "data": {"prompt_dataset": "d"},
-    "train": {"seed": 7},
-    "ckpt": {"path": "c"},
-    "algo": {"advantage": {"estimator": "ebpo"}},
-}
 
 
 def test_each_name_stands_once_and_texts_are_plain_and_fit_a_panel():
@@ -68,12 +62,6 @@ def test_a_name_with_a_part_that_differs_is_found():
     assert not any(map(find, ("", "ebpo/", "eval_math_passk", "xtiming/y", "correct_format", "ebpo/shrinkage2")))
 
 
-def test_picture_and_card_show_what_the_catalogue_says():
-    assert "rollout/reward_mean" in {metric.name for metric in metrics_for(Shown.CARD)}
-    picture = ["rollout/reward_mean", "actor_grad_norm", "policy/entropy", "ebpo/shrinkage", "ebpo/all_fail_fraction"]
-    assert [metric.name for metric in metrics_for(Shown.PICTURE)] == picture
-
-
 def run_with(folder: Path, *names: str, steps: int = 3) -> Path:
     write_json(folder / "run.json", {"schema": 1})
     for step in range(1, steps + 1):
@@ -100,6 +88,11 @@ def test_a_metric_of_custom_code_is_shown_under_more_metrics(tmp_path):
     assert [section["title"] for section in sections] == ["Outcome · Estimator", "More metrics"], "a lone panel joins"
     assert panels(sections[1]) == ["<img src=x>", "own/b"] and sections[1]["panels"][1]["title"] == "own/b"
     assert "moving mean" in sections[0]["note"] and "moving mean" not in sections[1]["note"]
+
+
+def test_the_example_logs_its_metric():
+    example = runpy.run_path(str(ROOT / "examples" / "metric" / "reward.py"))
+    assert example["reward_func"](["Q: aab"], ["Q: "], ["x"])["extra_logs"] == {NAME: pytest.approx(2 / 3)}
 
 
 def test_any_metric_is_found_by_words_of_its_name_or_title(tmp_path):

@@ -87,32 +87,30 @@ def states(step: int, **extra) -> dict:
 RESUMED = states(5, **{STATE_KEY: pack(ebpo(), OWN)})
 
 
-def test_a_run_begins_empty():
-    assert starting_state(states(0), ebpo(), "c") == starting_state({}, ebpo(), "c") == Prior()
+FOREIGN = states(5, **{STATE_KEY: {"schema": 99}})
 
 
-def test_a_run_can_begin_with_a_named_prior(other_file):
-    assert starting_state(states(0), ebpo(init_prior=other_file), "c") == OTHER
+@pytest.mark.parametrize(
+    ("saved", "names_a_prior", "resets", "begins_with"),
+    [
+        ({}, False, False, Prior()),
+        (states(0), False, False, Prior()),
+        (states(0), True, False, OTHER),
+        (RESUMED, False, False, OWN),
+        (RESUMED, True, False, OWN),  # a named prior is for the start
+        (RESUMED, False, True, Prior()),
+        (RESUMED, True, True, OTHER),
+        (FOREIGN, False, True, Prior()),
+        (states(5), False, True, Prior()),
+        (states(5), True, False, OTHER),  # saved by another estimator
+    ],
+)
+def test_a_run_begins_with_the_right_prior(other_file, saved, names_a_prior, resets, begins_with):
+    estimator = ebpo(init_prior=other_file if names_a_prior else None, reset_prior=resets)
+    assert starting_state(saved, estimator, "c") == begins_with
 
 
-def test_a_resumed_run_takes_its_checkpoints_own_prior(other_file):
-    assert starting_state(RESUMED, ebpo(), "c") == OWN
-    assert starting_state(RESUMED, ebpo(init_prior=other_file), "c") == OWN
-
-
-def test_a_resumed_run_can_start_its_prior_afresh():
-    assert starting_state(RESUMED, ebpo(reset_prior=True), "c") == Prior()
-    foreign = states(5, **{STATE_KEY: {"schema": 99}})
-    assert starting_state(foreign, ebpo(reset_prior=True), "c") == Prior()
-
-
-def test_a_resumed_run_can_leave_its_checkpoints_prior_for_a_named_one(other_file):
-    assert starting_state(RESUMED, ebpo(reset_prior=True, init_prior=other_file), "c") == OTHER
-    assert starting_state(states(5), ebpo(reset_prior=True), "c") == Prior()
-
-
-def test_a_checkpoint_without_a_prior_takes_the_named_one_or_is_an_error(other_file):
-    assert starting_state(states(5), ebpo(init_prior=other_file), "c") == OTHER
+def test_a_checkpoint_without_a_prior_is_an_error():
     with pytest.raises(PriorMismatch, match=r"the checkpoint in c was saved by another estimator.*reset_prior"):
         starting_state(states(5), ebpo(), "c")
 

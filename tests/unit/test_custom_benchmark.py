@@ -1,6 +1,5 @@
 """A custom benchmark: the example outside the package, and what is wrong with others."""
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -212,7 +211,3 @@ def test_no_benchmark_is_named_outside_its_file():
 
 def named(line: str) -> bool:
     return any(name in line.lower().replace("-", "") for name in BENCHMARKS)
-
-
-def test_the_fields_of_a_benchmark_are_explained():
-    assert all(f"{each.name}" in (Benchmark.__doc__ or "") for each in dataclasses.fields(Benchmark))

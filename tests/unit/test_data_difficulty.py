@@ -17,7 +17,7 @@ from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
 from openrlhf_ebpo.data.difficulty import DifficultySettings
 from openrlhf_ebpo.engines import engines
-from openrlhf_ebpo.engines.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
+from openrlhf_ebpo.engines.engines import GenerationError, Sample
 from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
 from openrlhf_ebpo.progress import model_identity, progress_file
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
@@ -390,25 +390,7 @@ def test_the_ends_of_the_histogram_hold_only_all_fail_and_all_pass(rates, n, cou
     assert difficulty_report.histogram(rates, n) == counts
 
 
-def test_the_printed_histogram_marks_its_ends_and_shows_small_counts():
-    rates = [0.0] * 1000 + [0.5] + [1.0] * 500
-    outcomes = {i: {"pass_rate": rate, "mean_length": 1, "truncated_share": 0} for i, rate in enumerate(rates)}
-    records = {i: {"rewards": [rate], "errors": {}} for i, rate in enumerate(rates)}
-    lines = difficulty_report.summary(records, outcomes, 2, 1.0).splitlines()
-    assert lines[0].endswith("█" * 40 + "  all fail") and "66.6%" in lines[0]
-    assert lines[1].endswith("▏")
-    assert lines[2].endswith("█" * 20 + "  all pass")
-
-
 # generation
-
-
-def test_a_new_prompt_goes_to_the_engine_with_the_fewest():
-    running = {"r1": (0, None), "r2": (0, None), "r3": (1, None)}
-    assert _free_engine(2, running, n=16) == 1
-    full = {i: (i % 2, None) for i in range(2 * SEQUENCES_IN_FLIGHT // 16)}
-    assert _free_engine(2, full, n=16) is None
-    assert _free_engine(2, full, n=8) in (0, 1)
 
 
 def test_the_reason_is_what_was_raised_not_the_traceback():

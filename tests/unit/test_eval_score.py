@@ -58,7 +58,7 @@ def given(row):
 
 
 def test_labelled_pairs_through_the_command(scored):
-    rows = MATH_PAIRS[::5] + RULE_PAIRS  # without rules it is the grader of test_math_reward.py, which takes all
+    rows = MATH_PAIRS[::25] + RULE_PAIRS  # without rules it is the grader of test_math_reward.py, which takes all
     assert len(RULE_PAIRS) >= 100
     renamed = [{**row, "label": row["correct"]} for row in rows]
     found, printed = scored(renamed)

@@ -157,8 +157,13 @@ def test_a_corrupted_download_is_repeated_and_in_the_end_an_error(hub, client, p
     assert files_in(tmp_path / "again")[name] == pushed[name]
 
 
-@pytest.mark.parametrize("how", [{"status": 503}, {"status": 429}, {"cut": True}, {"lost": True}])
-@pytest.mark.parametrize("where", [r"GET .*/revision/", r"GET .*/tree/", r"HEAD .*/resolve/", r"GET /lfs/"])
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [
+        *((where, {"status": 503}) for where in (r"GET .*/revision/", r"GET .*/tree/", r"HEAD .*/resolve/")),
+        *((r"GET /lfs/", how) for how in ({"status": 503}, {"status": 429}, {"cut": True}, {"lost": True})),
+    ],
+)
 def test_failures_that_may_pass_are_retried(hub, client, pushed, tmp_path, no_waiting, where, how):
     hub.fail(where, **how)
     pull(client, REPO, tmp_path / "pulled")

@@ -1,12 +1,11 @@
 """Each method of the launch scripts sets the flags of a table, in all orders, and passes its dry run."""
 
-import itertools
-
 import pytest
 from launching import METHODS, bash, composed, dry_runs, furnish, value
 
 ORDERS = ("shuffle", "topic", "difficulty")
-RUNS = list(itertools.product(METHODS, ORDERS))
+# an order sets the same flags for every method; dapo changes one that an order changes too
+RUNS = [(method, order) for method in METHODS for order in ORDERS if order == "shuffle" or method in ("ebpo", "dapo")]
 # Flags that make the run: what a method or an order changes in it. None: not there; True: there, without a value.
 PAPER = {
     "--algo.kl.use_loss": True,

@@ -1,11 +1,7 @@
 """A model in a folder is complete and inert, or it is refused before anything of it is loaded."""
 
 import json
-import pickle
-import shutil
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -261,49 +257,6 @@ def test_a_thousand_problems_are_not_a_thousand_lines(model):
         (model / f"x{number}.safetensors").write_bytes(b"")
     assert len(problems(model)) == model_folder.MAX_PROBLEMS
     assert model_folder.printable("a" * 1000).endswith("...")
-
-
-class Marker:
-    """Unpickled, it leaves a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-LOADS = """
-import sys, torch
-from openrlhf_ebpo.upstream.install import install
-install()
-from transformers import AutoModelForCausalLM, AutoTokenizer
-AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
-found = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True).state_dict()
-whole = AutoModelForCausalLM.from_pretrained(sys.argv[2]).state_dict()
-assert whole and all(torch.equal(whole[name], found[name]) for name in whole)
-"""
-
-
-def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
-    """The promise behind `problems`: what lies next to the weights is never loaded, by transformers itself, in a
-    process as every one of a training begins."""
-    from openrlhf_ebpo.quickstart import tiny_model
-
-    model = tmp_path / "model"
-    tiny_model.build(model, ["1+1=2"], hidden_size=16, intermediate_size=32)
-    shutil.copytree(model, tmp_path / "whole")
-    for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin"):
-        (model / name).write_bytes(pickle.dumps(Marker(tmp_path / "has run")))
-    (model / "modeling_qwen3.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')")
-    rewrite(model / "config.json", lambda config: {**config, "auto_map": {"AutoModelForCausalLM": "modeling_qwen3.X"}})
-    assert problems(model) == []
-    argv = [sys.executable, "-c", LOADS, model, tmp_path / "whole"]
-    done = subprocess.run(argv, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert not (tmp_path / "has run").exists()
-    pickle.loads((model / "optimizer.pt").read_bytes())
-    assert (tmp_path / "has run").exists()  # it would have
 
 
 def transformer(path: Path) -> None:

@@ -11,6 +11,7 @@ from patience import seconds
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 TINY = ["--cells", "tiny", "--seeds", "2", "--threads", "1", "--output"]
+SLOW = ("research/learning.py", "research/figures.py")
 SCRIPTS = {  # script -> arguments ("OUTPUT" is a new folder, "SHARED" one for several), a line of what it prints
     "research/learning.py": ([*TINY, "OUTPUT", "--width", "8", "--estimators", "group_norm", "ebpo"], ""),
     "research/gradient_variance.py": ([*TINY, "SHARED", "--batches", "4"], "| `tiny` |"),
@@ -25,6 +26,7 @@ SCRIPTS = {  # script -> arguments ("OUTPUT" is a new folder, "SHARED" one for s
     "scripts/audit.py": (["--pins", "3.11", ROOT / "requirements" / "cpu.txt"], "openrlhf==0.11.2"),
 }
 HELP = [
+    *SLOW,
     "research/learning_smollm2.py",
     "research/overhead.py",
     "research/space.py",
@@ -56,7 +58,12 @@ def refusal_of(*command) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+def nightly_if_slow(script: str):
+    marks = [pytest.mark.nightly] if script in SLOW else []  # daily: unit/test_research.py starts them with --help
+    return pytest.param(script, marks=marks)
+
+
+@pytest.mark.parametrize("script", map(nightly_if_slow, SCRIPTS))
 def test_a_script_measures_a_tiny_cell_and_prints_its_table(script, output_of, shared_output, tmp_path):
     arguments, line = SCRIPTS[script]
     places = {"OUTPUT": tmp_path / "output", "SHARED": shared_output}

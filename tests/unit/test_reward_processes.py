@@ -39,14 +39,11 @@ def reward_func(queries, prompts, labels):
     if kind == "good": return {"rewards": 1.0, "extra_logs": {"calls": len(CALLS), "pid": os.getpid()}}
     if kind == "slow": time.sleep(0.3)
     if kind == "sleeps": time.sleep(1000)
-    if kind == "spins":
-        while True: pass
     if kind == "regex": re.match(r"(a+)+$", "a" * 60 + "b")
     if kind == "exits": sys.exit("the judge is gone")
     if kind == "interrupts": raise KeyboardInterrupt
     if kind == "os._exit": os._exit(3)
     if kind == "segfault": ctypes.string_at(0)
-    if kind == "aborts": os.abort()
     if kind == "killed": os.kill(os.getpid(), signal.SIGKILL)
     if kind == "memory": return {"rewards": len([bytearray(1 << 20) for _ in range(100_000)])}
     if kind == "hostile": raise Hostile
@@ -106,13 +103,11 @@ def ask(tmp_path):
 TOO_LONG = f"reward_func took longer than {LIMIT:g} s (--reward.timeout)"
 BAD = {
     "sleeps": TOO_LONG,
-    "spins": TOO_LONG,
     "regex": TOO_LONG,
     "exits": "SystemExit: the judge is gone (",
     "interrupts": "KeyboardInterrupt: ",
     "os._exit": "reward_func ended its process (exit code 3)",
     "segfault": "reward_func ended its process (signal 11, SIGSEGV)",
-    "aborts": "reward_func ended its process (signal 6, SIGABRT)",
     "killed": "reward_func ended its process (signal 9, SIGKILL; another process killed it",
     "memory": "reward_func needed more memory than 64 MB (--reward.memory)",
     "hostile": "reward_func ended its process (exit code 1)",
@@ -191,7 +186,7 @@ def test_as_many_calls_at_a_time_as_upstream_makes():
 
 def test_a_source_whose_calls_all_hang_is_not_called_any_more(ask, monkeypatch):
     monkeypatch.setattr(sources, "MIN_FAILED", 4)
-    found = ask(*["sleeps"] * (8 + default_calls()), timeout=0.2 * LIMIT, workers=1)
+    found = ask(*["sleeps"] * (5 + default_calls()), timeout=0.2, workers=1)  # nothing has to end within it
     asked = sum(reply.startswith("reward_func took longer") for reply in found)
     assert 4 <= asked < 4 + default_calls(), "those that waited for a process by then"
     assert not found[-1].startswith("reward_func took longer") and found[-1].endswith(found[0])
