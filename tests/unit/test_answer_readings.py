@@ -1,7 +1,6 @@
 """Right and wrong answers to every kind of gold are told apart, in every form that a response gives them."""
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -190,11 +189,10 @@ def test_rows_of_a_display_formula():
     ],
 )
 def test_extraction_takes_linear_time(text):
+    """A second or two; in quadratic time it would not end before the limit of every test."""
     response = text * (1_000_000 // len(text))
-    started = time.process_time()
     for before, after in (("", ""), ("Answer:\n", "\nz"), ("Answer: ", ""), ("\\boxed{", "}")):
         extract_answer(before + response + after)
-    assert time.process_time() - started < 20
 
 
 @pytest.mark.parametrize(

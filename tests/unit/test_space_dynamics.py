@@ -97,10 +97,6 @@ def test_a_band_that_reaches_zero_stays_whole_on_a_log_scale():
     assert values(drawn(line)["figure"]["data"][0]["y"]).tolist() == [3, 4, 5, 0, -1, 1]
 
 
-def test_a_panel_without_a_note_says_alone_why_it_is_linear():
-    assert drawn(Line("a", 0, np.arange(2), np.array([0.0, 1.0])), log=True)["note"] == "linear: has zeros"
-
-
 def test_a_metric_called_speed_has_a_panel_of_its_own(tmp_path):
     path = learning_run(tmp_path / "run", steps=3, seed=1, name="run", prompts=2)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

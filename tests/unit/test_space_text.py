@@ -6,7 +6,7 @@ import pytest
 from space_runs import EVIL
 from tags import Tags
 
-from openrlhf_ebpo.space.text import attribute, harmless, middle_cut, plain, run_name
+from openrlhf_ebpo.space.text import attribute, harmless, plain
 
 
 @pytest.mark.parametrize("text", EVIL, ids=range(len(EVIL)))
@@ -40,9 +40,3 @@ def test_an_attribute_gives_back_exactly_what_went_in():
     parser.handle_starttag = lambda tag, attrs: seen.append(attrs)
     parser.feed(f'<b title="{attribute(text)}">')
     assert seen == [[("title", text)]]
-
-
-def test_names_are_cut_in_the_middle():
-    assert middle_cut("short", 10) == "short"
-    assert middle_cut("a" * 20 + "seed1", 12) == "aaaa…aaseed1" and len(middle_cut("x" * 99, 12)) == 12
-    assert Tags(run_name("<b>" * 20, 12)).tags <= {"span", "wbr"}
