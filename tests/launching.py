@@ -72,9 +72,24 @@ def answer_dry_runs(ours: Connection, theirs: Connection) -> None:
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(CLEAN)
+    ask_each_reward_once()
     with contextlib.suppress(EOFError):
         while True:
             theirs.send([dry_run(argv) for argv in theirs.recv()])
+
+
+def ask_each_reward_once() -> None:
+    """Starting a reward's processes takes longer than the rest of a dry run; the labels are the same in all of them."""
+    from openrlhf_ebpo.train import reward_check
+
+    ask, notices = reward_check.training_notices, {}
+
+    def asked(rewards, *rest) -> list[str]:
+        if rewards.sources not in notices:
+            notices[rewards.sources] = ask(rewards, *rest)
+        return notices[rewards.sources]
+
+    reward_check.training_notices = asked
 
 
 def dry_run(argv: list[str]) -> dict:

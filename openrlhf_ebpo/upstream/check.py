@@ -114,7 +114,9 @@ def source_fingerprint(module: str, name: str) -> str | None:
         node = next((n for n in getattr(node, "body", ()) if getattr(n, "name", None) == part), None)
         if node is None:
             return None
-    return hashlib.sha256(ast.get_source_segment(source, node).encode()).hexdigest()[:12]
+    lines = source.encode().split(b"\n")[node.lineno - 1 : node.end_lineno]  # ast.get_source_segment takes 60 ms
+    lines[-1] = lines[-1][: node.end_col_offset]
+    return hashlib.sha256(b"\n".join(lines)[node.col_offset :]).hexdigest()[:12]
 
 
 def is_imported(module: str, name: str) -> bool:

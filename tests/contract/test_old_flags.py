@@ -91,6 +91,7 @@ def old_command(tmp_path, monkeypatch) -> list[str]:
     """The script of 0.9.3 on files that are there, its model a name on the Hub; the last of a repeated flag counts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # nothing is fetched
     (tmp_path / "data.jsonl").write_text(json.dumps({"context_messages": "1+1", "label": "2"}) + "\n")
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     unfit = {"--packing_samples", "--vllm_enable_sleep", "--deepspeed_enable_sleep"}  # for a machine without CUDA
