@@ -20,6 +20,10 @@ from patience import seconds
 
 from openrlhf_ebpo.train.supervisor.restarts import PAUSE
 
+# Ray's own limits for its dashboard, which three other groups of tests may slow down; read when ray is imported
+os.environ["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = f"{seconds(60):.0f}"
+os.environ["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = f"{seconds(30):.0f}"
+
 TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
 KNOWN = {"RAY_ADDRESS", "PYTHONPATH", PAUSE, FORKED}  # other variables may be read by imports
 REWARD = """
