@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.engines import engines
-from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.engines.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.rewards.math.extraction import THOUGHT_TAG
+from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
 from openrlhf_ebpo.upstream.tokenizer_fit import EVALUATION, Prompting, fit_warnings
 
@@ -29,7 +30,7 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
 
     Raises:
         UsageError: the model cannot read prompts as long as these. ReportedError: they cannot be written.
-        ClusterError, GenerationError: too few GPUs, an engine died, or a question cannot be answered.
+        ClusterError, EngineError: too few GPUs, an engine died, or a question cannot be answered.
     """
     engines.prepare_process()
     requested = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
@@ -53,7 +54,7 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
             bar.update(record)
     if failed:
         key, error = next(iter(failed.items()))
-        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+        raise EngineError(f"{len(failed)} questions got no responses, such as {key}: {error}")
 
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:

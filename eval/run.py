@@ -47,7 +47,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.engines.cluster import ClusterError
-from openrlhf_ebpo.engines.engines import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import evaluation_report, generate, jobs, models, prompts, protocols, reward_file, tasks
 from openrlhf_ebpo.eval.eval_settings import EvalSettings, add_flags
@@ -60,6 +59,7 @@ from openrlhf_ebpo.extension import trust_models
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, percent, score
+from openrlhf_ebpo.upstream.engine_errors import EngineError
 
 MAX_NO_ANSWER = 0.95  # share of responses without an answer above which a score is about the form of the answers
 
@@ -204,7 +204,7 @@ def evaluate(row: Sequence[Job], form: PromptForm, settings: EvalSettings) -> No
             if done < total:
                 with models.full_model(todo[0].model.path, settings.results) as path:
                     generate.respond(todo, path, form, settings.protocol, settings.engine)
-        except (ClusterError, GenerationError) as error:
+        except (ClusterError, EngineError) as error:
             failure = error
         if complete := [job for job in todo if not job.missing]:
             print("scoring", flush=True)

@@ -43,10 +43,6 @@ MAX_PROBLEMS = 8  # of one folder
 MAX_NAME_CHARS = 100
 
 
-class ModelFileError(UsageError):
-    """A file of a model cannot be read; the message names it."""
-
-
 class CustomCode(NamedTuple):
     """One entry of an auto_map: the file that holds it, the class of transformers, references to the code."""
 
@@ -77,7 +73,7 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
     for name in filter(JSON.fullmatch, names):
         try:
             read_json(folder / name)
-        except ModelFileError as error:
+        except UsageError as error:
             unread.append(str(error))
     own = code_problems(folder) if code and not unread else []
     weights = list(_weight_problems(folder, names))
@@ -164,16 +160,16 @@ def read_json(path: Path) -> dict:
     """Read the JSON object in a file; {} if the file does not exist.
 
     Raises:
-        ModelFileError: it cannot be read, or does not hold a JSON object.
+        UsageError: it cannot be read, or does not hold a JSON object.
     """
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path} cannot be read as JSON ({error}); a Git LFS pointer, not fetched?") from None
+        raise UsageError(f"{path} cannot be read as JSON ({error}); a Git LFS pointer, not fetched?") from None
     if not isinstance(found, dict):
-        raise ModelFileError(f"{path} holds a JSON {type(found).__name__}, not an object")
+        raise UsageError(f"{path} holds a JSON {type(found).__name__}, not an object")
     return found
 
 
@@ -181,7 +177,7 @@ def custom_code(folder: Path) -> list[CustomCode]:
     """List all code that the files of a model name, needed or not.
 
     Raises:
-        ModelFileError: a file is damaged.
+        UsageError: a file is damaged.
     """
     found = []
     for file in (CONFIG, TOKENIZER):
@@ -189,7 +185,7 @@ def custom_code(folder: Path) -> list[CustomCode]:
         if isinstance(auto_map, list) and file == TOKENIZER:
             auto_map = {"AutoTokenizer": auto_map}  # an older form: the slow and the fast class
         if not isinstance(auto_map, dict):
-            raise ModelFileError(f"{file} has an auto_map that is not an object")
+            raise UsageError(f"{file} has an auto_map that is not an object")
         for auto_class, references in auto_map.items():
             references = references if isinstance(references, list) else [references]
             found.append(CustomCode(file, auto_class, tuple(str(each) for each in references if each is not None)))
@@ -202,7 +198,7 @@ def needed_code(folder: Path) -> list[CustomCode]:
     upstream.install.install() before, so that the rows for transformers come first.
 
     Raises:
-        ModelFileError: a file is damaged.
+        UsageError: a file is damaged.
     """
     config = read_json(folder / CONFIG)
     loaded = (
@@ -218,7 +214,7 @@ def code_problems(folder: Path) -> list[str]:
     """List what forbids to load the model in `folder`: code that it needs and that may not run, or a damaged file."""
     try:
         needed = [] if models_trusted() else needed_code(folder)
-    except ModelFileError as error:
+    except UsageError as error:
         return [str(error)]
     return [
         f"the model brings its own code, which would run on this machine ({code}; transformers itself has no such "

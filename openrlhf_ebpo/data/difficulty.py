@@ -49,7 +49,7 @@ from openrlhf_ebpo.data.training_tables import (
 )
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.cluster import ClusterError
-from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.engines.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.extension import add_trust_flag, trust_models
 from openrlhf_ebpo.progress import (
@@ -62,6 +62,7 @@ from openrlhf_ebpo.progress import (
 )
 from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
+from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.install import install
 from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts, tokenizer_of
 from openrlhf_ebpo.upstream.tokenizer_fit import TRAINING, Prompting, fit_warnings
@@ -332,7 +333,7 @@ def measure(settings: DifficultySettings, rows: list[dict], records: dict, appen
                     stop_if_nothing_works(records, settings)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{count_scored(records)} of {total} prompts are in {state}") from None
-    except (ClusterError, GenerationError) as error:
+    except (ClusterError, EngineError) as error:
         raise ReportedError(f"{error}\n{count_scored(records)} of {total} prompts are in {state}") from error
 
 

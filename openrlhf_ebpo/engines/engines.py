@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 
 from openrlhf_ebpo.chat_template import Kwargs
 from openrlhf_ebpo.engines.cluster import ray_with
-from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
+from openrlhf_ebpo.errors import UsageError, without_traceback
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.upstream.check import check_release
-from openrlhf_ebpo.upstream.engine_errors import LOAD_SECONDS, is_engine_death, read_cause
+from openrlhf_ebpo.upstream.engine_errors import LOAD_SECONDS, EngineError, is_engine_death, read_cause
 from openrlhf_ebpo.upstream.install import all_seams, install
 from openrlhf_ebpo.upstream.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
@@ -37,10 +37,6 @@ SEQUENCES_IN_FLIGHT = 2048
 MINUTE = 60.0
 # Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings per engine.
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
-
-
-class GenerationError(ReportedError, RuntimeError):
-    """An engine did not start, or has died."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ def started(settings: EngineSettings) -> Iterator[list]:
 
     Raises:
         UsageError: the model cannot read max_len tokens. ClusterError: too few GPUs.
-        GenerationError: an engine did not start; with the reason.
+        EngineError: an engine did not start; with the reason.
     """
     _check_window(settings)
     fewer = "ask for fewer with --vllm.num_engines or --vllm.tensor_parallel_size"
@@ -214,7 +210,7 @@ def _start(settings: EngineSettings) -> list:
             ray.get(done)
             starting = [ref for ref in starting if ref not in done]
     except ray.exceptions.RayError as error:
-        raise GenerationError(
+        raise EngineError(
             f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: "
             f"{without_traceback(error)}"
         ) from error
@@ -225,7 +221,7 @@ def _wait(refs: list, what: str, patience: float | None) -> list:
     """Return the next of the references that are done, or have failed.
 
     Raises:
-        GenerationError: none was after `patience` seconds.
+        EngineError: none was after `patience` seconds.
     """
     import ray
 
@@ -233,7 +229,7 @@ def _wait(refs: list, what: str, patience: float | None) -> list:
     while not (done := ray.wait(refs, timeout=patience and min(MINUTE, patience))[0]):
         waited = time.monotonic() - started
         if waited >= patience:
-            raise GenerationError(
+            raise EngineError(
                 f"{what}: waited for {waited:.0f} s in vain; is this machine, or the Ray cluster, overloaded?"
             )
         print(f"waiting for {what}, since {waited:.0f} s", flush=True)
@@ -249,7 +245,7 @@ def generate(
     carry the error.
 
     Raises:
-        GenerationError: an engine has died, or none has finished a prompt for too long.
+        EngineError: an engine has died, or none has finished a prompt for too long.
     """
     import ray
 
@@ -269,7 +265,7 @@ def generate(
                 samples = [_sample(response) for response in ray.get(ref)]
             except ray.exceptions.RayError as error:
                 if is_engine_death(error):
-                    raise GenerationError(
+                    raise EngineError(
                         f"generation engine {index} has died: {read_cause(actors[index].death.remote())}"
                     ) from error
                 samples = [Sample([], False, error=without_traceback(error))] * sampling.n

@@ -32,7 +32,7 @@ from openrlhf_ebpo.hub.hub_settings import parse_repo
 from openrlhf_ebpo.hub.model_files import BASES, incomplete
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
-from openrlhf_ebpo.model_folder import ModelFileError, custom_code, problems
+from openrlhf_ebpo.model_folder import custom_code, problems
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
@@ -78,7 +78,7 @@ def next_step(folder: Path) -> list[str]:
     """List the next steps with a pulled model; a warning if it comes with custom code."""
     try:
         brought = custom_code(folder)
-    except ModelFileError as error:
+    except UsageError as error:
         return [f"warning: {error}"]
     if brought:
         return [

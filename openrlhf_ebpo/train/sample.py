@@ -51,7 +51,7 @@ def sample(args, rewards: RewardSettings, prompts: Sequence[Prompt]) -> Iterator
     """Answer the prompts, and grade the answers; yields lines as they come. args: upstream's, nested.
 
     Raises:
-        UsageError: model and flags do not go together. ClusterError, GenerationError: too few GPUs; the engine did not
+        UsageError: model and flags do not go together. ClusterError, EngineError: too few GPUs; the engine did not
             start, or answers did not come.
     """
     engines.prepare_process()

@@ -13,7 +13,7 @@ REPORT_SECONDS = 5.0  # from the failure of a call to the answer of who watches 
 
 
 class EngineError(ReportedError, RuntimeError):
-    """A rollout engine did not start, or did not join the weight-sync group; the message says which limit passed."""
+    """A rollout engine did not start, did not join the weight-sync group, or has died; the message says why."""
 
 
 def read_cause(death) -> str:

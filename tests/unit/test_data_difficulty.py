@@ -17,10 +17,11 @@ from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
 from openrlhf_ebpo.data.difficulty import DifficultySettings
 from openrlhf_ebpo.engines import engines
-from openrlhf_ebpo.engines.engines import GenerationError, Sample
+from openrlhf_ebpo.engines.engines import Sample
 from openrlhf_ebpo.errors import ReportedError, UsageError, without_traceback
 from openrlhf_ebpo.progress import model_identity, progress_file
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
+from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.rendering import Prompt
 
 ROWS = [
@@ -120,7 +121,7 @@ def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_
 
     def started(settings):
         asked["room"] = settings.max_len
-        raise GenerationError("caught")
+        raise EngineError("caught")
 
     def generate(*_):
         raise AssertionError

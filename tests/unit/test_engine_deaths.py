@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError
 from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.upstream import engine_errors
 from openrlhf_ebpo.upstream.controller import failures
+from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.rollout import deaths
 from openrlhf_ebpo.upstream.stack import module_path
 
@@ -187,11 +188,11 @@ def start(monkeypatch):
 
 def test_an_engine_that_does_not_start_ends_the_job_with_its_cause_though_others_still_load(start):
     assert start("up", "up")
-    with pytest.raises(engines.GenerationError, match=r"an engine for m .* did not start: .*no licence"):
+    with pytest.raises(EngineError, match=r"an engine for m .* did not start: .*no licence"):
         start("never", RayActorError(error_msg="no licence"))
 
 
 @pytest.mark.parametrize("patience", [None, 60.0])
 def test_no_job_waits_for_ever_for_an_engine(start, patience):
-    with pytest.raises(engines.GenerationError, match=r"engines of m: .*3600 s"):
+    with pytest.raises(EngineError, match=r"engines of m: .*3600 s"):
         start("up", "never", patience=patience)

@@ -16,7 +16,7 @@ from evaluated import record, write_model
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.engines.cluster import ClusterError
-from openrlhf_ebpo.engines.engines import EngineSettings, GenerationError
+from openrlhf_ebpo.engines.engines import EngineSettings
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import generate, jobs, models, prompts, run, score
 from openrlhf_ebpo.eval.eval_settings import EvalSettings
@@ -25,6 +25,7 @@ from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.run_log import RunDirectoryError
+from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.rendering import Prompt
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
@@ -238,7 +239,7 @@ def test_a_finished_result_is_left_alone_and_not_taken_for_another_models(folder
 def test_what_is_done_is_kept_and_not_asked_again(folder, answered, capsys):
     asked = answered(1, KeyboardInterrupt())
     assert "interrupted; 1 of 3 questions" in interrupted(arguments(folder), capsys)
-    for error in (GenerationError("generation engine 0 has died"), ClusterError("2 GPUs are needed")):
+    for error in (EngineError("generation engine 0 has died"), ClusterError("2 GPUs are needed")):
         answered(2, error)
         assert refused(run.main, *arguments(folder)).startswith(f"error: {error}\n2 of 3 questions")
     answered()
@@ -249,7 +250,7 @@ def test_what_is_done_is_kept_and_not_asked_again(folder, answered, capsys):
 def test_complete_tasks_get_their_result_though_another_lacks_a_response(folder, answered, capsys):
     write_rows(folder / "p.jsonl", [{"question": q, "answer": a} for q, a in QUESTIONS[:1]])
     argv = arguments(folder, tasks=f"file:{folder}/p.jsonl,file:{folder}/q.jsonl")
-    answered(3, GenerationError("1 questions got no responses, such as file-q/2"))
+    answered(3, EngineError("1 questions got no responses, such as file-q/2"))
     assert "1 questions got no responses, such as file-q/2\n3 of 4 questions are in" in refused(run.main, *argv)
     (found,) = results.find_results(folder / "out")
     (page,) = (folder / "out").rglob("report.md")

@@ -8,13 +8,14 @@ from commands import write_rows
 from tiny_tokenizers import CHAT, save
 
 from openrlhf_ebpo.engines import engines
-from openrlhf_ebpo.engines.engines import GenerationError, Sample
+from openrlhf_ebpo.engines.engines import Sample
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.train import prompt_sets
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.flags import Command
 from openrlhf_ebpo.train.prompt_sets import PromptSettings
+from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.install import install
 from openrlhf_ebpo.upstream.rendering import Prompt
 
@@ -298,7 +299,7 @@ def test_waiting_is_announced_and_bounded(monkeypatch, capsys):
     ray = SimpleNamespace(wait=lambda refs, timeout: ([], refs))
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
-    with pytest.raises(GenerationError, match=r"engines of m: .*90 s"):
+    with pytest.raises(EngineError, match=r"engines of m: .*90 s"):
         engines._wait(["ref"], "the engines of m", 90.0)
     assert capsys.readouterr().out == "waiting for the engines of m, since 60 s\n"
 

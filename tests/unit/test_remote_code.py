@@ -16,7 +16,6 @@ from openrlhf_ebpo.data.topics import embed
 from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
-from openrlhf_ebpo.model_folder import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.train import driver
 from openrlhf_ebpo.upstream.install import subclass
@@ -99,7 +98,7 @@ def test_what_transformers_lacks_does(files, named, needed):
 @pytest.mark.parametrize("value", ["AutoConfig", 1, ["m.C"]])
 def test_an_auto_map_of_another_shape_is_named(value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": value}))
-    with pytest.raises(ModelFileError, match=r"config\.json has an auto_map that is not an object"):
+    with pytest.raises(UsageError, match=r"config\.json has an auto_map that is not an object"):
         model_folder.custom_code(tmp_path)
     assert "auto_map" in hub_models.model_problems("--model", str(tmp_path))[0]
 
