@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from openrlhf_ebpo.errors import raise_problems
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.train.placement import ACTOR_REF, ALL, CRITIC_REWARD, Placement
+from openrlhf_ebpo.train.placement import ACTOR_REF, ALL, CRITIC_REWARD, Model, Placement
 
 FROM_ONE = (
     *("train.batch_size", "train.micro_batch_size"),
@@ -21,33 +20,21 @@ FROM_ONE = (
 )
 
 
-@dataclass(frozen=True)
-class BatchSizes:
-    """Batches of a training, and the processes that they are divided among. rollout_micro: responses of a micro-batch
-    of rollouts. ema: the actor's weights are averaged."""
+def check_positive(args) -> None:
+    """Raises UsageError: a number of processes or responses is below 1; one a line. args: upstream's, nested."""
+    numbers = {flag: functools.reduce(getattr, flag.split("."), args) for flag in FROM_ONE}
+    raise_problems([f"--{flag} is {number}; give 1 or more" for flag, number in numbers.items() if number < 1])
 
-    batches: BatchSettings
-    rollout_micro: int
-    ema: bool
-    placement: Placement
 
-    @classmethod
-    def from_args(cls, args) -> BatchSizes:
-        """From upstream's nested arguments.
+def check_batch_sizes(args, batches: BatchSettings, placement: Placement) -> None:
+    """Check the batches of a training against the processes that they are divided among.
 
-        Raises:
-            UsageError: a number is below 1; one problem a line.
-        """
-        numbers = {flag: functools.reduce(getattr, flag.split("."), args) for flag in FROM_ONE}
-        raise_problems([f"--{flag} is {number}; give 1 or more" for flag, number in numbers.items() if number < 1])
-        micro, ema = args.rollout.micro_batch_size, args.train.enable_ema
-        return cls(BatchSettings.from_args(args), micro, ema, Placement.from_args(args))
-
-    def check(self) -> None:
-        """Raises UsageError: OpenRLHF or DeepSpeed would refuse them, or nothing would be trained; one problem a
-        line."""
-        for problems in (_placement_problems(self.placement), _rollout_problems(self), _step_problems(self)):
-            raise_problems([*problems])
+    Raises:
+        UsageError: OpenRLHF or DeepSpeed would refuse them, or nothing would be trained; one problem a line.
+    """
+    raise_problems([*_placement_problems(placement)])
+    raise_problems([*_rollout_problems(batches, placement.actor, args.rollout.micro_batch_size)])
+    raise_problems([*_step_problems(batches, [*placement.models.values()], args.train.enable_ema)])
 
 
 def _placement_problems(placement: Placement) -> Iterator[str]:
@@ -77,8 +64,7 @@ def _placement_problems(placement: Placement) -> Iterator[str]:
         )
 
 
-def _rollout_problems(sizes: BatchSizes) -> Iterator[str]:
-    actor, batches, micro = sizes.placement.actor, sizes.batches, sizes.rollout_micro
+def _rollout_problems(batches: BatchSettings, actor: Model, micro: int) -> Iterator[str]:
     responses = batches.responses
     found = (
         f"--rollout.batch_size {batches.prompts} x --rollout.n_samples_per_prompt {batches.group} are {responses} "
@@ -94,12 +80,14 @@ def _rollout_problems(sizes: BatchSizes) -> Iterator[str]:
         )
 
 
-def _step_problems(sizes: BatchSizes) -> Iterator[str]:
-    """Compare an optimizer step with the micro-batches that DeepSpeed makes of it, and with the rollout batch."""
-    batches, models = sizes.batches, [*sizes.placement.models.values()]
+def _step_problems(batches: BatchSettings, models: Sequence[Model], averages: bool) -> Iterator[str]:
+    """Compare an optimizer step with the micro-batches that DeepSpeed makes of it, and with the rollout batch.
+
+    averages: OpenRLHF averages the actor's weights.
+    """
     batch, micro, dynamic = batches.batch, batches.micro, batches.dynamic
     fixed = [model for model in models if not (dynamic and model.trained)]
-    if dynamic and sizes.ema:
+    if dynamic and averages:
         fixed.append(models[0])  # the averaged model is prepared like one that is not trained
     wrong = [model for model in fixed if batch % (micro * model.ranks)]
     unit = math.lcm(*(micro * model.ranks for model in fixed), *(model.ranks for model in models if model.trained))

@@ -105,30 +105,30 @@ def show_dry_run(
         identify_rows(args, found)
     if command.assume_cuda is not None:
         memory = f", of {command.assume_cuda} GB" if command.assume_cuda else ""
-        print(f"checked as for a machine with GPUs: {settings.sizes.placement.gpus}{memory}")
+        print(f"checked as for a machine with GPUs: {settings.placement.gpus}{memory}")
         print("not checked for it: its libraries and drivers (openrlhf-ebpo doctor, there)")
     if command.is_translated:
         print(old_flags.shell_command(command.recorded, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
     if command.sample:
         settings.files.check_models_fetched()
-        rows = settings.prompts.open_rows(settings.prompts.names[0], settings.prompts.split, command.sample)
-        asked = settings.prompts.render_rows(rows, settings.prompts.model)
-        for line in train_sample.sample(args, settings.rewards, asked):
+        name, *_ = preflight.split_names(args.data.prompt_dataset)
+        rows = prompt_sets.open_prompts(args, name, args.data.prompt_split, command.sample)
+        prompts = prompt_sets.make_prompts(args, rows, args.actor.model_name_or_path)
+        for line in train_sample.sample(args, settings.rewards, prompts):
             print(line, flush=True)
-    prompts, batches = settings.prompts, settings.sizes.batches
-    rows = None if args.data.prompt_probs else count_rows(prompts, prompts.names, prompts.split)
-    tokens = prompts.max_new_tokens or prompts.max_len
+    data, batches = args.data, settings.batches
+    count = None if data.prompt_probs else count_rows(args, data.prompt_dataset, data.prompt_split)
+    tokens = args.rollout.max_new_tokens or data.max_len
     size = run_writer.size_notice(batches.responses, tokens, settings.run.rollouts_every)
-    print(*plan_lines(args, prompts, batches, rows), size, sep="\n")
+    print(*plan_lines(args, batches, count), size, sep="\n")
     print(f"dry run: flags, files and settings are fine; {'no training' if command.sample else 'nothing'} was started")
 
 
 def warnings_of_prompts(settings: TrainSettings) -> list[str]:
     """Compare the prompts with the model and, by a few rewards, with their labels."""
-    pass_reward = settings.advantage.config.pass_reward
     return [
-        *prompt_sets.training_warnings(settings.prompts),
-        *reward_check.training_notices(settings.rewards, settings.prompts, pass_reward),
+        *prompt_sets.training_warnings(settings.args),
+        *reward_check.training_notices(settings.rewards, settings.args),
     ]
 
 
@@ -146,13 +146,13 @@ def train(
     from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ClusterError, hardware, ray_with
 
     rows = identify_rows(args, found)
-    print(*plan_lines(args, settings.prompts, settings.sizes.batches, rows["rows"]), sep="\n", flush=True)
+    print(*plan_lines(args, settings.batches, rows["rows"]), sep="\n", flush=True)
     pushes = Pushes(settings.hub, settings.run.run_dir)
     end = recorded_end(supervisor, lambda: how_to_continue(settings, pushes))
     try:
-        with ray_with(settings.sizes.placement.gpus, FEWER_IN_TRAINING), end:
+        with ray_with(settings.placement.gpus, FEWER_IN_TRAINING), end:
             # not before the cluster is known to be big enough
-            started = run_entries(command, args, resumed) | {"hardware": hardware(settings.sizes.placement.gpus)}
+            started = run_entries(command, args, resumed) | {"hardware": hardware(settings.placement.gpus)}
             supervisor.claim(settings.run, settings.supervision, **started)
             heartbeat.Heartbeat(settings.run.run_dir).report(heartbeat.STARTING)
             pushes.start()
@@ -176,7 +176,7 @@ def lasting_warning(settings: TrainSettings) -> str | None:
     try:
         answers = [text for step in [*step_files(run_dir)][-1:] for text in read_rollouts(run_dir, step)["response"]]
         answer = str(answers[0]) if answers else ""
-        found = step_notices.lasting_warning(read_metrics(run_dir), settings.prompts.describe_form(), answer)
+        found = step_notices.lasting_warning(read_metrics(run_dir), prompt_sets.describe_form(settings.args), answer)
         record_warning(run_dir, found)
     except (OSError, ValueError, LookupError, ReportedError) as error:  # the model is saved, and the run is complete
         print(f"the run's steps were not summed up: {error}", file=sys.stderr, flush=True)
@@ -190,7 +190,7 @@ def prepare_rewards(settings: TrainSettings) -> None:
 
     if is_import_path(settings.advantage.name):
         share_search_path()
-    announce_special_tokens(settings.prompts.model)
+    announce_special_tokens(settings.args.actor.model_name_or_path)
     lines = warnings_of_prompts(settings)
     close_shared_pool()  # of the driver, which grades rarely
     print(*(f"{line}\n" for line in lines), sep="", end="", flush=True)

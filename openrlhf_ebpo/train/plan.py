@@ -6,17 +6,18 @@ import math
 from collections.abc import Iterator
 
 from openrlhf_ebpo.data.data_files import is_local
+from openrlhf_ebpo.data.preflight import split_names
 from openrlhf_ebpo.hub_models import local_folder
 from openrlhf_ebpo.model_folder import tensor_shapes
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.train.prompt_sets import PromptSettings
+from openrlhf_ebpo.train.prompt_sets import open_prompts
 
 GB = 1e9
 EXPORT_BYTES = 2  # of a weight, in bfloat16
 CHECKPOINT_BYTES = 14  # its copy in float32 and Adam's two moments besides
 
 
-def plan_lines(args, prompts: PromptSettings, batches: BatchSettings, rows: int | None) -> Iterator[str]:
+def plan_lines(args, batches: BatchSettings, rows: int | None) -> Iterator[str]:
     """Yield a line for each kind of thing that will happen, and a warning if the data set does not fill a batch.
 
     Args:
@@ -44,10 +45,10 @@ def plan_lines(args, prompts: PromptSettings, batches: BatchSettings, rows: int 
     yield f"  responses     {rows * episodes * batches.group:,}, {batches.group} a prompt"
     optimizer = rows * batches.group // batches.batch * episodes * batches.epochs
     yield f"  optimizer     about {optimizer:,} steps of --train.batch_size {batches.batch:,} responses"
-    yield from _saving_lines(args, prompts, steps)
+    yield from _saving_lines(args, steps)
 
 
-def _saving_lines(args, prompts: PromptSettings, steps: int) -> Iterator[str]:
+def _saving_lines(args, steps: int) -> Iterator[str]:
     """Checkpoints, evaluations and their disk. Upstream has -1, and after its validation infinity, for never."""
     ckpt = args.ckpt
     saved = int(steps // ckpt.save_steps) if ckpt.save_steps > 0 else 0
@@ -57,11 +58,11 @@ def _saving_lines(args, prompts: PromptSettings, steps: int) -> Iterator[str]:
         f"  checkpoints   {f'{saved:,}, the newest {ckpt.max_num} are kept' if kept else 'none before the end'}; "
         f"{each}the end exports one"
     )
-    evaluations = int(steps // args.eval.steps) if args.eval.steps > 0 and prompts.eval_names else 0
-    rows = count_rows(prompts, prompts.eval_names, prompts.eval_split) if evaluations else None
+    evaluations = int(steps // args.eval.steps) if args.eval.steps > 0 and args.eval.dataset else 0
+    rows = count_rows(args, args.eval.dataset, args.eval.split) if evaluations else None
     size = f" of {rows:,} prompts x {args.eval.n_samples_per_prompt}" if rows else ""
     yield f"  evaluations   {evaluations or 'none'}{size}"
-    folder = None if args.ds.lora.rank else local_folder(prompts.model)
+    folder = None if args.ds.lora.rank else local_folder(args.actor.model_name_or_path)
     if folder and (shapes := tensor_shapes(folder)) is not None:
         exports = 1 + (saved if ckpt.save_hf else 0)
         bytes_a_weight = exports * EXPORT_BYTES + kept * CHECKPOINT_BYTES
@@ -69,8 +70,8 @@ def _saving_lines(args, prompts: PromptSettings, steps: int) -> Iterator[str]:
         yield f"  disk          about {size:.3g} GB for {kept} checkpoints and {exports} models"
 
 
-def count_rows(prompts: PromptSettings, names: tuple[str, ...], split: str) -> int | None:
+def count_rows(args, names: str, split: str) -> int | None:
     """Count the rows of data sets, None if one of them is not on this machine."""
-    if not all(map(is_local, names)):
+    if not all(map(is_local, split_names(names))):
         return None
-    return min(sum(len(prompts.open_rows(name, split)) for name in names), prompts.max_samples)
+    return min(sum(len(open_prompts(args, name, split)) for name in split_names(names)), args.data.max_samples)

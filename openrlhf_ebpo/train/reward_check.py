@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.data.data_files import is_local
 from openrlhf_ebpo.data.labels import label_notices
+from openrlhf_ebpo.data.preflight import split_names
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub_models import local_folder
 from openrlhf_ebpo.redact import redacted_text
@@ -20,7 +21,7 @@ from openrlhf_ebpo.rewards.processes.reward_values import RewardError
 from openrlhf_ebpo.rewards.processes.servers import Refused
 from openrlhf_ebpo.rewards.processes.sources import MIN_FAILED, NoReplyError
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
-from openrlhf_ebpo.train.prompt_sets import PromptSettings
+from openrlhf_ebpo.train.prompt_sets import make_prompts, open_prompts
 from openrlhf_ebpo.train.reward_probe import SECONDS, SERVER_ROWS, RewardProbe, Row, answer_of, probe_reward
 from openrlhf_ebpo.upstream.rendering import announce_special_tokens, text_tokenizer, tokenizer_of
 
@@ -31,39 +32,41 @@ MAX_CAUSE_CHARS = 300
 READ_ROWS = 10_000  # at a time
 
 
-def training_notices(rewards: RewardSettings, prompts: PromptSettings, pass_reward: float) -> list[str]:
-    """Read the labels of a training with `math`, and ask its reward about rows of its data set.
+def training_notices(rewards: RewardSettings, args) -> list[str]:
+    """Read the labels of a training with `math`, and ask its reward about rows of its data set. args: upstream's,
+    nested.
 
     Raises:
         UsageError: the reward cannot be used, or not with these labels. ReportedError: its processes do not start.
     """
     if not rewards.sources or rewards.agent:  # an agent needs the model
         return []
-    source = rewards.sources[0]
+    source, column = rewards.sources[0], args.data.label_key
     is_math, is_server = source == MATH, not source.endswith(".py")
     notices, sets, rows = [], [], []
     try:
-        sets = [(name, prompts.open_rows(name, prompts.split)) for name in prompts.names if is_local(name)]
-        rows = choose_rows(sets, prompts, SERVER_ROWS if is_server else MAX_ROWS)
+        names = filter(is_local, split_names(args.data.prompt_dataset))
+        sets = [(name, open_prompts(args, name, args.data.prompt_split)) for name in names]
+        rows = choose_rows(sets, args, SERVER_ROWS if is_server else MAX_ROWS)
     except UsageError:
         raise
     except Exception as error:  # of other people's files: any exception
         cause = one_line(f"{type(error).__name__}: {error}", MAX_CAUSE_CHARS)
         notices = [f"warning: the reward was not tried with the labels: {cause}"]
     for name, data in sets if is_math else ():
-        tables = data.select_columns([prompts.label_key]).with_format("arrow").iter(READ_ROWS)
+        tables = data.select_columns([column]).with_format("arrow").iter(READ_ROWS)
         labels = (label for table in tables for label in table.column(0).to_pylist())
-        notices += label_notices(f"--data.prompt_dataset {name}", prompts.label_key, labels)
-    folder, end = local_folder(prompts.model), ""  # the token that responses end with, if the tokenizer is here
-    if folder:
+        notices += label_notices(f"--data.prompt_dataset {name}", column, labels)
+    end = ""  # the token that responses end with, if the tokenizer is here
+    if folder := local_folder(args.actor.model_name_or_path):
         announce_special_tokens(str(folder))
         end = text_tokenizer(tokenizer_of(str(folder))).eos_token or ""
     named = f"{REWARD_FLAG} {'math' if is_math else redacted_text(source)}"
     try:
-        probe = asyncio.run(probe_reward(rewards, rows, pass_reward, end))
+        probe = asyncio.run(probe_reward(rewards, rows, args.algo.advantage.ebpo.pass_reward, end))
     except RewardError as error:
         raise UsageError(f"{REWARD_FLAG} {error}") from None
-    return notices + (report(probe, named, prompts.label_key, is_math) if probe else [])
+    return notices + (report(probe, named, column, is_math) if probe else [])
 
 
 # --- what the reward pays
@@ -137,20 +140,20 @@ def first_failure(probe: RewardProbe) -> str:
 # --- the rows of a training
 
 
-def choose_rows(sets: Sequence[tuple], prompts: PromptSettings, most: int) -> list[Row]:
+def choose_rows(sets: Sequence[tuple], args, most: int) -> list[Row]:
     """Choose rows that are spread over the data sets. Their prompts are as training renders them; as they are, if the
     tokenizer is not on this machine."""
-    sizes, folder = [len(data) for _, data in sets], local_folder(prompts.model)
+    sizes, folder = [len(data) for _, data in sets], local_folder(args.actor.model_name_or_path)
     total, rows = sum(sizes), []
     chosen = sorted({i * total // most for i in range(most)}) if total else []
     for (name, data), start, size in zip(sets, itertools.accumulate([0, *sizes]), sizes, strict=False):
         numbers = [i - start for i in chosen if start <= i < start + size]
         found = list(data.select(numbers))
-        texts = [str(row[prompts.input_key]) for row in found]
+        texts = [str(row[args.data.input_key]) for row in found]
         if folder:
-            texts = [prompt.text for prompt in prompts.render_rows(found, str(folder))]
+            texts = [prompt.text for prompt in make_prompts(args, found, str(folder))]
         suffix = f" of {name}" if len(sets) > 1 else ""
         for i, text, row in zip(numbers, texts, found, strict=True):
-            label = row[prompts.label_key] if prompts.label_key else ""
+            label = row[args.data.label_key] if args.data.label_key else ""
             rows.append(Row(f"row {i + 1:,}{suffix}", text, label, answer_of(label)))
     return rows

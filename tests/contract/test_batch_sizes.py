@@ -9,8 +9,9 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.batches import BatchSettings
-from openrlhf_ebpo.train.batch_sizes import FROM_ONE, BatchSizes
+from openrlhf_ebpo.train.batch_sizes import FROM_ONE, check_batch_sizes, check_positive
 from openrlhf_ebpo.train.flags import build_parser
+from openrlhf_ebpo.train.placement import Placement
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
 
 
@@ -32,7 +33,9 @@ def values():
 def problem(sections):
     def problem(flags: dict) -> str | None:
         try:
-            BatchSizes.from_args(sections(**flags)).check()
+            args = sections(**flags)
+            check_positive(args)
+            check_batch_sizes(args, BatchSettings.from_args(args), Placement.from_args(args))
         except UsageError as error:
             return str(error)
         return None

@@ -14,7 +14,6 @@ from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.train import prompt_sets
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.flags import Command
-from openrlhf_ebpo.train.prompt_sets import PromptSettings
 from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.install import install
 from openrlhf_ebpo.upstream.rendering import Prompt
@@ -56,7 +55,7 @@ def args(tmp_path):
 
 
 def warnings_of(args) -> list[str]:
-    return prompt_sets.training_warnings(PromptSettings.from_args(args))
+    return prompt_sets.training_warnings(args)
 
 
 # model and prompts
@@ -120,7 +119,7 @@ def test_a_folder_is_read_as_training_reads_it(kind, args, tmp_path):
         assert "3 of 3 prompts are longer" in found
         with pytest.raises(UsageError, match=r"set has no split 'none': give another --data\.prompt_split"):
             warnings_of(args(prompt_dataset=str(folder), prompt_split="none"))
-    assert len(PromptSettings.from_args(args()).open_rows(str(folder), "train", 2)) == 2
+    assert len(prompt_sets.open_prompts(args(), str(folder), "train", 2)) == 2
 
 
 def test_a_data_set_that_comes_as_code_does_not_run(args, tmp_path):
@@ -185,15 +184,15 @@ def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
     rows = [{"q": i, "a": str(i)} for i in range(300)]
     values = args(rows, input_template="{} + 1 =")
     assert warnings_of(values) == []
-    assert PromptSettings.from_args(values).render_rows(rows[:1], values.actor.model_name_or_path)[0].text == "0 + 1 ="
+    model = values.actor.model_name_or_path
+    assert prompt_sets.make_prompts(values, rows[:1], model)[0].text == "0 + 1 ="
     with pytest.raises(UsageError, match=r"holds chats, or something else that is not text: row 1 has one of type int"):
         warnings_of(args(rows))
     for odd in (None, [{"role": "user", "content": "1"}]):
-        settings = PromptSettings.from_args(args(rows, input_template="{}"))
         with pytest.raises(
             UsageError, match=r"row 2 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
         ):
-            settings.render_rows([rows[0], {"q": odd, "a": ""}], settings.model)
+            prompt_sets.make_prompts(args(rows, input_template="{}"), [rows[0], {"q": odd, "a": ""}], model)
 
 
 def test_chats_without_a_chat_template_are_refused(args, tmp_path):
@@ -226,8 +225,8 @@ def test_a_chat_that_ends_with_the_assistants_turn_is_refused_by_its_row(args, t
 def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(input_template="<bos>{}")
-    prompts = PromptSettings.from_args(values)
-    prompts = prompts.render_rows(prompts.open_rows(prompts.names[0], prompts.split, 2), prompts.model)
+    rows = prompt_sets.open_prompts(values, values.data.prompt_dataset, "train", 2)
+    prompts = prompt_sets.make_prompts(values, rows, values.actor.model_name_or_path)
     assert [each.text for each in prompts] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     engine = train_sample.engine_settings(values, RewardSettings.from_args(values))
     assert (engine.model, engine.max_len, engine.seed) == (str(tmp_path / "model"), 40, 7)
@@ -331,9 +330,8 @@ def test_answers_come_in_the_order_of_their_prompts():
 
 def test_the_form_of_the_prompts_is_described_next_to_the_tokenizers(args, tmp_path):
     model = save(tmp_path / "model", template=CHAT)
-    assert (
-        "chat template (--data.apply_chat_template)"
-        in PromptSettings.from_args(args(model=model, apply_chat_template=True)).describe_form()
+    assert "chat template (--data.apply_chat_template)" in prompt_sets.describe_form(
+        args(model=model, apply_chat_template=True)
     )
-    form = PromptSettings.from_args(args(model=model, input_template="Q: {}")).describe_form()
+    form = prompt_sets.describe_form(args(model=model, input_template="Q: {}"))
     assert "--data.input_template is 'Q: {}'" in form and "has a chat template that is not used" in form
