@@ -122,26 +122,17 @@ class Index:
         return attempt(made, None, problems, f"rollouts/step-{step:06d}.parquet"), "".join(problems)
 
 
-def file_of(run: Run, step: int) -> str:
-    """Name of the file of a step's rollouts.
+def open_file(run: Run, step: int) -> pq.ParquetFile:
+    """Open the rollouts of a step.
 
     Raises:
-        RunError: the run has none.
+        RunError: it is gone, cannot be read, leads out of the run, or lacks a column that every schema so far has.
     """
     path = rollouts_path(run.path, step)
     if not path.is_file():
         why = "the run was resumed from an earlier step, or keeps the newest only"
         raise RunError(f"The rollouts of step {step} are gone ({why}).")
-    return path.name
-
-
-def open_file(run: Run, step: int) -> pq.ParquetFile:
-    """Open the rollouts of a step.
-
-    Raises:
-        RunError: it cannot be read, leads out of the run, or lacks a column that every schema so far has.
-    """
-    name = file_of(run, step)
+    name = path.name
     with reading(f"rollouts/{name}"):
         file = pq.ParquetFile(inside(run, "rollouts", name))
         present = columns_of(file)
@@ -159,7 +150,7 @@ def read_columns(run: Run, step: int, columns: Collection[str], rows: slice = sl
     Raises:
         RunError: as `open_file`.
     """
-    return read(open_file(run, step), f"rollouts/{file_of(run, step)}", columns, rows.start, rows.stop)
+    return read(open_file(run, step), f"rollouts/step-{step:06d}.parquet", columns, rows.start, rows.stop)
 
 
 def _summarise(step: int, table: pa.Table, middle: float) -> Groups:

@@ -105,7 +105,13 @@ def _outcome(of: RunView, scale: tuple[float, float]) -> HTML:
     figure = html("<figure>{}<figcaption>mean reward {}</figcaption></figure>", line, ends) if line else ""
     by_reward = found.what.startswith(TRAINING_REWARD)
     if found.peak:
-        change = _fall(found)
+        peak = found.peak  # the fall from there, which the difference from start to end hides
+        best = f" ({peak.best})" if peak.best else ""
+        change = html(
+            '<p class="big">{}<small>since its best</small></p><p>was <b>{}</b> {}{}, then fell by more than chance '
+            "would explain ({}, allowing for the choice of the best)</p>",
+            *(peak.fall.text, found.format(peak.value), peak.at, best, peak.fall.interval),
+        )
     else:
         interval, verdict = found.change.interval if found.change else "", VERDICT[found.verdict]
         change = html('<p class="big">{}<small>{}</small></p><p>{}</p>', found.difference, interval, verdict)
@@ -114,17 +120,6 @@ def _outcome(of: RunView, scale: tuple[float, float]) -> HTML:
         *("doubted" if by_reward and of.warnings else found.verdict, change),
         *(html("<b>{}</b>", found.format(end)) for end in (found.first, found.last)),
         *(harmless(found.what, 200), found.how, figure),
-    )
-
-
-def _fall(found: Outcome) -> HTML:
-    """Name the peak, and the fall from there, which the difference from start to end hides."""
-    peak = found.peak
-    best = f" ({peak.best})" if peak.best else ""
-    return html(
-        '<p class="big">{}<small>since its best</small></p><p>was <b>{}</b> {}{}, then fell by more than chance would '
-        "explain ({}, allowing for the choice of the best)</p>",
-        *(peak.fall.text, found.format(peak.value), peak.at, best, peak.fall.interval),
     )
 
 

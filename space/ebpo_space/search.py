@@ -13,11 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from openrlhf_ebpo.run.run_log import rollouts_path
+
 from .errors import RunError, reading
 from .figures import finite
-from .groups import Groups, file_of, open_file, read_columns
+from .groups import Groups, open_file, read_columns
 from .parquet import columns_of, flags, numbers, rows_of, to_python
-from .runs import Run, inside, stamp
+from .runs import Run, stamp
 
 PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
 KINDS = {
@@ -198,8 +200,7 @@ def one_passing_text(run: Run, groups: Groups, middle: float) -> tuple[np.ndarra
     found = []
     for step in steps.tolist():
         with contextlib.suppress(RunError):
-            path = inside(run, "rollouts", file_of(run, step))
-            found.append((step, _one_text(run, step, stamp(path), middle)))
+            found.append((step, _one_text(run, step, stamp(rollouts_path(run.path, step)), middle)))
     return np.array([step for step, _ in found], int), np.array([share for _, share in found], float)
 
 

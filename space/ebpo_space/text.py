@@ -35,9 +35,9 @@ class HTML(Markup):
         return cls(text) if hasattr(text, "__html__") else harmless(text)
 
 
-def html(template: str, *values, **named) -> HTML:
+def html(template: str, *values) -> HTML:
     """Fill the template, which is a literal, with values in its {}: HTML stays as it is, all else becomes text."""
-    return HTML(template).format(*values, **named)  # noqa: S704 (held against its callers)
+    return HTML(template).format(*values)  # noqa: S704 (held against its callers)
 
 
 def join(parts: Iterable) -> HTML:

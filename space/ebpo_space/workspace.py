@@ -71,9 +71,11 @@ class Workspace:
         return view["runs"][:AT_ONCE] or self._first()
 
     def _first(self) -> list[str]:
-        groups = self.configurations()
-        turns = [key for turn in itertools.zip_longest(*groups) for key in turn if key is not None]
-        return sorted(turns[:AT_ONCE], key=[key for group in groups for key in group].index)
+        groups: dict[int, list[str]] = {}
+        for run in self.describe_runs():
+            groups.setdefault(run.run.number, []).append(run.run.key)
+        turns = [key for turn in itertools.zip_longest(*groups.values()) for key in turn if key is not None]
+        return sorted(turns[:AT_ONCE], key=list(itertools.chain(*groups.values())).index)
 
     def describe_runs(self) -> list[LoadedRun]:
         """Return the listed runs as their run.json describes them, without metrics. Those that differ only in their
@@ -86,14 +88,6 @@ class Workspace:
             for number, group in enumerate(seeds.group_by_configuration(runs))
             for run in group
         ]
-
-    def configurations(self) -> list[list[str]]:
-        """List the keys of the listed runs: those that differ only in their seed together, in the order of their first
-        runs."""
-        found: dict[int, list[str]] = {}
-        for run in self.describe_runs():
-            found.setdefault(run.run.number, []).append(run.run.key)
-        return list(found.values())
 
     def numbers(self) -> dict[str, int]:
         """Return key -> number of its colour."""
