@@ -52,7 +52,11 @@ class PriorCheckpoint(CheckpointCallback):
             raise UsageError("algorithm.use_kl_in_reward=True mixes the KL into the rewards; use actor.use_kl_loss")
         running = RunningEstimator(name, config.actor_rollout_ref.rollout.n, config.algorithm.get("ebpo", {}))
         running.rehearse_without_log_probabilities()
-        folder = resumed_from(config.trainer)
+        of, folder = config.trainer, None  # the checkpoint that verl is about to load, by its own rules
+        if of.resume_mode == "resume_path":
+            folder = os.path.abspath(of.resume_from_path)
+        elif of.resume_mode != "disable":
+            folder = find_latest_ckpt_path(os.path.abspath(of.default_local_dir))
         if folder is not None:
             running.restore(folder)
         self.running = _running = running
@@ -75,15 +79,6 @@ def with_metrics(compute_advantage):
         return batch
 
     return computed
-
-
-def resumed_from(trainer) -> str | None:
-    """Return the checkpoint that verl is about to load, by its own rules; None without one."""
-    if trainer.resume_mode == "disable":
-        return None
-    if trainer.resume_mode == "resume_path":
-        return os.path.abspath(trainer.resume_from_path)
-    return find_latest_ckpt_path(os.path.abspath(trainer.default_local_dir))
 
 
 def advantages(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index, config=None, **_):
