@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Sequence
 
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
@@ -12,8 +11,8 @@ from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.rewards.math.extraction import THOUGHT_TAG
 from openrlhf_ebpo.upstream.engine_errors import EngineError
-from openrlhf_ebpo.upstream.rendering import Prompt, prompt_lengths, text_tokenizer, tokenizer_of
-from openrlhf_ebpo.upstream.tokenizer_fit import EVALUATION, Prompting, fit_warnings
+from openrlhf_ebpo.upstream.rendering import Prompt, text_tokenizer, tokenizer_of
+from openrlhf_ebpo.upstream.tokenizer_fit import EVALUATION
 
 from . import prompts
 from .jobs import Job
@@ -37,14 +36,14 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
     if not requested:
         return
     total, done = sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs)
-    settings = engine_settings(requested, model, protocol, done, engine)
-    sampling = Sampling(**{name: getattr(protocol, name) for name in SAMPLING})
-    print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
-    print(*fit_lines(requested, model, form, protocol, settings), sep="", end="", flush=True)
-    started, failed = time.monotonic(), {}
+    todo = [prompt for _, prompt in requested.values()]
+    # another seed for a resumed pass, which must not repeat the random numbers of the one before
+    engine = dataclasses.replace(engine, model=model, max_len=protocol.max_model_len, seed=protocol.seed + done)
+    settings, warnings = engines.fit_window(engine, todo, protocol.max_new_tokens, form.chat_template, EVALUATION)
+    for warning in warnings:
+        print(warning, flush=True)
+    sampling, failed = Sampling(**{name: getattr(protocol, name) for name in SAMPLING}), {}
     with engines.started(settings) as actors, ProgressBar(total, done) as bar:
-        print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
-        todo = [prompt for _, prompt in requested.values()]
         for prompt, samples in engines.generate(actors, todo, sampling, settings):
             if error := next((sample.error for sample in samples if sample.error), None):
                 failed[prompt.key] = error
@@ -64,29 +63,13 @@ def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Pro
     return {prompt.key: (job, prompt) for prompt in keyed}
 
 
-def engine_settings(
-    requested: dict, model: str, protocol: Protocol, done: int, engine: EngineSettings
-) -> EngineSettings:
-    """Complete the engines' settings.
-
-    done: questions that have responses already. They move the engines' seed on, so that a resumed pass does not
-    repeat the random numbers of the one before."""
-    longest = max(prompt_lengths([prompt for _, prompt in requested.values()], model))
-    room = protocol.max_model_len or longest + protocol.max_new_tokens
-    return dataclasses.replace(engine, model=model, max_len=room, seed=protocol.seed + done)
-
-
-def fit_lines(requested: dict, model: str, form: PromptForm, protocol: Protocol, settings: EngineSettings) -> list[str]:
-    """Warnings of what does not go together between model and prompts."""
-    found = [prompt for _, prompt in requested.values()]
-    room = settings.max_len - protocol.max_new_tokens
-    how = Prompting([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, room)
-    return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
-
-
 def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), prompt: str = "") -> dict:
     """Return a question's record in the progress file; response i is the i-th run's. prompt: as the model gets it."""
-    decode = functools.partial(text_of, model)
+    tokenizer, skipped = tokenizer_of(model), _skipped_tokens(model)
+
+    def decode(tokens: Sequence[int]) -> str:
+        return tokenizer.decode([each for each in tokens if each not in skipped], skip_special_tokens=False)
+
     return {
         "prompt": prompt,
         "responses": [text_before_stop(stop, decode, sample.tokens) for sample in samples],
@@ -96,15 +79,9 @@ def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[s
     }
 
 
-def text_of(model: str, tokens: Sequence[int]) -> str:
-    """Decode tokens without special ones, but with those that enclose thoughts: without them, thoughts would be
-    answers."""
-    skipped = _skipped_tokens(model)
-    return tokenizer_of(model).decode([each for each in tokens if each not in skipped], skip_special_tokens=False)
-
-
 @functools.cache
 def _skipped_tokens(model: str) -> frozenset[int]:
+    """Return the special tokens but those that enclose thoughts: without them, thoughts would be answers."""
     tokenizer = text_tokenizer(tokenizer_of(model))
     known = tokenizer.added_tokens_decoder.items()
     special = {*tokenizer.all_special_ids, *(number for number, token in known if token.special)}

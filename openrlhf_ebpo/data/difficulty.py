@@ -27,10 +27,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from openrlhf_ebpo.chat_template import ARGUMENTS, Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.command import command, nested
@@ -64,8 +63,8 @@ from openrlhf_ebpo.rewards import reward_settings
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN, RewardSettings
 from openrlhf_ebpo.upstream.engine_errors import EngineError
 from openrlhf_ebpo.upstream.install import install
-from openrlhf_ebpo.upstream.rendering import Prompt, is_text, prompt_lengths, render_prompts, tokenizer_of
-from openrlhf_ebpo.upstream.tokenizer_fit import TRAINING, Prompting, fit_warnings
+from openrlhf_ebpo.upstream.rendering import Prompt, is_text, render_prompts
+from openrlhf_ebpo.upstream.tokenizer_fit import TRAINING
 
 MODEL = "actor.model_name_or_path"
 SAMPLING_FLAGS = {  # by the name of Sampling's field
@@ -93,34 +92,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     reward_settings.add_flags(parser)
     add = parser.add_argument_group("prompts and sampling").add_argument
-    add(
-        "--rollout.n_samples_per_prompt",
-        type=int,
-        default=16,
-        metavar="N",
-        help="responses per prompt (default: %(default)s)",
-    )
-    add(
-        "--rollout.temperature",
-        type=float,
-        default=1.0,
-        metavar="T",
-        help="sampling temperature (default: %(default)s)",
-    )
-    add(
-        "--rollout.top_p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="sample from the likeliest tokens of total probability P (default: %(default)s)",
-    )
-    add(
-        "--rollout.max_new_tokens",
-        type=int,
-        default=8192,
-        metavar="TOKENS",
-        help="limit of a response (default: %(default)s)",
-    )
+    for name, kind, default, metavar, about in (
+        ("n_samples_per_prompt", int, 16, "N", "responses per prompt"),
+        ("temperature", float, 1.0, "T", "sampling temperature"),
+        ("top_p", float, 1.0, "P", "sample from the likeliest tokens of total probability P"),
+        ("max_new_tokens", int, 8192, "TOKENS", "limit of a response"),
+    ):
+        add(f"--rollout.{name}", type=kind, default=default, metavar=metavar, help=f"{about} (default: %(default)s)")
     add(
         "--data.max_len",
         type=int,
@@ -307,30 +285,23 @@ def is_scored(record: dict) -> bool:
 def measure(settings: DifficultySettings, rows: list[dict], records: dict, append: Callable[[dict], None]) -> None:
     """Generate and score what is missing; every finished prompt goes to `append` and `records` at once."""
     engines.prepare_process()
-    engine, sampling, model = settings.engine, settings.sampling, settings.engine.model
-    chat = settings.apply_chat_template
-    prompts = render_prompts(rows, model, chat, settings.input_template, values(settings.template_kwargs))
-    lengths = prompt_lengths(prompts, model)
-    engine = replace(engine, max_len=engine.max_len or max(lengths) + sampling.max_new_tokens)
-    room = engine.max_len - sampling.max_new_tokens
-    prompting = Prompting([each.text for each in prompts], lengths, chat, room)
-    for warning in fit_warnings(model, tokenizer_of(model), prompting, TRAINING):
+    sampling, chat = settings.sampling, settings.apply_chat_template
+    kwargs = values(settings.template_kwargs)
+    prompts = render_prompts(rows, settings.engine.model, chat, settings.input_template, kwargs)
+    engine, warnings = engines.fit_window(settings.engine, prompts, sampling.max_new_tokens, chat, TRAINING)
+    for warning in warnings:
         print(warning)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}
     total, earlier = len(records.keys() | fingerprints.keys()), len(records.keys() - fingerprints.keys())
     state = f"{progress_path(settings.output)}: repeat the command to resume"
     try:
-        started = time.monotonic()
-        print(f"starting {engine.num_engines} x {model}", flush=True)
-        with engines.started(engine) as actors:
-            print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
-            with report.ProgressBar(total, earlier) as bar:
-                for prompt, samples in engines.generate(actors, prompts, sampling, engine):
-                    record = to_record(prompt, samples, fingerprints[prompt.key])
-                    append(record)
-                    records[prompt.key] = record
-                    bar.update(record)
-                    stop_if_nothing_works(records, settings)
+        with engines.started(engine) as actors, report.ProgressBar(total, earlier) as bar:
+            for prompt, samples in engines.generate(actors, prompts, sampling, engine):
+                record = to_record(prompt, samples, fingerprints[prompt.key])
+                append(record)
+                records[prompt.key] = record
+                bar.update(record)
+                stop_if_nothing_works(records, settings)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{count_scored(records)} of {total} prompts are in {state}") from None
     except (ClusterError, EngineError) as error:

@@ -18,8 +18,8 @@ import textwrap
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from openrlhf_ebpo.chat_template import Kwargs
 from openrlhf_ebpo.engines.cluster import ray_with
@@ -29,8 +29,15 @@ from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.upstream.check import check_release
 from openrlhf_ebpo.upstream.engine_errors import LOAD_SECONDS, EngineError, is_engine_death, read_cause
 from openrlhf_ebpo.upstream.install import all_seams, install
-from openrlhf_ebpo.upstream.rendering import Prompt, TokenizerByReference, announce_special_tokens
+from openrlhf_ebpo.upstream.rendering import (
+    Prompt,
+    TokenizerByReference,
+    announce_special_tokens,
+    prompt_lengths,
+    tokenizer_of,
+)
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
+from openrlhf_ebpo.upstream.tokenizer_fit import Flags, Prompting, fit_warnings
 
 # Twice vLLM's largest default of max_num_seqs, so that its batch stays full as sequences end. Queued ones cost nothing.
 SEQUENCES_IN_FLIGHT = 2048
@@ -154,6 +161,17 @@ def prepare_process() -> None:
         cpu.prepare_driver()
 
 
+def fit_window(
+    settings: EngineSettings, prompts: Sequence[Prompt], max_new_tokens: int, chat: bool, flags: Flags
+) -> tuple[EngineSettings, list[str]]:
+    """Return the settings with room for the longest prompt and its response, unless they say how much, and warnings of
+    what does not go together between model and prompts. flags: of the command, for the warnings."""
+    lengths = prompt_lengths(prompts, settings.model)
+    settings = replace(settings, max_len=settings.max_len or max(lengths) + max_new_tokens)
+    how = Prompting([each.text for each in prompts], lengths, chat, settings.max_len - max_new_tokens)
+    return settings, fit_warnings(settings.model, tokenizer_of(settings.model), how, flags)
+
+
 @contextlib.contextmanager
 def started(settings: EngineSettings) -> Iterator[list]:
     """Start the engines, data parallel, each on its own GPUs, with Ray joined or started; at exit all is shut down.
@@ -166,8 +184,13 @@ def started(settings: EngineSettings) -> Iterator[list]:
     fewer = "ask for fewer with --vllm.num_engines or --vllm.tensor_parallel_size"
     if settings.rewards.sources:
         announce_special_tokens(settings.model)
+    began = time.monotonic()
+    room = f", room for {settings.max_len:,} tokens" if settings.max_len else ""
+    print(f"starting {settings.num_engines} x {settings.model}{room}", flush=True)
     with ray_with(settings.gpus, fewer, environment=QUIET):
-        yield _start(settings)
+        actors = _start(settings)
+        print(f"engines are up after {time.monotonic() - began:.0f} s", flush=True)
+        yield actors
 
 
 def _check_window(settings: EngineSettings) -> None:

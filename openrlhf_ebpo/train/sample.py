@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -55,11 +54,10 @@ def sample(args, rewards: RewardSettings, prompts: Sequence[Prompt]) -> Iterator
             start, or answers did not come.
     """
     engines.prepare_process()
-    engine, answers, started = engine_settings(args, rewards), [], time.monotonic()
+    engine, answers = engine_settings(args, rewards), []
     sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
-    yield f"sample: starting vLLM with {engine.model}, for answers to the first {len(prompts)} prompts"
+    yield f"sample: answers to the first {len(prompts)} prompts"
     with engines.started(engine) as actors:
-        yield f"the engine is up after {time.monotonic() - started:.0f} s"
         found = engines.generate(actors, prompts, sampling, engine)
         for prompt, samples in in_order(found, [prompt.key for prompt in prompts]):
             answers += samples

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 import tiny_tokenizers
 
+from openrlhf_ebpo.engines import engines
 from openrlhf_ebpo.engines.engines import EngineSettings, Sample
 from openrlhf_ebpo.eval import generate, protocols
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question
 from openrlhf_ebpo.upstream.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.upstream.tokenizer_fit import EVALUATION
 
 FORM = PromptForm("{question}", source="--template raw")
 
@@ -62,29 +64,23 @@ def test_thoughts_that_the_prompt_opens_and_their_tags_are_kept_whatever_the_tok
     assert found["responses"] == ["a</think>b"] and found["prompt"] == "Q<think>\n"
 
 
-def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):
-    asked = {text: (None, Prompt(text, text)) for text in ("a", "abc")}
+def test_engines_have_room_for_the_longest_prompt_unless_the_protocol_leaves_less(model):
+    asked = [Prompt(text, text) for text in ("a", "abc")]
     engine = EngineSettings(model, num_engines=2, gpu_memory_utilization=0.5, enforce_eager=True)
-    protocol = protocols.override(protocols.find_protocol("default"), max_new_tokens=10, seed=5)
-    settings = generate.engine_settings(asked, model, protocol, 3, engine)
-    assert (settings.max_len, settings.seed, settings.num_engines) == (13, 8, 2)
-    assert generate.fit_lines(asked, model, FORM, protocol, settings) == []
-    short = protocols.override(protocol, max_model_len=12)
-    settings = generate.engine_settings(asked, model, short, 0, engine)
-    (line,) = generate.fit_lines(asked, model, FORM, short, settings)
-    assert "1 of 2 prompts are longer than the 2 tokens that --max_model_len leaves" in line and line[-1] == "\n"
+    settings, warnings = engines.fit_window(engine, asked, 10, False, EVALUATION)
+    assert (settings.max_len, settings.num_engines, warnings) == (13, 2, [])
+    _, (line,) = engines.fit_window(dataclasses.replace(engine, max_len=12), asked, 10, False, EVALUATION)
+    assert "1 of 2 prompts are longer than the 2 tokens that --max_model_len leaves" in line
 
 
 def test_an_evaluation_warns_of_a_begin_token_that_the_prompts_lack(tmp_path):
     model = tiny_tokenizers.save(tmp_path)
     job = SimpleNamespace(task=SimpleNamespace(name="t"), missing=[Question("q", "1 + 1?", "2")])
-    settings = EngineSettings(model, max_len=100)
-    protocol = protocols.override(protocols.find_protocol("default"), max_new_tokens=10)
     for bos, text in ((False, "1 + 1?"), (True, "<bos>1 + 1?")):
         form = dataclasses.replace(FORM, template="<bos>" * bos + FORM.template)
         asked = generate._prompts(job, form, model)
         assert asked["t/q"][1].text == text
-        lines = generate.fit_lines(asked, model, form, protocol, settings)
+        _, lines = engines.fit_window(EngineSettings(model, max_len=100), [asked["t/q"][1]], 10, False, EVALUATION)
         assert ["or of --template" in line for line in lines] == [True] * (not bos)
 
 
@@ -108,9 +104,7 @@ def test_every_missing_question_is_asked_once_as_the_protocol_says_and_kept_with
     monkeypatch.setattr(generate.engines, "prepare_process", lambda: None)
     monkeypatch.setattr(generate.engines, "started", lambda settings: contextlib.nullcontext([]))
     monkeypatch.setattr(generate.engines, "generate", generate_samples)
-    protocol = protocols.override(
-        protocols.find_protocol("default"), n=2, temperature=0.5, top_k=7, stop=("x",), seed=5
-    )
+    protocol = protocols.override(protocols.PROTOCOLS["default"], n=2, temperature=0.5, top_k=7, stop=("x",), seed=5)
     form = dataclasses.replace(FORM, template="b{question}")
     generate.respond([job("one", "a", "b", "c"), job("two", "a", "b")], model, form, protocol, EngineSettings(model))
     assert {key: record["prompt"] for key, record in kept.items()} == {"one/b": "bb", "one/c": "bc", "two/b": "bb"}
