@@ -34,7 +34,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--step", type=int, default=0, metavar="N", help="training step of --model (default: %(default)s)")
     add = parser.add_argument_group("protocol").add_argument
     add(
-        "--protocol", default="default", metavar="NAME", help=f"{', '.join(protocols.PROTOCOLS)} (default: %(default)s)"
+        "--protocol",
+        default="default",
+        choices=[*protocols.PROTOCOLS],
+        help="settings that the flags below change (default: %(default)s)",
     )
     add("--n", type=int, metavar="N", help="responses per question")
     add("--temperature", type=float, metavar="T", help="sampling temperature; 0: the likeliest token")
@@ -142,7 +145,7 @@ class EvalSettings:
         changes = {name: getattr(args, name) for name in OVERRIDES}
         changes["stop"] = None if args.stop is None else tuple(args.stop)
         changes["template_kwargs"] = parse_kwargs(args.template_kwargs) or None
-        protocol = protocols.override(protocols.find_protocol(args.protocol), **changes)
+        protocol = protocols.override(protocols.PROTOCOLS[args.protocol], **changes)
         engine = EngineSettings.from_args(args, args.model or "")
         return cls(**own, rewards=reward_settings(args), protocol=protocol, engine=engine)
 

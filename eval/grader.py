@@ -43,7 +43,6 @@ class Grader:
         self._threads = ThreadPoolExecutor(workers)
         # A model often gives the same answer, and a question has one gold for all of them.
         self._compare_once = functools.lru_cache(1 << 16)(self._compare)
-        self.gold_error = functools.lru_cache(1 << 16)(self._gold_error)
 
     def __enter__(self) -> Grader:
         return self
@@ -93,7 +92,8 @@ class Grader:
         except GoldError as error:
             return False, NO_GOLD + str(error)[:MAX_REASON]
 
-    def _gold_error(self, gold: str, rules: Rules) -> str | None:
+    def gold_error(self, gold: str, rules: Rules) -> str | None:
+        """Describe why answers cannot be compared with a gold one; None if they can."""
         correct, error = self._compare_once(gold, rules, gold)
         return error or (None if correct else f"{NO_GOLD}{gold!r:.{MAX_REASON}} does not equal itself under its rules")
 

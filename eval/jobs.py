@@ -22,7 +22,7 @@ import numpy as np
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import write_json_lines
-from openrlhf_ebpo.progress import Append, progress_file
+from openrlhf_ebpo.progress import Append, changes_between, progress_file
 from openrlhf_ebpo.rewards.reward_settings import RewardSettings
 from openrlhf_ebpo.run.results import (
     SUMMARY,
@@ -77,11 +77,6 @@ class Job:
     @property
     def finished(self) -> bool:
         return (self.directory / SUMMARY).is_file()
-
-    @property
-    def result(self) -> dict:
-        """Return summary.json of a finished job."""
-        return read_result(self.directory).summary
 
     @property
     def response_settings(self) -> dict:
@@ -177,16 +172,14 @@ def has_another_reward(job: Job) -> bool:
     Raises:
         UsageError: it was made with other settings.
     """
-    result = job.result
-    found = result.get("settings", {})
-    names = [name for name in job.settings if found.get(name) != job.settings[name]]
-    if names == ["protocol"] and asked_settings(result["protocol"]) == asked_settings(job.protocol.record()):
+    result = read_result(job.directory).summary
+    changed = changes_between(result.get("settings", {}), job.settings)
+    if [*changed] == ["protocol"] and asked_settings(result["protocol"]) == asked_settings(job.protocol.record()):
         return True
-    if names:
-        differences = "; ".join(f"{name}: {found.get(name)!r} there, {job.settings[name]!r} now" for name in names)
+    if changed:
         raise UsageError(
-            f"{job.directory} holds a result of other settings ({differences}): choose another --output_dir, or start "
-            "over with --force, which moves the old result to superseded/"
+            f"{job.directory} holds a result of other settings ({'; '.join(changed.values())}): choose "
+            "another --output_dir, or start over with --force, which moves the old result to superseded/"
         )
     return False
 
@@ -264,11 +257,12 @@ def summary(job: Job, form: PromptForm, rows: Sequence[dict]) -> dict:
         return np.array([row[name] for row in rows]).reshape(-1, job.protocol.n)
 
     truncated = grid("finish_reason") == "length"
-    notes = [*job.task.notes, *failed_rewards(job.protocol, rows)]
+    causes = Counter(row["error"] for row in rows if row["error"] and job.protocol.reward)
+    notes = [f"{count} of {len(rows)} {UNGRADED}{cause}" for cause, count in causes.most_common(CAUSES)]
     return {
         "model": job.model.path,
         "step": job.model.step,
-        "task": job.task.record(notes),
+        "task": job.task.record([*job.task.notes, *notes]),
         "protocol": job.protocol.record(),
         "prompt": {**prompt_settings(form), "source": form.source},
         "metrics": summarise(grid("correct").astype(bool), grid("class"), grid("length"), truncated),
@@ -280,9 +274,3 @@ def summary(job: Job, form: PromptForm, rows: Sequence[dict]) -> dict:
         },
         "settings": job.settings,
     }
-
-
-def failed_rewards(protocol: Protocol, rows: Sequence[dict]) -> list[str]:
-    """Describe why responses got no reward from a file, the most frequent causes first."""
-    causes = Counter(row["error"] for row in rows if row["error"] and protocol.reward)
-    return [f"{count} of {len(rows)} {UNGRADED}{cause}" for cause, count in causes.most_common(CAUSES)]

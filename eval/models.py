@@ -132,26 +132,21 @@ def check_loadable(path: str, flag: str = "--model") -> None:
 
 @contextmanager
 def full_model(path: str, scratch: Path) -> Iterator[str]:
-    """Yield the model as vLLM takes it: itself or, for LoRA adapters, a merged copy in a new folder under `scratch`,
-    which every node has to see; it is deleted afterwards."""
+    """Yield the model as vLLM takes it: itself or, for LoRA adapters, a merged copy in bfloat16 in a new folder under
+    `scratch`, which every node has to see; it is deleted afterwards."""
     if not is_adapter(path):
         yield path
         return
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".merged-", dir=scratch) as folder:
-        print(f"merging the LoRA adapters of {path} into {base_of(path)}", flush=True)
-        merge_adapter(path, folder)
-        yield folder
-
-
-def merge_adapter(adapter: str, output: str) -> None:
-    """Write the base model with the adapters added to its weights, in bfloat16."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    name, trust = base_of(adapter), models_trusted()
-    base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, trust_remote_code=trust)
-    PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(output)
-    own = (Path(adapter) / "tokenizer_config.json").is_file()
-    AutoTokenizer.from_pretrained(adapter if own else name, trust_remote_code=trust).save_pretrained(output)
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".merged-", dir=scratch) as folder:
+        name, trust = base_of(path), models_trusted()
+        print(f"merging the LoRA adapters of {path} into {name}", flush=True)
+        base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, trust_remote_code=trust)
+        PeftModel.from_pretrained(base, path).merge_and_unload().save_pretrained(folder)
+        own = (Path(path) / "tokenizer_config.json").is_file()
+        AutoTokenizer.from_pretrained(path if own else name, trust_remote_code=trust).save_pretrained(folder)
+        yield folder

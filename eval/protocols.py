@@ -9,7 +9,6 @@ A setting that is changed shows in the name, `default+n=8`, and results of diffe
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.metadata
 import json
@@ -102,29 +101,7 @@ class Protocol:
         return "\n".join(lines)
 
 
-PROTOCOLS = {
-    protocol.name: protocol
-    for protocol in (
-        Protocol("default"),
-        Protocol("greedy", n=1, temperature=0.0),
-    )
-}
-
-
-def find_protocol(name: str) -> Protocol:
-    """Return the protocol of this name.
-
-    Raises:
-        UsageError: no such protocol.
-    """
-    if name in PROTOCOLS:
-        return PROTOCOLS[name]
-    near = difflib.get_close_matches(name, PROTOCOLS, 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    raise UsageError(
-        f"--protocol {name}: no such protocol.{hint} There are {', '.join(PROTOCOLS)}; a setting is changed by its "
-        "flag, such as --n 8"
-    )
+PROTOCOLS = {each.name: each for each in (Protocol("default"), Protocol("greedy", n=1, temperature=0.0))}
 
 
 def override(protocol: Protocol, **changes) -> Protocol:

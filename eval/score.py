@@ -146,18 +146,17 @@ def score(path: str, benchmark: Benchmark) -> list[dict]:
     """Return correct, extracted, error, rules of each row, behind a progress bar."""
     from tqdm import tqdm
 
+    def grade(row: dict) -> dict:
+        pair = pair_or_error(row, benchmark)
+        return {**grader.grade(*pair), "rules": pair.rules.text()} if isinstance(pair, Pair) else pair
+
     total = sum(1 for _ in rows_of(path))  # reads all of it, so that a broken line is found now
     grades, rows = [], rows_of(path)
     with Grader() as grader, tqdm(total=total, unit="row", mininterval=0.5, smoothing=0.05) as bar:
         while batch := list(itertools.islice(rows, BATCH_SIZE)):
-            grades += grader.map(lambda row: grade_row(grader, row, benchmark), batch)
+            grades += grader.map(grade, batch)
             bar.update(len(batch))
     return grades
-
-
-def grade_row(grader: Grader, row: dict, benchmark: Benchmark) -> dict:
-    pair = pair_or_error(row, benchmark)
-    return {**grader.grade(*pair), "rules": pair.rules.text()} if isinstance(pair, Pair) else pair
 
 
 def score_by_file(path: str, benchmark: Benchmark, settings: RewardSettings) -> list[dict]:

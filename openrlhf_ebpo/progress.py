@@ -6,7 +6,7 @@ A killed job loses nothing that it appended; a repeated one continues, unless it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -40,17 +40,21 @@ def progress_file(path: str | Path, settings: dict, force: bool = False) -> Iter
         if not content.endswith(b"\n"):  # a crash tore the last line: the next record must not be glued to it
             file.truncate(content.rfind(b"\n") + 1)
         lines = _read(path)
-        found = lines[0]["settings"] if lines else settings
-        names = [name for name in {**found, **settings} if found.get(name) != settings.get(name)]
-        if names:
-            differences = "; ".join(f"{name}: {found.get(name)!r} there, {settings.get(name)!r} now" for name in names)
+        if changed := changes_between(lines[0]["settings"] if lines else settings, settings):
             raise UsageError(
-                f"{path} was begun with other settings ({differences}). Repeat the old command to continue it, write "
-                "elsewhere, or start over with --force, which keeps the old file under another name."
+                f"{path} was begun with other settings ({'; '.join(changed.values())}). Repeat the old "
+                "command to continue it, write elsewhere, or start over with --force, which keeps the old file under "
+                "another name."
             )
         if not lines:
             append_json_line(path, {"settings": settings})
         yield lines[1:], lambda record: append_json_line(path, record)
+
+
+def changes_between(before: Mapping, now: Mapping) -> dict[str, str]:
+    """Return the names of settings that differ, each with both values as text."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return {name: f"{name}: {before.get(name)!r} there, {now.get(name)!r} now" for name in names}
 
 
 def progress_path(output: str | Path) -> Path:

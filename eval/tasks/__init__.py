@@ -20,7 +20,7 @@ from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.extension import load as load_object
 
 from .benchmark import Benchmark, gold_text
-from .loading import load_benchmark, load_file
+from .loading import FILE, load_benchmark, load_file
 from .task_rows import TASKS_FLAG, HubSet
 from .types import MATH, Question, Rules, Task, column_rules
 
@@ -52,7 +52,6 @@ FILES = (
 BENCHMARKS: dict[str, Benchmark] = {
     task.name: task for task in (import_module(f".{file}", __name__).TASK for file in FILES)
 }
-FILE = "file:"
 
 
 def describe_benchmarks() -> str:

@@ -109,22 +109,19 @@ class Benchmark:
         if self.data and self.copies:
             raise ValueError(f"{self.name}: data takes the place of copies; leave one of them out")
 
-    def prompt_of(self, question: str, row: Mapping) -> str:
-        return self._call("prompt", str, question, row)
-
     def gold_of(self, answer) -> str:
         if self.reward and self.gold is gold_text:
             return label_text(answer)
-        text = self._call("gold", str, answer)
+        text = self.call("gold", str, answer)
         return integer_text(text) if self.integer else text
 
     def rules_of(self, row: Mapping, answer, gold: str) -> Rules:
         """Return the rules, with the answer as the data set spells it; all spellings of an integer are the same."""
-        rules = self._call("rules", Rules, row, answer)
+        rules = self.call("rules", Rules, row, answer)
         first = str(answer[0] if isinstance(answer, (list, tuple)) and answer else answer)
         return rules if self.integer or rules.source_gold or first == gold else replace(rules, source_gold=first)
 
-    def _call(self, which: str, kind: type, *arguments):
+    def call(self, which: str, kind: type, *arguments):
         """Call one of its functions, and check the type of its result.
 
         Raises:

@@ -10,19 +10,20 @@ from types import MappingProxyType
 
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import bare_question
-from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
+from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, choose_column, lookup
 from openrlhf_ebpo.data.training_tables import READ_SUFFIXES
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint
 
 from .benchmark import Benchmark, gold_text, label_text
-from .task_rows import TASKS_FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_task
+from .task_rows import TASKS_FLAG, HubSet, Rows, file_rows, hub_rows, make_task
 from .types import MATH, Rules, Task, column_rules
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
 QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
 ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", "answerKey", *ANSWER_COLUMNS)))
 CHOICES = ("choices", "options")
+FILE = "file:"
 
 
 def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -> Task:
@@ -35,15 +36,15 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None) -
         UsageError: it cannot be read, or a function of the benchmark is wrong.
     """
     rows = _rows(benchmark, named, place)
-    question = choose_column(rows.columns, benchmark.question, rows.place, "question")
-    answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer")
+    columns = (benchmark.question, benchmark.answer)
+    question, answer = (choose_column(rows.columns, known, f"{TASKS_FLAG} {rows.place}") for known in columns)
 
     def read(row: dict) -> tuple[str, str, Rules]:
         row = MappingProxyType(row)  # a function of the benchmark that changed it would change the gold
         text, value = lookup(row, question), lookup(row, answer)
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"it has no question in column {question!r}")
-        text = benchmark.prompt_of(text.strip(), row)
+        text = benchmark.call("prompt", str, text.strip(), row)
         gold = benchmark.gold_of(value)
         return text, gold, benchmark.rules_of(row, value, gold)
 
@@ -71,7 +72,7 @@ def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
     if repo not in known:
         raise UsageError(
             f"{TASKS_FLAG} {named}={place}: neither a {'/'.join(READ_SUFFIXES)} file nor a known copy on the Hub "
-            f"({', '.join(known) or 'none'}). {TASKS_FLAG} file:PATH evaluates on any file with questions "
+            f"({', '.join(known) or 'none'}). {TASKS_FLAG} {FILE}PATH evaluates on any file with questions "
             f"and answers"
         )
     return _from_hub(dataclasses.replace(known[repo], revision=revision or None), benchmark, named)
@@ -97,8 +98,9 @@ def load_file(
         UsageError: no such file, an empty one, or no column for questions or answers.
     """
     rows = file_rows(path)
-    question = _column(rows, question_column, QUESTIONS, "question", "--question_column")
-    answer = _column(rows, answer_column, ANSWERS, "gold answer", "--answer_column")
+    place = f"{TASKS_FLAG} {FILE}{rows.place}"
+    question = choose_column(rows.columns, QUESTIONS, place, "--question_column", question_column)
+    answer = choose_column(rows.columns, ANSWERS, place, "--answer_column", answer_column)
 
     def read(row: dict):
         """A question of multiple choice would be asked without its choices."""
@@ -114,15 +116,3 @@ def load_file(
 
     name = re.sub(r"[^\w.=-]+", "-", f"file-{Path(path).stem}").strip("-.")  # fit for a folder
     return dataclasses.replace(make_task(name, rows, read), reward=reward)
-
-
-def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str) -> str:
-    """Return the column's name. naming: the flag that names the column."""
-    if named is None:
-        return choose_column(rows.columns, known, rows.place, what, naming)
-    if named not in rows.columns:
-        raise UsageError(
-            f"{naming} {named}: {TASKS_FLAG} file:{rows.place} has no such column, only {', '.join(rows.columns)} "
-            "(dots lead into structs)"
-        )
-    return named

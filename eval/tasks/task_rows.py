@@ -87,24 +87,6 @@ def _local_file(named: str) -> str:
     )
 
 
-def choose_column(found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "") -> str:
-    """Return the first of the known names that is a column; upper and lower case count the same. flag: that names
-    another.
-
-    Raises:
-        UsageError: none is; names the columns that were found.
-    """
-    by_name = {name.lower(): name for name in reversed(found)}
-    name = next((by_name[name.lower()] for name in known if name.lower() in by_name), None)
-    if name is None:
-        remedy = f"; {flag} names another" if flag else ""
-        raise UsageError(
-            f"{TASKS_FLAG} {place}: no column for the {what} ({' or '.join(known)}), only "
-            f"{', '.join(found) or 'none'}{remedy}"
-        )
-    return name
-
-
 def make_task(
     name: str,
     rows: Rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
@@ -20,22 +20,13 @@ UNTRIED = "untried"
 MAX_REASON_CHARS = 160
 
 
-@dataclass
-class Labels:
-    """Count what reading the labels of a data set gave.
+class Labels(NamedTuple):
+    """Result of reading labels. unreadable: (first row, rows, reason) of equal ones. untried: rows for which the time
+    was too short."""
 
-    first: (row, reason) of the first unreadable label. untried: rows for which the time was too short.
-    """
-
-    total: int = 0
-    unreadable: int = 0
-    first: tuple[int, str] | None = None
-    untried: int = 0
-
-    def refuse(self, row: int, count: int, reason: str) -> None:
-        self.unreadable += count
-        if self.first is None or row < self.first[0]:
-            self.first = (row, one_line(reason, MAX_REASON_CHARS))
+    total: int
+    unreadable: list[tuple[int, int, str]]
+    untried: int
 
 
 def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
@@ -44,15 +35,12 @@ def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
     Raises:
         ReportedError: the pool's processes do not start.
     """
-    found, rows = Labels(), {}
+    row, rows, unreadable, untried = 0, {}, [], 0
     for row, label in enumerate(labels, 1):
-        found.total = row
         try:
-            gold = gold_text(label)
+            rows.setdefault(gold_text(label), [row, 0])[1] += 1
         except GoldError as error:
-            found.refuse(row, 1, str(error))
-            continue
-        rows.setdefault(gold, [row, 0])[1] += 1
+            unreadable.append((row, 1, str(error)))
     until = time.monotonic() + seconds
 
     def check(gold: str) -> str | None:
@@ -67,10 +55,10 @@ def read_labels(labels: Iterable, seconds: float = SECONDS) -> Labels:
     with ThreadPoolExecutor(THREADS) as threads:
         for gold, reason in zip(formulas, threads.map(check, formulas), strict=True):
             if reason == UNTRIED:
-                found.untried += rows[gold][1]
+                untried += rows[gold][1]
             elif reason:
-                found.refuse(*rows[gold], reason)
-    return found
+                unreadable.append((*rows[gold], reason))
+    return Labels(row, unreadable, untried)
 
 
 def label_notices(source: str, column: str, labels: Iterable, flag: str = "--data.label_key") -> list[str]:
@@ -85,12 +73,13 @@ def label_notices(source: str, column: str, labels: Iterable, flag: str = "--dat
     notices = late if found.untried else []
     if not found.unreadable:
         return notices
-    row, reason = found.first
+    row, _, reason = min(found.unreadable)
+    count = sum(rows for _, rows, _ in found.unreadable)
     text = (
-        f"{source}: {found.unreadable:,} of {found.total:,} labels (column {column!r}, {flag}) cannot be "
-        f"read as gold answers; the first in row {row:,}: {reason}"
+        f"{source}: {count:,} of {found.total:,} labels (column {column!r}, {flag}) cannot be "
+        f"read as gold answers; the first in row {row:,}: {one_line(reason, MAX_REASON_CHARS)}"
     )
-    if 2 * found.unreadable > found.total:
+    if 2 * count > found.total:
         raise UsageError(
             f"{text}. Name the column of the final answers with {flag}; openrlhf-ebpo data prepare writes one"
         )

@@ -71,31 +71,24 @@ def run(args: argparse.Namespace) -> None:
     table = read_table(args.input, needed)
     table, dropped = keep_in_range(table, args)
     ids = ids_of(table, keys_of(args)[0])
-    if args.by == "topic":
-        places = by_topic(ids, clusters_of(table, args), args.seed)
-    elif args.by == "difficulty":
-        places = by_difficulty(ids, rates_of(table), args.seed)
-    else:
-        places = random_order(ids, args.seed)
-    ordered = table.take(pa.array(places, pa.int64()))
+    clusters = clusters_of(table, args) if args.by == "topic" else None
+    rates = rates_of(table) if args.by == "difficulty" else None
+    ordered = table.take(pa.array(order_rows(ids, args.seed, clusters, rates), pa.int64()))
     save(ordered, Path(args.output), args.force)
     print(summary(ordered, dropped, args))
 
 
-def random_order(ids: Sequence[str], seed: int) -> list[int]:
-    """Return the places of the rows in random order."""
-    return sorted(range(len(ids)), key=lambda i: (random_key(seed, ids[i]), ids[i]))
-
-
-def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int) -> list[int]:
-    """Return the places of the rows, cluster after cluster."""
-    return sorted(random_order(ids, seed), key=lambda i: (random_key(seed, "cluster", clusters[i]), clusters[i]))
-
-
-def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int) -> list[int]:
-    """Return the places of the rows from the highest rate to the lowest. rates: (rows,) float64."""
-    places = np.array(random_order(ids, seed), dtype=np.int64)
-    return places[np.argsort(-rates[places], kind="stable")].tolist()
+def order_rows(
+    ids: Sequence[str], seed: int, clusters: Sequence[str] | None = None, rates: np.ndarray | None = None
+) -> list[int]:
+    """Return the places of the rows in random order; with clusters one cluster after the other, with rates (rows,)
+    from the highest to the lowest."""
+    places = sorted(range(len(ids)), key=lambda i: (random_key(seed, ids[i]), ids[i]))
+    if clusters is not None:
+        places.sort(key=lambda i: (random_key(seed, "cluster", clusters[i]), clusters[i]))
+    if rates is not None:
+        places.sort(key=lambda i: -rates[i])
+    return places
 
 
 def random_key(seed: int, *names) -> bytes:

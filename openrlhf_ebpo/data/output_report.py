@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.progress import changes_between
 
 NAME = "report.json"
 
@@ -38,13 +39,9 @@ def read_finished(output: str | Path, settings: dict) -> dict | None:
         return None
     found = read(output)
     before = found.get("settings", {})
-    changed = [
-        f"{name} is {before.get(name)!r} there, {settings.get(name)!r} now"
-        for name in {**before, **settings}
-        if before.get(name) != settings.get(name)
-    ]
-    if changed:
-        raise other_output(output, "; ".join(changed) if before else "the folder holds no result of this command")
+    if changed := changes_between(before, settings):
+        why = "; ".join(changed.values()) if before else "the folder holds no result of this command"
+        raise other_output(output, why)
     return found
 
 

@@ -42,7 +42,14 @@ from openrlhf_ebpo.data import output_report
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, as_texts, clean, held_out, selected_rows
 from openrlhf_ebpo.data.data_files import load, local_files
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, WHOLE_CHATS, check_template, format_prompt
-from openrlhf_ebpo.data.source import Columns, find_columns
+from openrlhf_ebpo.data.source import (
+    ANSWER_COLUMNS,
+    PROMPT_COLUMNS,
+    SOURCE_COLUMNS,
+    choose_column,
+    first_known,
+    lookup,
+)
 from openrlhf_ebpo.data.training_tables import batches, nested_names, write_table
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
@@ -110,10 +117,14 @@ def run(args: argparse.Namespace) -> None:
     else:
         data = load(args.input, args.split, subset=args.subset)
         found = nested_names(data.features.arrow_schema)
-        columns = find_columns(found, args.input, args.prompt_column, args.answer_column)
-        source = f"{columns.datasource!r}" if columns.datasource else "none (--input's name is used)"
+        columns = {
+            "prompt": choose_column(found, PROMPT_COLUMNS, args.input, "--prompt_column", args.prompt_column),
+            "answer": choose_column(found, ANSWER_COLUMNS, args.input, "--answer_column", args.answer_column),
+            "datasource": first_known(found, SOURCE_COLUMNS),
+        }
+        source = f"{columns['datasource']!r}" if columns["datasource"] else "none (--input's name is used)"
         print(
-            f"columns: prompt {columns.prompt!r}, answer {columns.answer!r}, data source {source}; "
+            f"columns: prompt {columns['prompt']!r}, answer {columns['answer']!r}, data source {source}; "
             "--prompt_column and --answer_column name others"
         )
         with new_folder(output, args.force) as folder:
@@ -127,8 +138,9 @@ def settings_of(args: argparse.Namespace) -> dict:
     return {name: getattr(args, name) for name in SETTINGS}
 
 
-def prepare(data, columns: Columns, args: argparse.Namespace, folder: Path) -> dict:
-    """Fill `folder` with the sets of `data`, a `datasets.Dataset`; returns the report.
+def prepare(data, columns: dict[str, str | None], args: argparse.Namespace, folder: Path) -> dict:
+    """Fill `folder` with the sets of `data`, a `datasets.Dataset`; returns the report. columns: names of those of
+    prompt, answer and datasource, in this order; dots lead into structs.
 
     Raises:
         UsageError: nothing is left to train on.
@@ -157,13 +169,13 @@ def prepare(data, columns: Columns, args: argparse.Namespace, folder: Path) -> d
     return made
 
 
-def with_progress(data, columns: Columns) -> Iterator[list[tuple]]:
-    """Yield batches of (prompt, answer, datasource)."""
-    names = dict.fromkeys(name for name in vars(columns).values() if name)
+def with_progress(data, columns: dict[str, str | None]) -> Iterator[list[tuple]]:
+    """Yield batches of (prompt, answer, datasource); None for what is missing."""
+    names = dict.fromkeys(name for name in columns.values() if name)
     read = [name if name in data.column_names else name.partition(".")[0] for name in names]
     with tqdm(total=len(data), unit=" rows", unit_scale=True, desc="cleaning") as bar:
         for rows in batches(data, list(dict.fromkeys(read))):
-            yield [columns.values(row) for row in rows]
+            yield [tuple(lookup(row, name) if name else None for name in columns.values()) for row in rows]
             bar.update(len(rows))
 
 
@@ -222,7 +234,7 @@ def commit(name: str, subset: str | None) -> list[dict]:
     return [{"path": f"{name}@{load_dataset_builder(name, subset).hash}"}]
 
 
-def describe(files: list[dict], columns: Columns, tally: Tally, validation: int, template: str) -> dict:
+def describe(files: list[dict], columns: dict[str, str | None], tally: Tally, validation: int, template: str) -> dict:
     """Make the report, without the settings."""
     kept, questions, warnings = int(tally.kept().sum()), max(len(tally.rows), 1), []
     if tally.long_answers > 0.1 * questions:
@@ -237,7 +249,7 @@ def describe(files: list[dict], columns: Columns, tally: Tally, validation: int,
         )
     return {
         "files": files,
-        "columns": vars(columns),
+        "columns": columns,
         "rows": tally.total,
         "dropped": tally.dropped(),
         "first_rows": tally.first,

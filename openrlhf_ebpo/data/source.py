@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
 
@@ -23,19 +22,6 @@ ANSWER_COLUMNS = (
 SOURCE_COLUMNS = ("datasource", "data_source", "source")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of the columns, dots lead into structs. datasource: None if the rows name none."""
-
-    prompt: str
-    answer: str
-    datasource: str | None
-
-    def values(self, row: dict) -> tuple:
-        """Return (prompt, answer, datasource) of a row; None for what is missing."""
-        return tuple(lookup(row, name) if name else None for name in (self.prompt, self.answer, self.datasource))
-
-
 def lookup(row: Mapping, name: str):
     """Return the value at a dotted name, or None. A column whose own name has dots comes first."""
     if name in row:
@@ -45,29 +31,23 @@ def lookup(row: Mapping, name: str):
     return row
 
 
-def find_columns(found: Sequence[str], place: str, prompt: str | None, answer: str | None) -> Columns:
-    """Return the columns named by flags, or the first known name that a data set has, in upper or lower case.
+def first_known(found: Sequence[str], known: Sequence[str]) -> str | None:
+    """Return the first of the known names that a column has, in upper or lower case; None without one."""
+    by_name = {name.lower(): name for name in reversed(found)}
+    return next((by_name[name.lower()] for name in known if name.lower() in by_name), None)
 
-    found: names of its columns. place: its name.
+
+def choose_column(
+    found: Sequence[str], known: Sequence[str], place: str, flag: str = "", named: str | None = None
+) -> str:
+    """Return the column that `flag` has named or, without that, the first of the known ones. place: the data set.
 
     Raises:
-        UsageError: the named or every known column is missing.
+        UsageError: the named or every known column is missing; names the columns that were found.
     """
-    by_name = {name.lower(): name for name in reversed(found)}
-
-    def first_of(known: Sequence[str]) -> str | None:
-        return next((by_name[name] for name in known if name in by_name), None)
-
-    chosen = []
-    for flag, named, known in (
-        ("--prompt_column", prompt, PROMPT_COLUMNS),
-        ("--answer_column", answer, ANSWER_COLUMNS),
-    ):
-        name = named or first_of(known)
-        if name not in found:
-            missing = f"{place} has none of {', '.join(known)}"
-            if named:
-                missing = f"{flag} {named}: {place} has no such column"
-            raise UsageError(f"{missing}, only {', '.join(found)}: name one with {flag} (dots lead into structs)")
-        chosen.append(name)
-    return Columns(*chosen, first_of(SOURCE_COLUMNS))
+    name = named or first_known(found, known)
+    if name in found:
+        return name
+    missing = f"{flag} {named}: {place} has no such column" if named else f"{place} has none of {', '.join(known)}"
+    remedy = f": name one with {flag} (dots lead into structs)" if flag else ""
+    raise UsageError(f"{missing}, only {', '.join(found) or 'none'}{remedy}")

@@ -16,26 +16,13 @@ SAMPLED = 200  # rows that the instruction is read from
 AGREE = 0.9  # share of them that have to have the same one
 
 
-def read_instruction(data: Mapping) -> tuple[str, str | None]:
-    """Return (template, system message) of a run's training prompts. data: its flags --data.…
-
-    Raises:
-        UsageError: its data set is not there, or its prompts do not share an instruction.
-    """
-    name = str(data["prompt_dataset"])
-    if not is_local(name):
-        raise UsageError(
-            f"the instruction of its training prompts is in its data set, {name}, which is not on this machine"
-        )
-    batches = read_rows(name, flag="--data.prompt_dataset", batch_size=SAMPLED)
-    return instruction_of(next(batches, []), data.get("input_key") or "prompt", name)
-
-
 def recorded_instruction(data: Mapping) -> dict | None:
-    """Return the result of `read_instruction` for run.json, whose readers may lack the data set; None if the prompts
-    have no instruction in common."""
+    """Return template and system message of a run's training prompts for run.json, whose readers may lack the data set;
+    None if that is not on this machine, or the prompts have no instruction in common. data: the run's flags --data.…"""
+    name = str(data["prompt_dataset"])
     try:
-        template, system = read_instruction(data)
+        rows = next(read_rows(name, flag="--data.prompt_dataset", batch_size=SAMPLED), []) if is_local(name) else []
+        template, system = instruction_of(rows, data.get("input_key") or "prompt", name)
     except UsageError:
         return None
     return {"template": template, "system": system}

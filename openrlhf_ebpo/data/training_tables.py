@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.data_files import DATA_SUFFIXES, load, local_files
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.files import replace_file
-from openrlhf_ebpo.progress import file_identity, fingerprint
+from openrlhf_ebpo.progress import file_identity, fingerprint, output_problems
 
 SUFFIXES = (".parquet", ".jsonl")
 READ_SUFFIXES = DATA_SUFFIXES
@@ -156,8 +156,7 @@ def with_column(table: pa.Table, name: str, values, type: pa.DataType | None = N
 def check_output(output: str, source: str) -> None:
     """Check the file that a command writes. Raises UsageError: it is of another kind, or the file that is read."""
     check_suffix(output, "--output")
-    if Path(output).resolve() == Path(source).resolve():
-        raise UsageError(f"--output {output} is the input: give it another name")
+    raise_problems(output_problems(output, source, force=True))
 
 
 def check_suffix(path: str | Path, flag: str, suffixes: Sequence[str] = SUFFIXES) -> str:

@@ -25,7 +25,7 @@ def ids(count: int) -> list[str]:
 @given(rows, st.integers(0, 5))
 def test_topic_order_is_a_permutation_of_contiguous_clusters(rows, seed):
     clusters = [cluster for cluster, _ in rows]
-    places = order.by_topic(ids(len(rows)), clusters, seed)
+    places = order.order_rows(ids(len(rows)), seed, clusters)
     assert sorted(places) == list(range(len(rows)))
     runs = [cluster for cluster, _ in groupby(clusters[i] for i in places)]
     assert len(runs) == len(set(clusters))
@@ -35,7 +35,7 @@ def test_topic_order_is_a_permutation_of_contiguous_clusters(rows, seed):
 @given(rows, st.integers(0, 5))
 def test_difficulty_order_is_a_monotone_permutation(rows, seed):
     rates = np.array([rate / 16 for _, rate in rows])
-    places = order.by_difficulty(ids(len(rows)), rates, seed)
+    places = order.order_rows(ids(len(rows)), seed, rates=rates)
     assert sorted(places) == list(range(len(rows)))
     assert (np.diff(rates[places]) <= 0).all()
 
@@ -46,14 +46,14 @@ def test_the_order_depends_on_the_ids_not_on_the_rows_places(rows, random):
     names, clusters = ids(len(rows)), [cluster for cluster, _ in rows]
     moved = list(range(len(rows)))
     random.shuffle(moved)
-    again = order.by_topic([names[i] for i in moved], [clusters[i] for i in moved], 1)
-    assert [moved[i] for i in again] == order.by_topic(names, clusters, 1)
+    again = order.order_rows([names[i] for i in moved], 1, [clusters[i] for i in moved])
+    assert [moved[i] for i in again] == order.order_rows(names, 1, clusters)
 
 
 def test_the_order_is_the_same_for_all_time():
     """Fixed here: a change would silently reorder everybody's curriculum."""
     names = ["a", "b", "c", "d", "e", "f"]
-    assert order.random_order(names, 42) == [5, 3, 2, 0, 1, 4]
+    assert order.order_rows(names, 42) == [5, 3, 2, 0, 1, 4]
 
 
 @pytest.fixture
@@ -180,12 +180,12 @@ def test_rows_without_a_cluster_are_an_error():
 
 def test_every_random_choice_depends_on_the_seed():
     names, clusters = ids(120), [f"topic {i % 12}" for i in range(120)]
-    orders = {tuple(order.by_topic(names, clusters, seed)) for seed in range(4)}
+    orders = {tuple(order.order_rows(names, seed, clusters)) for seed in range(4)}
     topics = {tuple(dict.fromkeys(clusters[i] for i in places)) for places in orders}
     inside = {tuple(i for i in places if clusters[i] == "topic 0") for places in orders}
     assert len(orders) == len(topics) == len(inside) == 4
-    shuffles = {tuple(order.random_order(names, seed)) for seed in range(4)}
+    shuffles = {tuple(order.order_rows(names, seed)) for seed in range(4)}
     rates = np.repeat([0.0, 1.0], 60)
-    by_rate = [order.by_difficulty(names, rates, seed) for seed in range(4)]
+    by_rate = [order.order_rows(names, seed, rates=rates) for seed in range(4)]
     assert len(shuffles) == len(set(map(tuple, by_rate))) == 4
     assert all(set(each[:60]) == set(range(60, 120)) for each in by_rate), "equal pass rates are mixed, no others"

@@ -340,7 +340,7 @@ def test_the_same_command_again_is_done(source, capsys):
 
 def test_another_result_is_not_overwritten(source, tmp_path):
     output = prepare(source, "--validation", 5)
-    with pytest.raises(SystemExit, match=r"validation is 5 there.*--force"):
+    with pytest.raises(SystemExit, match=r"validation: 5 there.*--force"):
         prepare(source, "--validation", 6)
     with source.open("a") as file:
         file.write('{"prompt": "new", "answer": 1}\n')

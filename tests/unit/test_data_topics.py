@@ -83,7 +83,7 @@ def test_a_repeat_is_done_and_other_settings_need_another_file_or_force(three_ki
     out = capsys.readouterr().out
     assert "done already" in out and "60 questions, 3 clusters" in out
     assert output.stat().st_mtime_ns == before
-    assert "(k is 3 there, 4 now): name another, or replace it with --force" in refused(
+    assert "(k: 3 there, 4 now): name another, or replace it with --force" in refused(
         main, "topics", *command[1:], "--k", 4
     )
     main([*command, "--k", "4", "--force"])

@@ -108,7 +108,6 @@ def answered(monkeypatch):
         ({"n": 0}, ["--n 0"]),
         ({"limit": 0}, ["--limit 0"]),
         ({"vllm.num_engines": 0, "vllm.gpu_memory_utilization": 1.5}, ["--vllm.num_engines 0", "utilization 1.5"]),
-        ({"protocol": "gredy"}, ["Did you mean greedy?", "default, greedy"]),
         ({"protocol": "greedy"}, ["--temperature 0 --n 4"]),
         ({"template": "no place for it"}, ["--template", "{question}"]),
         ({"tasks": "aime2024"}, ["Did you mean aime24?", "olympiadbench", "file:PATH"]),
@@ -121,6 +120,12 @@ def answered(monkeypatch):
 def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
     error = refused(run.main, *arguments(folder, **changes))
     assert all(part in error for part in parts), error
+
+
+def test_an_unknown_protocol_is_refused_with_the_known_ones(folder, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run.main(list(map(str, arguments(folder, protocol="gredy"))))
+    assert "--protocol: invalid choice: 'gredy' (choose from 'default', 'greedy')" in capsys.readouterr().err
     assert not (folder / "out").exists()
 
 

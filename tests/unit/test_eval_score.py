@@ -211,7 +211,7 @@ def test_what_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path):
 def test_a_prompt_that_opens_thoughts_leaves_cut_ones_without_an_answer(grader):
     opened, cut = {**PAIR, "prompt": "Q\n<think>\n"}, {"response": "so \\boxed{1}? wait", "gold": "1"}
     rows = [{**opened, **cut}, {**cut, "prompt": "Q"}, {**cut, "prompt": [{"role": "user", "content": "<think>"}]}, cut]
-    found = [score.grade_row(grader, row, score.PLAIN) for row in rows]
+    found = [grader.grade(*score.read_pair(row)) for row in rows]
     assert [each["correct"] for each in found] == [False, True, True, True] and found[0]["extracted"] is None
     graded = grader.grade_samples(Question("q", "?", "1"), [cut["response"], "x</think>\\boxed{1}"], opened["prompt"])
     assert [each["correct"] for each in graded] == [False, True]

@@ -304,9 +304,9 @@ def test_bad_specs(kind):
     [
         ([], "file:{}", {}, r"q\.jsonl"),
         ([], "aime24={}", {}, r"q\.jsonl"),
-        ([{"question": "q", "other": 1}], "file:{}", {}, r"q\.jsonl.* question, other; --answer"),
+        ([{"question": "q", "other": 1}], "file:{}", {}, r"q\.jsonl.* question, other: .* --answer"),
         ([{"question": "q", "other": 1}], "file:{}", {"question_column": "q"}, "--question_column q: "),
-        ([{"question": "q", "other": 1}], "aime24={}", {}, "answer or final_answer or solution"),
+        ([{"question": "q", "other": 1}], "aime24={}", {}, "answer, final_answer, solution"),
         ([{"question": "q", "answer": ""}], "file:{}", {}, r"row 1 of .*q\.jsonl"),
     ],
 )

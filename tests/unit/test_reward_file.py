@@ -113,7 +113,7 @@ def test_a_file_that_is_not_there_or_was_edited_meanwhile_grades_nothing(tmp_pat
 
 def job(folder: Path, responses: list[str], gold: str = "even") -> jobs.Job:
     task = Task("numbers", (Question("q", "Say a number", gold),), "made", reward=str(folder / "mine.py"))
-    protocol = protocols.override(protocols.find_protocol("default"), n=len(responses))
+    protocol = protocols.override(protocols.PROTOCOLS["default"], n=len(responses))
     (found,) = jobs.plan(Model("owner/name"), [task], protocol, PromptForm("{question}"), folder / "out")
     found.records["q"] = record(responses)
     return found
@@ -150,12 +150,12 @@ def test_the_protocol_names_the_reward_and_its_hash_and_a_changed_file_is_anothe
     second = job(tmp_path, ["1"])
     assert second.protocol.name == first.name and second.protocol.fingerprint() != first.fingerprint()
     asked = second.response_settings["protocol"]
-    default = protocols.override(protocols.find_protocol("default"), n=1)
+    default = protocols.override(protocols.PROTOCOLS["default"], n=1)
     assert asked == jobs.name_and_version(default), "responses do not depend on it"
 
 
 def test_the_fingerprints_of_protocols_and_tasks_are_pinned():
-    assert [protocols.find_protocol(name).fingerprint() for name in ("default", "greedy")] == [
+    assert [protocols.PROTOCOLS[name].fingerprint() for name in ("default", "greedy")] == [
         "8192b69284f6",
         "51907294af9e",
     ]
@@ -165,13 +165,16 @@ def test_the_fingerprints_of_protocols_and_tasks_are_pinned():
 
 
 def test_the_report_is_told_why_responses_got_no_reward(tmp_path):
-    rows = [{"error": each} for each in ("reward: a", "reward: b", "reward: b", None)]
-    own = protocols.with_reward(protocols.find_protocol("default"), "mine.py@1")
-    assert jobs.failed_rewards(own, rows) == [
+    write(tmp_path)
+    graded = {"correct": False, "class": -1, "length": 1, "finish_reason": "stop", "seed": 1}
+    rows = [{"error": each, **graded} for each in ("reward: a", "reward: b", "reward: b", None)]
+    found, form = job(tmp_path, ["1"] * 4), PromptForm("{question}")
+    assert jobs.summary(found, form, rows)["task"]["notes"] == [
         "2 of 4 responses got no reward and count as wrong: reward: b",
         "1 of 4 responses got no reward and count as wrong: reward: a",
     ]
-    assert jobs.failed_rewards(protocols.find_protocol("default"), rows) == []
+    found.protocol = protocols.override(protocols.PROTOCOLS["default"], n=4)
+    assert jobs.summary(found, form, rows)["task"]["notes"] == []
 
 
 # The example
