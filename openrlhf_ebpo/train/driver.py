@@ -45,7 +45,12 @@ def main(argv: list[str], supervisor: SupervisorLink | None = None) -> None:
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
     # torch then counts GPUs without starting CUDA in the driver, also where it cannot start (machine.py says why)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    run(argv, supervisor)
+    try:
+        run(argv, supervisor)
+    except Exception as error:
+        if supervisor:  # for run.json, where a restart is refused; of a training, `recorded_end` has said it
+            supervisor.end("failed", str(error) or type(error).__name__, final=True)
+        raise
 
 
 def run(argv: list[str], supervisor: SupervisorLink | None = None) -> None:

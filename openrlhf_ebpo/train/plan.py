@@ -27,11 +27,6 @@ def plan_lines(args, batches: BatchSettings, rows: int | None) -> Iterator[str]:
         yield "plan: the number of steps is not known before the data set is loaded"
         yield f"  a step        {batches.prompts:,} prompts x {batches.group} responses"
         return
-    if rows < batches.prompts:
-        yield (
-            f"warning: --rollout.batch_size {batches.prompts} is larger than the data set of {rows} rows: an episode "
-            f"is one batch of {rows} prompts. Give --rollout.batch_size {rows} or less"
-        )
     episodes = args.train.num_episodes
     steps = batches.steps_a_pass(rows) * episodes
     rest = rows % batches.prompts * batches.group
@@ -46,6 +41,11 @@ def plan_lines(args, batches: BatchSettings, rows: int | None) -> Iterator[str]:
     optimizer = rows * batches.group // batches.batch * episodes * batches.epochs
     yield f"  optimizer     about {optimizer:,} steps of --train.batch_size {batches.batch:,} responses"
     yield from _saving_lines(args, steps)
+    if rows < batches.prompts:
+        yield (
+            f"warning: --rollout.batch_size {batches.prompts} is larger than the data set of {rows} rows: an episode "
+            f"is one batch of {rows} prompts. Give --rollout.batch_size {rows} or less"
+        )
 
 
 def _saving_lines(args, steps: int) -> Iterator[str]:

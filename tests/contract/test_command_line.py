@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import pickle
 import re
 import runpy
 import shutil
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +27,7 @@ from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train import driver
 from openrlhf_ebpo.train.flags import Command, build_parser, fill_defaults
+from openrlhf_ebpo.train.supervisor.link import SupervisorLink
 from openrlhf_ebpo.train.supervisor.restarts import how_to_continue
 from openrlhf_ebpo.train.upstream_main import UpstreamMain
 from openrlhf_ebpo.upstream.stack import is_cpu_stack
@@ -349,6 +352,14 @@ def test_a_mistake_ends_in_one_line_and_no_traceback(command, capsys, extra, sho
         driver.main([*command, *extra, "--dry_run"])
     assert str(end.value).startswith("error: ")
     assert shown in str(end.value)
+
+
+def test_the_supervisor_learns_why_a_start_was_refused(command):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with pytest.raises(SystemExit):
+        driver.main([*command, "--train.max_restarts", "-1"], SupervisorLink(theirs, None, []))
+    error = "--train.max_restarts is -1; give 0 or more"
+    assert pickle.loads(ours.recv(4096)) == ("end", {"status": "failed", "error": error, "final": True})
 
 
 @pytest.mark.parametrize("more", [[], ["--dry_run"]], ids=["start", "dry run"])

@@ -55,6 +55,7 @@ def main() -> None:
         os.fork = fork_once
     supervisor = under_supervision()
     if mode == "refused" or (mode == "refused_later" and (folder / "run").exists()):
+        supervisor.end("failed", "--flag is wrong", True)
         raise UsageError("--flag is wrong")
     if mode == "starts_late" and (folder / "run").exists() and not (folder / "busy").exists():
         (folder / "busy").touch()

@@ -379,7 +379,8 @@ def test_a_mistake_that_a_restart_finds_is_not_repeated(start, restarts):
     command = start("refused_later").ready()
     err = command.ends()
     assert err.count("restart 1 of 2") == err.count("error: --flag is wrong") == 1 and "restart 2" not in err
-    assert command.status == 1 and command.run["status"] == "failed"
+    assert "error: training stopped: it could not be started again, for the reason above\nno checkpoint was" in err
+    assert (command.status, command.run["status"], command.run["error"]) == (1, "failed", "--flag is wrong")
 
 
 def test_a_restart_that_comes_too_early_is_repeated(start, restarts):

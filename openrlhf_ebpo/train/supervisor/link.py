@@ -33,6 +33,7 @@ class SupervisorLink:
     def __init__(self, channel: socket.socket, saved: bool | None, locks: Sequence[IO]):
         self.channel, self.saved, self.locks = channel, saved, locks
         self.run_dir: Path | None = None
+        self.has_ended = False
 
     def claim(self, settings: RunSettings, supervision: SupervisionSettings, **run) -> None:
         """Claim the run directory and the checkpoints for this training, and share the locks with the supervisor.
@@ -53,7 +54,10 @@ class SupervisorLink:
         self.send("claim", fields, [lock.fileno() for lock in new_locks])
 
     def end(self, status: str, error: str | None, final: bool) -> None:
-        """Record how the training has ended. final: it must not be started again."""
+        """Record how the training has ended; the first call counts. final: it must not be started again."""
+        if self.has_ended:
+            return
+        self.has_ended = True
         try:
             self.send("end", {"status": status, "error": error, "final": final})
         except OSError:

@@ -119,10 +119,14 @@ class Supervisor:
         if left:
             print_line(f"ended what the training had left running: {join_names(left)}")
         ending, error = self.find_cause(status)
-        if ending != "complete" and (not self.end or status < 0):  # else the driver has said it
+        is_refused = not self.stalls and self.end and status > 0
+        if ending != "complete" and (not self.end or status < 0 or is_refused):  # else the driver has said it
+            what = "it could not be started again, for the reason above" if is_refused else error
             _, how = how_to_continue(self.run, self.supervision.save_steps)
-            print_line(message(ReportedError(f"training stopped: {error}\n{how}")))
-        if self.may_restart(ending, status):
+            print_line(message(ReportedError(f"training stopped: {what}\n{how}")))
+        final = (self.end and self.end["final"]) or self.requested or self.graceful_signal
+        may_restart = ending == "failed" and not final and self.restarts
+        if may_restart and self.restarts.is_allowed(find_start(self.run, self.attempts)):
             self.announce_restart(error)
             if not (number := self.wait_for_restart()):
                 return None
@@ -268,18 +272,12 @@ class Supervisor:
     def describe_death(self, status: int) -> str:
         return describe_death(status, count_killed_for_memory() - self.killed_for_memory)
 
-    def was_refused(self, status: int) -> bool:
-        """True if the driver of a restart has found a mistake before it started anything; the driver has printed it."""
-        return not self.stalls and not self.end and status > 0
-
     def find_cause(self, status: int) -> tuple[str, str | None]:
         """Returns: status and error for run.json."""
         if self.requested and (not self.end or self.end["status"] == "interrupted"):
             return "interrupted", f"ended by {signal.Signals(self.requested).name}"
         if self.end:
             return self.end["status"], self.end["error"]
-        if self.was_refused(status):
-            return "failed", "it could not be started again, for the reason above"
         return "failed", self.describe_death(status)
 
     def close(self, status: str, error: str | None) -> None:
@@ -301,12 +299,6 @@ class Supervisor:
         return status if status > 0 else 1
 
     # Another driver
-
-    def may_restart(self, ending: str, status: int) -> bool:
-        final = (self.end or {}).get("final") or self.requested or self.graceful_signal or self.was_refused(status)
-        if ending != "failed" or final or not self.restarts:
-            return False
-        return self.restarts.is_allowed(find_start(self.run, self.attempts))
 
     def announce_restart(self, cause: str | None) -> None:
         start = self.restarts.last.tag
