@@ -28,6 +28,7 @@ FLAGS = [
     "--disable-sync",
 ]
 BY_FILE = (str(ROOT / "space" / "app.py"),)  # as on the Hub
+EVIL_NAME = "<img src=x onerror=alert(1)>"
 
 
 def pytest_collection_modifyitems(items):
@@ -43,7 +44,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """ebpo and grpo (still training) learn; one fails; a and b had the same prompts; live
+    """ebpo and grpo (still training) learn; one fails, one is hostile; a and b had the same prompts; live
     grows; long has long answers."""
     import space_runs
     from long_run import long_run
@@ -56,6 +57,7 @@ def runs(tmp_path_factory):
         folder / "grpo", steps=40, seed=2, name="grpo", pace=0.8, estimator="group_norm", status="running"
     )
     space_runs.troubled_run(folder / "troubled")
+    space_runs.hostile_run(folder / EVIL_NAME)
     for name, pace in (("a", 1.0), ("b", 0.4)):
         space_runs.learning_run(folder / name, steps=8, seed=1, name=name, prompts=8, pace=pace)
     space_runs.learning_run(folder / "live", steps=20, seed=5, name="live", status="running")

@@ -318,6 +318,17 @@ def test_bars_of_shares_are_as_high_as_their_share_and_say_it(visit):
         assert abs(height - share) < 0.06, (title, height)
 
 
+def test_all_runs_are_a_table_that_sorts(visit):
+    page = visit("?runs=ebpo,grpo")
+    page.get_by_role("button", name="runs").first.click()
+    page.wait_for_selector(".all-runs table")
+    page.locator(".all-runs thead button", has_text="estimator").click()
+    page.wait_for_selector(".all-runs th[aria-sort=ascending]")
+    assert "table=1" in page.url and "sort=estimator" in page.url
+    page.locator(".all-runs tbody tr", has_text="grpo").first.locator(".see").click()
+    page.wait_for_url("**hidden=grpo*")
+
+
 READY = {
     "Overview": ".run-card",
     "Dynamics": DRAWN,
@@ -346,6 +357,40 @@ def test_pages_fit_a_phone(visit):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         wide_parts = ".panel, .answer, .groups, .note, .story, .notice, .chip, .run-card"
         assert page.evaluate(wide, wide_parts) == 0, name
+
+
+def test_a_hostile_run_is_shown_and_does_nothing(visit):
+    page = visit("?runs=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    page.wait_for_selector(".run-card")
+    assert page.evaluate(HARM) == 0
+    turn(page, "Dynamics")
+    assert "damaged lines are left out" in notice(page)
+    turn(page, "Evaluation")
+    assert "broken/step-000001/summary.json is damaged" in notice(page) and "schema 99" in notice(page)
+    turn(page, "Samples")
+    assert "step-000002.parquet is left out: it is damaged" in notice(
+        page
+    ) and "leads out of the run's directory" in notice(page)
+    assert "step-000004.parquet is left out" in notice(page)
+    assert page.locator(".groups li").count() == 10, "the group behind the link is not there"
+    for i in range(10):
+        choose(page, i)
+        assert page.locator(".tile").count() == 3
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1440
+        assert page.evaluate(HARM) == 0
+    assert page.evaluate("window.hacked") is None
+    page.evaluate("scrollTo(0, 0)")
+    assert page.evaluate("document.elementFromPoint(60, 30).closest('.masthead, .top-row') !== null"), "covered"
+
+
+HARM = (
+    "document.querySelectorAll('.own :is(script, iframe, img, link, style, a:not(.csv-link), base)').length"
+    " + document.querySelectorAll('[onerror], [onload], [onfocus]').length"
+)
+
+
+def notice(page) -> str:
+    return page.locator(".notice:visible").inner_text()
 
 
 def test_only_what_was_given_can_be_read(visit, app, runs):

@@ -14,6 +14,7 @@ from openrlhf_ebpo.estimator import clusters
 from openrlhf_ebpo.estimator.config import EBPO_FLAG, PRESETS, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.ebpo import EBPO, PARTS
+from openrlhf_ebpo.estimator.history import HALF_LIVES
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from tests.reference_ebpo import Reference
 
@@ -113,6 +114,17 @@ def test_rewards_on_another_scale_give_the_same_shrinkage_and_advantages(setting
         assert other.advantages[b.valid] == pytest.approx(factor * one.advantages[b.valid], rel=1e-4, abs=1e-9)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_one_cluster_equals_none(preset):
+    batches = [batch_of(np.random.default_rng(seed)) for seed in range(4)]
+    for name in ("algebra", None):
+        one = [Batch.of(b.rewards, b.valid, clusters=(name,) * 9) for b in batches]
+        for ours, theirs in zip(
+            walk(ebpo(preset=preset, clusters="cluster"), one), walk(ebpo(preset=preset), one), strict=True
+        ):
+            np.testing.assert_allclose(ours.advantages, theirs.advantages, rtol=1e-12, atol=1e-12)
+
+
 def test_a_new_cluster_starts_from_the_runs_prior_and_leaves_it_as_its_groups_differ():
     rng, estimator = np.random.default_rng(0), ebpo(preset="corrected", clusters="cluster", order="lagged")
     easy, hard = (rng.random((64, G)) < p for p in (0.9, 0.1))
@@ -151,6 +163,15 @@ def test_what_a_history_forgets_is_forgotten_of_clusters_too():
     for names in ("ab", "cc"):
         state = estimator.step(Batch.of(np.eye(2, G), np.ones((2, G)), (), tuple(names)), state).state
     assert state.table.names == ("c",)
+
+
+def test_a_half_life_without_end_equals_the_whole_run():
+    batches = [batch_of(np.random.default_rng(seed)) for seed in range(4)]
+    endless = walk(ebpo(history="half_life", half_life=1e300), batches)
+    assert all(a.state == b.state for a, b in zip(endless, walk(ebpo(), batches), strict=True))
+    assert HALF_LIVES[-1] == math.inf
+    run, adaptive = (walk(ebpo(history=h, within_variance="within"), batches)[-1].state for h in ("run", "adaptive"))
+    assert adaptive.priors[-1] == run
 
 
 def released(rewards: list[list[Fraction]]) -> list[list[Fraction]]:
@@ -199,10 +220,70 @@ def full_batch(rng: np.random.Generator, low: int) -> Batch:
     return Batch.of(np.where(rng.random((6, G)) < rng.random((6, 1)), 1.0, low), np.ones((6, G)))
 
 
+@pytest.mark.parametrize("preset", ["paper", "release", "corrected"])
+def test_equal_weights_of_responses_give_the_plain_means(preset):
+    batches = [batch_of(np.random.default_rng(seed)) for seed in range(3)]
+    for weight in (0.0, 3.0):
+        same = [Batch.of(b.rewards, b.valid, score_weights=np.full((9, G), weight)) for b in batches]
+        ours, plain = walk(ebpo(preset=preset, weights="score"), same), walk(ebpo(preset=preset), same)
+        if preset == "corrected":  # the adaptive history counts successes where weights are off
+            ours, plain = ours[:1], plain[:1]
+        for one, other in zip(ours, plain, strict=True):
+            np.testing.assert_allclose(one.baselines, other.baselines, rtol=1e-9, atol=1e-12)
+
+
+def test_score_weights_keep_the_sums_that_the_best_constant_baseline_needs():
+    batches = [batch_of(np.random.default_rng(seed)) for seed in range(3)]
+    state = walk(ebpo(weights="score"), batches)[-1].state
+    weights = [b.score_weights[b.valid] for b in batches]
+    rewards = [b.rewards[b.valid] for b in batches]
+    total = sum(w.sum() for w in weights)
+    assert state.rewards.count == pytest.approx(total, rel=1e-5)  # a weight of next to 0 is lifted
+    assert state.rewards.mean == pytest.approx(
+        sum((w * r).sum() for w, r in zip(weights, rewards, strict=True)) / total, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("history", PARTS["history"])
+def test_the_first_batch_under_lagged_gets_its_own_means_and_others_do_not_depend_on_their_batch(history):
+    settings = {"history": history, "order": "lagged"} | (HALF_LIFE if history == "half_life" else {})
+    first, second = (batch_of(np.random.default_rng(seed)) for seed in range(2))
+    estimator = ebpo(**settings)
+    step = estimator.step(first, estimator.initial())
+    assert (step.shrinkage == 0).all()
+    changed = Batch.of(np.concatenate([second.rewards[:5], 1 - second.rewards[5:]]), second.valid)
+    one, other = (estimator.step(b, step.state).baselines[:5] for b in (second, changed))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_beta_binomial_starts_from_a_uniform_prior():
+    rewards = np.array([[1, 0, 0, 0], [1, 1, 1, 1.0], [0, 0, 0, 0]])
+    step = walk(ebpo(preset="revision"), [Batch.of(rewards, rewards >= 0)])[0]
+    assert step.baselines[:, 0] == pytest.approx([2 / 6, 5 / 6, 1 / 6], rel=1e-14)
+
+
 def test_beta_binomial_refuses_other_rewards_and_says_what_to_do():
     rewards = np.array([[1, 0, 0, 0.5]])
     with pytest.raises(UsageError, match=r"prior beta_binomial, of ebpo\.revision.*0\.0 or 1\.0"):
         walk(ebpo(prior="beta_binomial"), [Batch.of(rewards, rewards >= 0)])
+
+
+def test_an_all_pass_group_under_zero_is_pushed_nowhere_before_normalising():
+    rewards = np.array([[1, 0, 0, 0], [1, 1, 1, 1.0], [0, 0, 0, 0]])
+    plain, muted = (
+        walk(ebpo(saturated=kind, normalise="none"), [Batch.of(rewards, rewards >= 0)])[0].advantages
+        for kind in ("shrink", "zero")
+    )
+    assert (muted[1] == 0).all() and (plain[1] > 0).all()
+    np.testing.assert_array_equal(muted[[0, 2]], plain[[0, 2]])
+
+
+def test_normalisations_differ_by_centre_and_scale_alone():
+    batch = batch_of(np.random.default_rng(0))
+    by = {kind: walk(ebpo(normalise=kind), [batch])[0].advantages[batch.valid] for kind in PARTS["normalise"]}
+    assert by["none"] == pytest.approx((batch.rewards - walk(ebpo(), [batch])[0].baselines)[batch.valid], rel=1e-14)
+    assert by["scale"] == pytest.approx(by["none"] / (by["none"].std(ddof=1) + 1e-6), rel=1e-12)
+    assert by["batch"] == pytest.approx(by["scale"] - by["scale"].mean(), rel=1e-9, abs=1e-12)
 
 
 @every_setting

@@ -153,6 +153,19 @@ def test_kl_cov_takes_the_tokens_of_the_highest_covariance(ratio):
     assert torch.equal(changed[~selected], advantages[~selected])
 
 
+@pytest.mark.parametrize("delta", [-30.0, -19.0, 0.0, 1e-7, 19.0, 30.0])
+def test_the_penalty_holds_for_any_change_of_the_policy(delta):
+    log_probs = torch.tensor([[-40.0 + delta]], requires_grad=True)
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    log_ratio = log_probs - torch.tensor([[-40.0]])
+    found, _ = kl_cov(Tokens(log_ratio, torch.zeros(1, 1), torch.zeros(1, 1), mask), ratio=1.0, coef=2.0)
+    loss = -log_ratio.clamp(-20, 20).exp() * found  # upstream's bounds
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(2 * abs(log_ratio.item()), rel=1e-5, abs=1e-9)
+    sign = math.copysign(1, log_ratio.item()) if log_ratio.item() else 0
+    assert log_probs.grad.item() == pytest.approx(2 * sign, abs=1e-4)
+
+
 def test_what_was_measured_joins_what_upstream_reports_weighted_by_tokens():
     log_probs, old, advantages, mask = batch()
     chosen = torch.zeros_like(mask)

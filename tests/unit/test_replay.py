@@ -18,9 +18,10 @@ from openrlhf_ebpo.estimator.advantage import grpo_advantages
 from openrlhf_ebpo.estimator.config import PRESETS
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, computed_here
 from openrlhf_ebpo.estimator.replay import replay as replayed_steps
+from openrlhf_ebpo.estimator.replay import unknown_starts
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.run.rollout_columns import MAX_ROWS, ROLLOUT_COLUMNS
-from openrlhf_ebpo.run.run_log import read_rollouts, read_run, rollouts_path
+from openrlhf_ebpo.run.rollout_columns import MAX_ROWS, ROLLOUT_COLUMNS, read_columns
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_rollouts, read_run, rollouts_path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"
 EBPO = "--algo.advantage.ebpo"
@@ -387,4 +388,26 @@ def test_what_cannot_be_replayed_says_why(trained, replay, capsys):
     assert stop.value.code == 2 and "there is no estimator 'grop'" in capsys.readouterr().err
 
 
+def test_the_help_has_no_reset_prior(capsys):
+    with pytest.raises(SystemExit):
+        main(["replay", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "reset_prior" not in said.split("EBPO estimator:")[1].split(f"{EBPO}.half_life")[1]
+
+
 # The pure part
+
+
+def test_of_which_steps_the_state_before_is_unknown():
+    assert unknown_starts([1, 2, 3], ()) == []
+    assert unknown_starts([4, 5, 7], {}) == [4, 7]
+    assert unknown_starts([4, 5, 7], {4: 0}) == [7]
+    assert unknown_starts([], ()) == []
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "step-000001.parquet"
+    table = pa.table([pa.array([0])] * 6, names=["group", "sample", "reward", "valid", "advantage", "group"])
+    pq.write_table(table, path)
+    with pytest.raises(RunDirectoryError, match="one column group"):
+        read_columns(path)

@@ -1,11 +1,13 @@
 """The first page, without a browser: cards, seeds, dimmed and hidden runs; and the table of scores."""
 
+import itertools
 import json
 import os
 import re
 import shutil
 import time
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from recorded_runs import GOOD, save_result
 from space_runs import evaluation as evaluation_of
 from space_runs import hostile_run, learning_run, troubled_run
 
+from openrlhf_ebpo import space
 from openrlhf_ebpo.space import results
 from openrlhf_ebpo.space.app import changes_of, fingerprint
 from openrlhf_ebpo.space.headline import SEEDS
@@ -376,3 +379,31 @@ def test_damaged_samples_leave_the_scores(folder, tmp_path):
     found = evaluation.render(clean({}), Workspace(Runs([str(tmp_path)])))
     assert "aime24" in found["table"] and "<small>change</small>" not in found["table"]
     assert "damaged" in found["notes"]
+
+
+CONES = {  # what is left of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1)
+    "normal": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+LMS = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+LAB = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+
+
+def linear(colour: str) -> np.ndarray:
+    values = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize(("theme", "page"), [(0, "#ffffff"), (1, "#1b1d1c")])
+def test_colours_of_runs_are_told_apart_by_colour_blind_readers(theme, page):
+    style = (Path(space.__file__).parent / "static" / "style.css").read_text()
+    runs = [linear(found) for found in re.findall(r"--run-\d: (#\w{6})", style)[8 * theme : 8 * theme + 8]]
+    luminance = [float(each @ [0.2126, 0.7152, 0.0722]) for each in (*runs, linear(page))]
+    for each in luminance[:-1]:
+        lighter, darker = max(each, luminance[-1]), min(each, luminance[-1])
+        assert (lighter + 0.05) / (darker + 0.05) >= 2.9
+    for cones in CONES.values():
+        seen = [np.array(LAB) @ np.cbrt(np.array(LMS) @ np.clip(np.array(cones) @ each, 0, 1)) for each in runs]
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.1
