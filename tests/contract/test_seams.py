@@ -25,7 +25,6 @@ from openrlhf_ebpo.upstream.cpu import cpu_replacements as cpu_rows
 from openrlhf_ebpo.upstream.cpu import gloo_sync
 from openrlhf_ebpo.upstream.install import REPLACEMENTS, all_seams, apply, install
 from openrlhf_ebpo.upstream.replacements import KINDS, PROCESSES, SEAMS, Seam
-from openrlhf_ebpo.upstream.stack import is_cpu_stack
 
 ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("seam", all_seams(), ids=str)
@@ -44,12 +43,6 @@ def target(seam: Seam):
     for part in seam.name.split("."):
         found = getattr(found, part)
     return found
-
-
-def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @ROWS
@@ -137,21 +130,51 @@ def test_engines_keep_statistics_that_their_log_shows(tmp_path, monkeypatch, lev
     assert engine_config(tmp_path)[1] is kept
 
 
-def test_what_a_process_that_installs_imports_and_replaces():
+FORKS = """
+import os, sys, ray, torch, transformers
+for code in sys.argv[1:]:
+    if os.fork() == 0:
+        exec(code)
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+WITHOUT = """
+import openrlhf_ebpo.upstream.install, openrlhf_ebpo.upstream.cpu.device
+import openrlhf_ebpo.upstream.rollout.guarded_rewards
+import openrlhf_ebpo.upstream.controller.experience_maker, openrlhf_ebpo.upstream.policy.checkpoint
+import openrlhf_ebpo.upstream.policy.policy_metrics
+from openrlhf.utils import agent, loss_utils
+for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,
+              torch.cuda.current_device, torch.cuda.synchronize):
+    assert not hasattr(found, '_ebpo_seams'), found
+assert agent.SingleTurnAgentExecutor.__bases__ == (agent.AgentExecutorBase,)
+assert 'Guard' not in agent.SingleTurnAgentExecutor.__name__
+assert not any('openrlhf_ebpo' in type(finder).__module__ for finder in sys.meta_path)
+"""
+INSTALLS = """
+import importlib
+from openrlhf_ebpo.upstream.install import all_seams, install
+from openrlhf_ebpo.upstream.stack import is_cpu_stack
+install()
+names = {seam.replacement.partition(":")[0] for seam in all_seams() if seam.name == "RolloutRayActor"}
+assert names
+for name in sorted(names):
+    importlib.import_module(name)
+assert 'openrlhf.trainer.ray.vllm_engine' not in sys.modules
+import openrlhf.trainer.ray.vllm_engine
+from openrlhf.utils import agent
+guarded = 'openrlhf_ebpo.upstream.rollout.guarded_rewards:GuardedSingleTurnExecutor'
+assert agent.SingleTurnAgentExecutor._ebpo_seams == (guarded,)
+assert ('torch._inductor.lowering' in sys.modules) is not is_cpu_stack()
+"""
+
+
+def test_a_process_that_installs_has_the_replacements_and_another_nothing_of_them():
     """Ray's workers unpickle the actor's class, which imports the mixins before upstream's module; one that imported
     that module would need itself. Then upstream's is imported, and replaced, without torch's compiler."""
-    modules = {seam.replacement.partition(":")[0] for seam in all_seams() if seam.name == "RolloutRayActor"}
-    assert modules
-    python(
-        "import importlib, sys\nfrom openrlhf_ebpo.upstream.install import install\ninstall()\n"
-        f"for name in {sorted(modules)}: importlib.import_module(name)\n"
-        "assert 'openrlhf.trainer.ray.vllm_engine' not in sys.modules\n"
-        "import openrlhf.trainer.ray.vllm_engine\n"
-        "from openrlhf.utils import agent\n"
-        "assert agent.SingleTurnAgentExecutor._ebpo_seams == "
-        "('openrlhf_ebpo.upstream.rollout.guarded_rewards:GuardedSingleTurnExecutor',)\n"
-        f"assert ('torch._inductor.lowering' in sys.modules) == {not is_cpu_stack()}\n"
-    )
+    words = [sys.executable, "-W", "ignore", "-c", FORKS, WITHOUT, INSTALLS]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_rows_with_one_target_are_applied_on_top_of_each_other():
@@ -305,23 +328,6 @@ def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(SeamError, match="OpenRLHF"):
         check_release(SEAMS)
-
-
-def test_without_install_nothing_is_replaced():
-    python(
-        "import openrlhf_ebpo.upstream.install, openrlhf_ebpo.upstream.cpu.device\n"
-        "import openrlhf_ebpo.upstream.rollout.guarded_rewards\n"
-        "import openrlhf_ebpo.upstream.controller.experience_maker, openrlhf_ebpo.upstream.policy.checkpoint, "
-        "openrlhf_ebpo.upstream.policy.policy_metrics\n"
-        "import sys, torch\n"
-        "from openrlhf.utils import agent, loss_utils\n"
-        "for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,\n"
-        "              torch.cuda.current_device, torch.cuda.synchronize):\n"
-        "    assert not hasattr(found, '_ebpo_seams'), found\n"
-        "assert agent.SingleTurnAgentExecutor.__bases__ == (agent.AgentExecutorBase,)\n"
-        "assert 'Guard' not in agent.SingleTurnAgentExecutor.__name__\n"
-        "assert not any('openrlhf_ebpo' in type(finder).__module__ for finder in sys.meta_path)\n"
-    )
 
 
 @pytest.mark.skipif(flash_attn.is_installed(), reason="flash-attn is installed")
