@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+from checkpoints import save_checkpoint
 from safetensors.numpy import save, save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
@@ -19,7 +20,6 @@ from openrlhf_ebpo.hub.hub_settings import check_target
 from openrlhf_ebpo.hub.publish import Commit, Repo
 from openrlhf_ebpo.hub.push import Push
 from openrlhf_ebpo.hub_client import hub_api
-from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.run_log import read_run
 
 REPO = "owner/model"
@@ -48,10 +48,7 @@ def make_run(folder: Path, steps=(2, 4), status: str = "complete", started: str 
     for step in steps:
         tag = f"global_step{step}"
         export_model(folder / "ckpt" / f"{tag}_hf", step)
-        checkpoint = folder / "ckpt" / "_actor" / tag
-        checkpoint.mkdir(parents=True)
-        (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"pickle of step %d" % step)
-        manifest.complete(checkpoint)
+        checkpoint = save_checkpoint(folder / "ckpt", step, b"pickle of step %d" % step)
         paths = {"tag": tag, "checkpoint": str(checkpoint), "model": str(folder / "ckpt" / f"{tag}_hf")}
         append_json_line(run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})
     return run_dir

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from checkpoints import save_checkpoint
 
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.data import difficulty, order
@@ -376,10 +377,7 @@ def test_labels_and_functions_that_no_training_can_use_are_refused_before_it_sta
 def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
     """From the newest complete checkpoint, or from the requested step; with the changed settings."""
     for step in (4, 8):
-        folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
-        folder.mkdir(parents=True)
-        (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 100)
-        manifest.complete(folder, settings={"actor.adam.lr": 5e-6})
+        folder = save_checkpoint(tmp_path / "ckpt", step, b"x" * 100, settings={"actor.adam.lr": 5e-6})
     (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99)
     argv = [*command, "--ckpt.path", "ckpt", "--dry_run", "--verbose"]
     for more in (["--ckpt.load_enable"], ["--ckpt.load_step", "4"]):
@@ -404,10 +402,7 @@ def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp
     monkeypatch.setattr(driver, "train", lambda *given: started.append(given[-2]))
     monkeypatch.setattr(InputFiles, "check_models_fetched", lambda self: None)
     for step in (4, 8):
-        folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
-        folder.mkdir(parents=True)
-        (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 100)
-        manifest.complete(folder)
+        folder = save_checkpoint(tmp_path / "ckpt", step, b"x" * 100)
     (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99 + b"y")
     argv = [*command, "--ckpt.path", "ckpt", "--ckpt.load_enable"]
     reads, crc32 = [], manifest._crc32
@@ -436,16 +431,11 @@ def test_a_run_that_has_lost_its_checkpoints_does_not_begin_again(command, tmp_p
     with pytest.raises(SystemExit, match=r"5 steps .* global_step4"):
         driver.main(argv)
     driver.main([*argv, "--force"])
-    folder.mkdir(parents=True)
-    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
-    manifest.complete(folder)
+    save_checkpoint(tmp_path / "ckpt", 4)
     driver.main(argv)
 
 
 def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):
-    folder = tmp_path / "_actor" / "global_step4"
-    folder.mkdir(parents=True)
-    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
-    manifest.complete(folder)
+    save_checkpoint(tmp_path, 4)
     can, how = how_to_continue(RunSettings(tmp_path / "run", tmp_path, load_step=2), save_steps=1)
     assert can and "without --ckpt.load_step" in how

@@ -168,7 +168,7 @@ def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
 def test_a_reward_server_that_refuses_is_a_failed_reward_and_where_none_answers_the_run_stops():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    executor, limit = SingleTurnAgentExecutor(["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"]), seconds(0.5)
+    executor, limit = SingleTurnAgentExecutor(["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"]), 0.5
     (response,) = run_all(executor, ["good"], seconds=limit)
     assert response["reward"] is None
     assert f"the reward server took longer than {limit:g} s (--reward.timeout)" in response[ERROR_KEY]
@@ -288,12 +288,12 @@ def test_a_timeout_names_its_flag(tmp_path, kind):
         executor = agent("await asyncio.sleep(1000)")
     else:
         executor = SingleTurnAgentExecutor("http://127.0.0.1:1/" if kind == "server" else str(tmp_path / "reward.py"))
-    (response,) = run_all(executor, ["hangs"], seconds=seconds(0.2))
+    (response,) = run_all(executor, ["hangs"], seconds=0.2)
     assert "(--reward.timeout)" in response[ERROR_KEY]
 
 
 def test_an_agent_that_does_not_let_itself_be_cancelled_is_not_waited_for():
     executor = agent("if label == 'bad': await asyncio.shield(asyncio.sleep(1000))")
-    limit = seconds(0.2)
+    limit = 0.2
     (bad,) = run_all(executor, ["bad"], seconds=limit)
     assert f"took longer than {limit:g} s" in bad[ERROR_KEY]

@@ -5,9 +5,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from checkpoints import save_checkpoint
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.changed_settings import find_changes, format_table, optimizer_settings, resume, schedule_notices
 from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.run.run_settings import RunSettings
@@ -87,10 +87,7 @@ def test_the_optimizers_settings_are_those_that_a_checkpoint_restores():
 
 @pytest.fixture
 def command(tmp_path):
-    folder = tmp_path / "ckpt" / "_actor" / "global_step4"
-    folder.mkdir(parents=True)
-    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
-    manifest.complete(folder, settings={"actor.adam.lr": 1e-6})
+    save_checkpoint(tmp_path / "ckpt", 4, settings={"actor.adam.lr": 1e-6})
     write_json(tmp_path / "run" / "run.json", {"args": WAS})
 
     def args(**ckpt):

@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from checkpoints import save_checkpoint
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
-from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.train.train_settings import stored_prior
 from openrlhf_ebpo.upstream.policy.rotation import SavedCheckpoint, checkpoints_to_delete
@@ -116,10 +116,7 @@ def test_a_checkpoint_without_a_prior_is_an_error():
 
 
 def checkpoint_folder(tmp_path, step: int, prior: str):
-    folder = tmp_path / "_actor" / f"global_step{step}"
-    folder.mkdir(parents=True)
-    (folder / "mp_rank_00_model_states.pt").write_text("weights")
-    manifest.complete(folder)
+    folder = save_checkpoint(tmp_path, step, b"weights")
     (folder / "prior.json").write_text(prior)
     return folder
 

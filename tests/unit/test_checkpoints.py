@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import replay_runs
+from checkpoints import save_checkpoint
 from hub_runs import export_model, make_run
 
 from openrlhf_ebpo.files import read_json_lines, write_json
@@ -120,10 +121,7 @@ def test_a_resume_from_an_earlier_step_sets_aside_what_comes_after_and_lists_wha
     replay_runs.train(tmp_path / "run", to=5, states=states, ckpt=paths)
     for step in (2, 5):
         export_model(ckpt / f"global_step{step}_hf", step)
-        folder = ckpt / "_actor" / f"global_step{step}"
-        folder.mkdir(parents=True)
-        (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
-        manifest.complete(folder)
+        save_checkpoint(ckpt, step)
     replay_runs.train(tmp_path / "run", to=4, states=states, ckpt={**paths, "load_step": 2})
     assert [(row["step"], bool(row["model"])) for row in rows(tmp_path / "run")] == [(2, True)]
     (aside,) = (ckpt / "superseded").iterdir()

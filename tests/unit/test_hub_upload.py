@@ -158,7 +158,7 @@ def test_a_hub_that_hangs_ends_in_an_error_and_a_repetition_completes_it(
     hub, client, files, no_waiting, monkeypatch, call
 ):
     fault = hub.fail(CALLS[call], hang=True, times=6)
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.3)))
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.1)))
     with pytest.raises(HubError, match="no usable answer") as caught:
         push(hub_api(hub.url, hub.token), files)
     assert not caught.value.permanent and fault.hits

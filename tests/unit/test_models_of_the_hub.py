@@ -102,7 +102,7 @@ def test_a_training_looks_at_all_its_models_and_waits_for_no_hub(publish, use_hu
 )
 def test_a_hub_that_stands_still_is_waited_for_once(publish, use_hub, no_waiting, monkeypatch, where):
     publish()
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.3)))
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.1)))
     fault = use_hub.fail(where, hang=True, times=99)
     assert hub_models.model_problems("--model", "owner/name") == []
     asked = 0 if "lfs" in where else 8  # weights are looked for in the cache alone; some calls the client repeats

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from checkpoints import save_checkpoint
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines
-from openrlhf_ebpo.run import manifest, run_lock, run_log
+from openrlhf_ebpo.run import run_lock, run_log
 from openrlhf_ebpo.run.run_log import (
     RunDirectoryError,
     check_run_dir,
@@ -102,10 +103,7 @@ def moved(tmp_path):
         close_run(tmp_path / "run", "interrupted")
         row = {"step": 2, "tag": "global_step2", "checkpoint": "/old/ckpt/_actor/global_step2", "model": None}
         append_json_line(tmp_path / "run" / "checkpoints.jsonl", row | {"complete": True})
-        checkpoint = tmp_path / "ckpt" / "_actor" / "global_step2"
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"x")
-        manifest.complete(checkpoint, run=saved_by or run["id"])
+        save_checkpoint(tmp_path / "ckpt", 2, run=saved_by or run["id"])
         now = {**args, "ckpt": {"path": str(tmp_path / "ckpt")}, "actor": {"model_name_or_path": model}}
         settings = RunSettings(tmp_path / "run", tmp_path / "ckpt", name="r", resume=True)
         for lock in run_lock.claim(settings, argv=["--x"], args=now):

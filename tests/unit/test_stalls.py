@@ -4,10 +4,10 @@ import re
 import shutil
 
 import pytest
+from checkpoints import save_checkpoint
 
 from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.flags import Command
@@ -120,21 +120,14 @@ def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_som
         return find_start(RunSettings(tmp_path / "run", tmp_path, load_step=load_step), attempts)
 
     for step in (8, 24):
-        save(tmp_path, step, "before")
+        save_checkpoint(tmp_path, step, attempt="before")
     assert start("now") == Start("global_step8")
     shutil.rmtree(tmp_path / "_actor" / "global_step24")  # set aside
     assert start("now") == Start("global_step8")
     for step in (16, 24):
-        save(tmp_path, step, "now")
+        save_checkpoint(tmp_path, step, attempt="now")
         assert start("now") == Start(f"global_step{step}", "now")
     assert start("now", "later", load_step=None) == Start("global_step24", "now")
-
-
-def save(folder, step, attempt):
-    checkpoint = folder / "_actor" / f"global_step{step}"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"x")
-    manifest.complete(checkpoint, attempt=attempt)
 
 
 GOOD = {

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from checkpoints import save_checkpoint
 from commands import write_rows
 from datasets import Dataset
 
@@ -32,11 +33,8 @@ def resumed(tmp_path):
         return args
 
     def resume(*args, saved=None, **flags):
-        checkpoint = tmp_path / "ckpt" / "_actor" / "global_step4"
-        if not checkpoint.exists():
-            checkpoint.mkdir(parents=True)
-            (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"x")
-            manifest.complete(checkpoint, data=identify_rows(build(**(saved or {})), None))
+        if not (tmp_path / "ckpt").exists():
+            save_checkpoint(tmp_path / "ckpt", 4, data=identify_rows(build(**(saved or {})), None))
         found = newest_complete(groups(tmp_path / "ckpt", "ebpo"))
         return identify_rows(build(*args, **flags), found)
 
