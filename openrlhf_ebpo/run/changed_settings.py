@@ -64,7 +64,7 @@ def resume(args: SimpleNamespace, settings: RunSettings, found: Search | None) -
         if each.applies == CHECKPOINT:
             *section, name = each.setting.split(".")
             setattr(functools.reduce(getattr, section, args), name, each.was)
-    lines = [*found.warnings(), f"resuming from {found.tag} of {settings.ckpt_path}", *format_table(differ)]
+    lines = [*found.warnings(), f"resuming from {found.tag} of {settings.ckpt_path}", *format_changes(differ)]
     lines += schedule_notices(differ, args.actor.lr_scheduler)
     changed = {each.setting: {"was": each.was, "now": each.now, "applies": each.applies} for each in differ}
     return {"checkpoint": found.tag, "changed": changed}, lines
@@ -106,20 +106,14 @@ def schedule_notices(differ: list[Change], kind: str) -> list[str]:
     ]
 
 
-def format_table(found: list[Change]) -> list[str]:
+def format_changes(found: list[Change]) -> list[str]:
     """Return lines for the person who resumes; none if nothing has changed."""
-    if not found:
-        return []
-    rows = [("setting", "was", "is now", "applies"), *map(_row, found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return ["settings that have changed since the run was started last:", *(f"  {line}" for line in lines)]
-
-
-def _row(each: Change) -> tuple[str, ...]:
-    was, now = _shorten(each.was), _shorten(each.now)
-    applies = f"{was}: the optimizer in the checkpoint keeps it" if each.applies == CHECKPOINT else now
-    return f"--{each.setting}", was, now, applies
+    lines = ["settings that have changed since the run was started last:"] if found else []
+    for each in found:
+        was, now = _shorten(each.was), _shorten(each.now)
+        applies = f"{was} applies, which the optimizer in the checkpoint keeps" if each.applies == CHECKPOINT else ""
+        lines.append(f"  --{each.setting} was {was}, is now {now}{applies and f': {applies}'}")
+    return lines
 
 
 def _shorten(value: Any) -> str:

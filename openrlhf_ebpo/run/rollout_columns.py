@@ -40,44 +40,40 @@ def read_prior_start(path: Path) -> Any:
         raise RunDirectoryError(f"{path} is not a rollout file, or is damaged: {str(error)[:300]}") from error
 
 
-def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[str, np.ndarray]:
+def read_columns(path: Path) -> dict[str, np.ndarray]:
     """Return name -> one value per response, of ROLLOUT_COLUMNS: float64 with NaN for null; int64; bool; text as
     objects, None for null.
-
-    Args:
-        named: what errors call the file, if not by its path.
 
     Raises:
         RunDirectoryError: the file is damaged, too large, lacks a column, or has one of another type.
     """
     try:
-        return _read(path, named or str(path), max_rows)
+        table = _read(path)
+    except RunDirectoryError:
+        raise
     except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, MemoryError) as error:
-        if isinstance(error, RunDirectoryError):
-            raise
-        why = "" if named else f": {str(error)[:300]}"  # it may hold the path
-        raise RunDirectoryError(f"{named or path} is not a rollout file, or is damaged{why}") from error
+        raise RunDirectoryError(f"{path} is not a rollout file, or is damaged: {str(error)[:300]}") from error
+    numbers = {name: _numbers(f"{path}: the column {name}", table[name], kind) for name, kind in NUMBERS.items()}
+    return numbers | {name: _texts(f"{path}: the column {name}", table[name]) for name in TEXTS}
 
 
-def _read(path: Path, named: str, max_rows: int) -> dict[str, np.ndarray]:
+def _read(path: Path) -> pa.Table:
     metadata = pq.read_metadata(path)
     names = metadata.schema.to_arrow_schema().names
     if lacking := [name for name in ROLLOUT_COLUMNS if names.count(name) != 1]:
-        raise RunDirectoryError(f"{named} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
+        raise RunDirectoryError(f"{path} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
     columns = [
         i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in ROLLOUT_COLUMNS
     ]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = sum(group.column(i).total_uncompressed_size for group in groups for i in columns)
-    if metadata.num_rows > max_rows or size > MAX_BYTES:
+    if metadata.num_rows > MAX_ROWS or size > MAX_BYTES:
         raise RunDirectoryError(
-            f"{named} says that it has {metadata.num_rows:,} rows, {size:,} bytes without the texts; at most "
-            f"{max_rows:,} rows and {MAX_BYTES:,} bytes are read"
+            f"{path} says that it has {metadata.num_rows:,} rows, {size:,} bytes without the texts; at most "
+            f"{MAX_ROWS:,} rows and {MAX_BYTES:,} bytes are read"
         )
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=[*TEXTS]) as file:
-        table = file.read(columns=[*ROLLOUT_COLUMNS])
-    numbers = {name: _numbers(f"{named}: the column {name}", table[name], kind) for name, kind in NUMBERS.items()}
-    return numbers | {name: _texts(f"{named}: the column {name}", table[name]) for name in TEXTS}
+        return file.read(columns=[*ROLLOUT_COLUMNS])
 
 
 def _numbers(named: str, column: pa.ChunkedArray, kind: pa.DataType) -> np.ndarray:

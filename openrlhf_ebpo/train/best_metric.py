@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
-from pathlib import Path
-
+from openrlhf_ebpo.data.data_files import DataSetError, is_local, open_split
+from openrlhf_ebpo.data.preflight import split_names
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.upstream.controller.prompts import DEFAULT_SOURCE
 from openrlhf_ebpo.upstream.controller.scheduled_evaluation import BEST, NO_BEST
@@ -26,7 +24,7 @@ def check_best_metric(key: str, evaluation) -> None:
         return
     if not (evaluation.dataset and evaluation.steps > 0):
         raise UsageError(f"{BEST} {key}: nothing is evaluated during training: give --eval.dataset and --eval.steps")
-    sources = data_sources(evaluation.dataset)
+    sources = data_sources(evaluation.dataset, evaluation.split)
     ends = list(dict.fromkeys(("_pass1", f"_pass{evaluation.n_samples_per_prompt}")))
     source = next((key[len("eval_") : -len(end)] for end in ends if key.endswith(end)), None)
     if key.startswith("eval_") and source is not None and (sources is None or source in sources):
@@ -38,23 +36,15 @@ def check_best_metric(key: str, evaluation) -> None:
     )
 
 
-def data_sources(dataset: str) -> Collection[str] | None:
-    """Return upstream's names for the parts of the evaluation; None if the data would have to be loaded to know."""
-    import pyarrow.parquet as pq
-
+def data_sources(dataset: str, split: str) -> set[str] | None:
+    """Return upstream's names for the parts of the evaluation; None if a data set is not here, or damaged."""
     found: list = []
-    for path in map(Path, dataset.split(",")):
-        try:
-            if path.suffix == ".jsonl":
-                with open(path, encoding="utf-8") as file:
-                    found += [json.loads(line).get(SOURCE_COLUMN) for line in file if line.strip()]
-            elif path.suffix != ".parquet":  # loaded by datasets
-                return None
-            elif SOURCE_COLUMN in pq.read_schema(path).names:
-                table = pq.read_table(path, columns=[SOURCE_COLUMN], partitioning=None)
-                found += table[SOURCE_COLUMN].unique().to_pylist()
-            else:
-                found.append(None)
-        except (OSError, ValueError, AttributeError):  # another kind of file, or not on this machine
+    for name in split_names(dataset):
+        if not is_local(name):
             return None
+        try:
+            data = open_split(name, split)
+        except DataSetError:  # the check of the data sets names it
+            return None
+        found += data.unique(SOURCE_COLUMN) if SOURCE_COLUMN in data.column_names else [None]
     return {DEFAULT_SOURCE if source is None else str(source) for source in found}

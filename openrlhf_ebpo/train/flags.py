@@ -98,15 +98,12 @@ class Command:
     def check(self) -> None:
         """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no
         sense."""
-        problems = []
-        if self.verbose and not self.dry_run:
-            problems.append("--verbose goes with --dry_run: add it, or leave --verbose out to train")
-        if self.sample is not None and not self.dry_run:
-            problems.append("--sample goes with --dry_run: add it, or leave --sample out to train")
-        if self.assume_cuda is not None and not self.dry_run:
-            problems.append(
-                "--assume_cuda goes with --dry_run: add it, or leave --assume_cuda out to train on this machine"
-            )
+        dry = {"verbose": self.verbose, "sample": self.sample is not None, "assume_cuda": self.assume_cuda is not None}
+        problems = [
+            f"--{name} goes with --dry_run: add it, or leave --{name} out"
+            for name, is_given in dry.items()
+            if is_given and not self.dry_run
+        ]
         if self.sample is not None and self.assume_cuda is not None:
             problems.append(
                 "--assume_cuda checks for another machine, and --sample starts an engine on this one: give one"

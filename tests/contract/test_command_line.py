@@ -387,7 +387,7 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
         assert "resuming from global_step4 of" in out and ("global_step8 is skipped" in out) == (
             more == ["--ckpt.load_enable"]
         )
-        assert "5e-06: the optimizer in the checkpoint keeps it" in out
+        assert "5e-06 applies, which the optimizer in the checkpoint keeps" in out
         assert printed["actor"]["adam"]["lr"] == 5e-6 and printed["ckpt"]["load_enable"] is True
     with pytest.raises(SystemExit, match=r"global_step8: .*99 bytes, and 100 were saved; saved steps: 4$"):
         driver.main([*argv, "--ckpt.load_step", "8"])

@@ -8,7 +8,13 @@ import pytest
 from checkpoints import save_checkpoint
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.run.changed_settings import find_changes, format_table, optimizer_settings, resume, schedule_notices
+from openrlhf_ebpo.run.changed_settings import (
+    find_changes,
+    format_changes,
+    optimizer_settings,
+    resume,
+    schedule_notices,
+)
 from openrlhf_ebpo.run.resume import groups, newest_complete
 from openrlhf_ebpo.run.run_settings import RunSettings
 
@@ -35,9 +41,12 @@ def test_each_change_says_which_of_the_two_applies():
         ("actor.max_norm", 1.0, 2.0, "command line"),
         ("train.seed", 1, 2, "command line"),
     ]
-    lines = "\n".join(format_table(found))
-    assert "--actor.adam.lr   1e-06  1e-05   1e-06: the optimizer in the checkpoint keeps it" in lines
-    assert format_table([]) == [] and find_changes(WAS, {}, WAS) == []
+    lines = "\n".join(format_changes(found))
+    assert (
+        "--actor.adam.lr was 1e-06, is now 1e-05: 1e-06 applies, which the optimizer in the checkpoint keeps" in lines
+    )
+    assert "--train.seed was 1, is now 2\n" in f"{lines}\n"
+    assert format_changes([]) == [] and find_changes(WAS, {}, WAS) == []
 
 
 def test_what_the_checkpoint_says_of_its_optimizer_comes_before_the_run():
@@ -118,7 +127,7 @@ def test_what_the_checkpoint_keeps_becomes_the_setting(command):
         "train.seed",
     }
     assert row["changed"]["actor.max_norm"] == {"was": 1.0, "now": 2.0, "applies": "command line"}
-    assert "resuming from global_step4" in lines[0] and len(lines) == 6
+    assert "resuming from global_step4" in lines[0] and len(lines) == 5
 
 
 def test_a_run_that_is_moved_aside_leaves_the_checkpoints_settings(command):

@@ -15,6 +15,7 @@ def values(tmp_path):
     data.write_text(json.dumps({"prompt": "1 + 1?", "label": "2"}) + "\n")
     return {
         "eval.dataset": str(data),
+        "eval.split": "train",
         "eval.steps": 5,
         "eval.n_samples_per_prompt": 16,
         "ckpt.best_metric_key": "",
@@ -73,8 +74,8 @@ def test_data_sources_are_read_where_that_is_cheap(tmp_path):
 
     (tmp_path / "a.jsonl").write_text('{"datasource": "amc"}\n{"prompt": "?"}\n')
     pq.write_table(pa.table({"datasource": ["aime", "aime"], "prompt": ["a", "b"]}), tmp_path / "b.parquet")
-    assert data_sources(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.parquet'}") == {"amc", "default", "aime"}
-    assert data_sources("OWNER/NAME") is None
+    assert data_sources(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.parquet'}", "train") == {"amc", "default", "aime"}
+    assert data_sources("OWNER/NAME", "train") is None
     for content in ("{\n", '{"prompt": "?"}\n[1]\n'):
         (tmp_path / "broken.jsonl").write_text(content)
-        assert data_sources(str(tmp_path / "broken.jsonl")) is None
+        assert data_sources(str(tmp_path / "broken.jsonl"), "train") is None
