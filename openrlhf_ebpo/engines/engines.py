@@ -17,7 +17,6 @@ import os
 import textwrap
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -274,16 +273,17 @@ def generate(
 
     send = _sender(sampling, settings)
     running: dict[ray.ObjectRef, tuple[int, Prompt]] = {}
-    source = iter(prompts)
+    source, room, load = iter(prompts), max(SEQUENCES_IN_FLIGHT // sampling.n, 2), [0] * len(actors)  # of an engine
     while True:
-        while (index := _free_engine(len(actors), running, sampling.n)) is not None:
-            if (prompt := next(source, None)) is None:
-                break
+        while min(load) < room and (prompt := next(source, None)) is not None:
+            index = load.index(min(load))
+            load[index] += 1
             running[send(actors[index], prompt)] = index, prompt
         if not running:
             return
         for ref in _wait(list(running), f"answers to {len(running)} prompts", settings.patience):
             index, prompt = running.pop(ref)
+            load[index] -= 1
             try:
                 samples = [_sample(response) for response in ray.get(ref)]
             except ray.exceptions.RayError as error:
@@ -293,13 +293,6 @@ def generate(
                     ) from error
                 samples = [Sample([], False, error=without_traceback(error))] * sampling.n
             yield prompt, samples
-
-
-def _free_engine(engines: int, running: dict, n: int) -> int | None:
-    """Return the least loaded engine, if it has room for another prompt."""
-    load = Counter(index for index, _ in running.values())
-    index = min(range(engines), key=lambda i: load[i])
-    return index if load[index] < max(SEQUENCES_IN_FLIGHT // n, 2) else None
 
 
 def _sender(sampling: Sampling, settings: EngineSettings):
