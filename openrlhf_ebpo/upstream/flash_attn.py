@@ -1,9 +1,7 @@
 """OpenRLHF where flash-attn is not installed: on a machine without a GPU, and on one whose torch it is not built for.
 
-One module of upstream imports four functions of it when it is loaded. Ours, in plain torch, are offered only meanwhile:
-transformers and vLLM look for `flash_attn` too, and must still find nothing. Shapes are those of
-flash_attn.bert_padding; B batch, T padded length, N tokens that count. Not every process with this module loads torch:
-it is imported where it is needed.
+One module of upstream imports four functions of it when it is loaded. Those of transformers, in plain torch, are
+offered only meanwhile: transformers and vLLM look for `flash_attn` too, and must still find nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +10,11 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import operator
 import sys
 import types
-from typing import TYPE_CHECKING
 
 from openrlhf_ebpo.errors import UsageError
-
-if TYPE_CHECKING:
-    import torch
 
 TARGET = "openrlhf.models.ring_attn_utils"
 
@@ -60,8 +55,6 @@ class FlashAttnStandIn(importlib.abc.MetaPathFinder):
         if fullname != TARGET:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None:
-            return None
         load = spec.loader.exec_module
 
         def exec_module(module):
@@ -75,13 +68,18 @@ class FlashAttnStandIn(importlib.abc.MetaPathFinder):
 @contextlib.contextmanager
 def _flash_attn_in_sys_modules():
     from einops import rearrange
+    from transformers import modeling_flash_attention_utils as padding  # before the modules can be found
 
-    functions = {each.__name__: each for each in (index_first_axis, pad_input, unpad_input, rearrange)}
     contents = {
         "flash_attn": {},
-        "flash_attn.bert_padding": functions,
+        "flash_attn.bert_padding": {
+            "index_first_axis": operator.getitem,
+            "pad_input": padding._pad_input,
+            "unpad_input": padding._unpad_input,
+            "rearrange": rearrange,
+        },
         "flash_attn.utils": {},
-        "flash_attn.utils.distributed": {"all_gather": all_gather},
+        "flash_attn.utils.distributed": {"all_gather": None},  # of ring attention, which adapt_args refuses
     }
     for name, attributes in contents.items():
         module = types.ModuleType(name)
@@ -93,32 +91,3 @@ def _flash_attn_in_sys_modules():
     finally:
         for name in contents:
             sys.modules.pop(name, None)
-
-
-def index_first_axis(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Rows of `tensor` (B·T, ...) at `indices` (N,)."""
-    return tensor[indices]
-
-
-def unpad_input(hidden: torch.Tensor, attention_mask: torch.Tensor):
-    """Drop padding. hidden: (B, T, ...), attention_mask: (B, T).
-
-    Returns the tokens (N, ...), their indices (N,) in B·T, cumulative lengths (B + 1,) int32, the longest length,
-    and the lengths (B,) int32.
-    """
-    import torch
-
-    lengths = attention_mask.sum(-1, dtype=torch.int32)
-    indices = attention_mask.flatten().nonzero().flatten()
-    cumulative = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    return hidden.flatten(0, 1)[indices], indices, cumulative, int(lengths.max()), lengths
-
-
-def pad_input(tokens: torch.Tensor, indices: torch.Tensor, batch: int, length: int) -> torch.Tensor:
-    """Put tokens (N, ...) back to their places in (B, T, ...), zeros elsewhere; differentiable."""
-    padded = tokens.new_zeros(batch * length, *tokens.shape[1:]).index_copy(0, indices, tokens)
-    return padded.unflatten(0, (batch, length))
-
-
-def all_gather(*_args, **_kwargs):
-    raise RuntimeError("--ds.ring_attn_size > 1 needs flash-attn, which is not installed: leave it at 1")

@@ -14,6 +14,7 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 
 from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import SeamError
@@ -305,10 +306,25 @@ def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
 def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
     from openrlhf.models import ring_attn_utils
 
-    assert ring_attn_utils.unpad_input is flash_attn.unpad_input
-    assert ring_attn_utils.pad_input is flash_attn.pad_input
+    assert ring_attn_utils.unpad_input.__module__ == "transformers.modeling_flash_attention_utils"
     assert importlib.util.find_spec("flash_attn") is None
     assert not [name for name in sys.modules if name.split(".")[0] == "flash_attn"]
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool])
+def test_what_upstream_packs_comes_back_padded_with_the_gradients_of_the_tokens_that_count(dtype):
+    from openrlhf.models import ring_attn_utils
+
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]])
+    tokens = torch.arange(1, 13).reshape(3, 4)
+    packed, positions, rolled, _, indices = ring_attn_utils.unpad_and_slice_tensor(tokens, mask.to(dtype), None)
+    assert packed.tolist() == [tokens[mask.bool()].tolist()] and indices.tolist() == [0, 1, 4, 5, 6, 7, 9, 10]
+    assert rolled.tolist() == [tokens.roll(-1, 1)[mask.bool()].tolist()] and positions.shape == packed.shape
+    values = packed.float().requires_grad_()
+    padded = ring_attn_utils.gather_and_pad_tensor(values, None, 0, indices, 3, 4)
+    assert torch.equal(padded, (tokens * mask).float())
+    (padded * torch.arange(12.0).reshape(3, 4)).sum().backward()
+    assert values.grad.tolist() == [torch.arange(12.0).reshape(3, 4)[mask.bool()].tolist()]
 
 
 def test_the_document_has_the_head_checks_own_tolerance():

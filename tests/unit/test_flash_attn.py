@@ -1,20 +1,15 @@
-"""Without flash-attn: attention is PyTorch's, what needs it is refused, padding has a stand-in, vLLM needs no
-FlashInfer."""
+"""Without flash-attn: attention is PyTorch's, what needs it is refused, vLLM needs no FlashInfer."""
 
 import os
 import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.train import upstream_main as machine
 from openrlhf_ebpo.upstream import flash_attn
 from openrlhf_ebpo.upstream import install as installing
-from openrlhf_ebpo.upstream.flash_attn import all_gather, index_first_axis, pad_input, unpad_input
-
-MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]])
 
 
 def arguments(attention: str = "flash_attention_2", ring: int = 1) -> SimpleNamespace:
@@ -71,35 +66,3 @@ def test_vllm_is_told_where_flashinfer_is_not_there(monkeypatch, found, before, 
     installing.vllm_without_flashinfer()
     assert os.environ.get("VLLM_USE_FLASHINFER_SAMPLER") == after
     monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
-
-
-@pytest.mark.parametrize("tail", [(), (2,), (2, 3)])
-@pytest.mark.parametrize("dtype", [torch.long, torch.bool])
-def test_what_is_unpadded_and_padded_comes_back_with_zeros_for_the_padding(tail, dtype):
-    hidden = torch.randn(3, 4, *tail, generator=torch.Generator().manual_seed(0))
-    tokens, indices, cumulative, longest, lengths = unpad_input(hidden, MASK.to(dtype))
-    assert torch.equal(tokens, hidden[MASK.bool()])
-    assert indices.tolist() == [0, 1, 4, 5, 6, 7, 9, 10]
-    assert (cumulative.tolist(), cumulative.dtype) == ([0, 2, 6, 8], torch.int32)
-    assert (longest, lengths.tolist()) == (4, [2, 4, 2])
-    padded = pad_input(tokens, indices, 3, 4)
-    assert torch.equal(padded, hidden * MASK.reshape(3, 4, *[1] * len(tail)))
-
-
-def test_gradients_reach_exactly_the_tokens_that_count():
-    hidden = torch.randn(3, 4, 2, requires_grad=True)
-    weights = torch.arange(24.0).reshape(3, 4, 2)
-    tokens, indices, *_ = unpad_input(hidden, MASK)
-    (pad_input(tokens, indices, 3, 4) * weights).sum().backward()
-    assert torch.equal(hidden.grad, weights * MASK[..., None])
-
-
-def test_gradients_pass_through_choosing_rows():
-    rows = torch.ones(4, 2, requires_grad=True)
-    index_first_axis(rows, torch.tensor([1, 1, 3])).sum().backward()
-    assert rows.grad.sum(-1).tolist() == [0.0, 4.0, 0.0, 2.0]
-
-
-def test_ring_attention_is_refused_with_its_flag():
-    with pytest.raises(RuntimeError, match=r"--ds\.ring_attn_size"):
-        all_gather()
