@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
+from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST, models_trusted
 
@@ -40,7 +41,7 @@ LOADED = re.compile(r"(adapter_)?model(-\d{5,}-of-\d{5,})?\.safetensors")  # nam
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PARTS, MAX_PARTS = re.compile("layer|expert|block|depth|stage|heads"), 2048  # settings of a configuration
 MAX_PROBLEMS = 8  # of one folder
-MAX_NAME_CHARS = 100
+MAX_PROBLEM_CHARS = 600
 
 
 class CustomCode(NamedTuple):
@@ -57,17 +58,21 @@ class CustomCode(NamedTuple):
 
 
 def problems(folder: str | Path, code: bool = True) -> list[str]:
-    """List what keeps the model in `folder` from being complete and inert; each problem begins with the file's name.
+    """List what keeps the model in `folder` from being complete and inert; each problem begins with the file's name,
+    and is one printable line of MAX_PROBLEM_CHARS at most.
 
     code: False if the model's own code does not count, because nothing is loaded.
     """
-    folder = Path(folder)
+    return [one_line(each, MAX_PROBLEM_CHARS) for each in _problems(Path(folder), code)[:MAX_PROBLEMS]]
+
+
+def _problems(folder: Path, code: bool) -> list[str]:
     try:
         files = sorted(path for path in folder.iterdir() if not path.is_dir())
     except OSError as error:
         return [f"the folder cannot be read ({error.strerror})"]
     if found := [problem for path in files for problem in _link_problems(path)]:
-        return found[:MAX_PROBLEMS]  # nothing else of such a folder is opened
+        return found  # nothing else of such a folder is opened
     names = [path.name for path in files]
     unread = []
     for name in filter(JSON.fullmatch, names):
@@ -77,7 +82,7 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
             unread.append(str(error))
     own = code_problems(folder) if code and not unread else []
     weights = list(_weight_problems(folder, names))
-    return [*own, *unread, *weights, *_pickle_problems(names)][:MAX_PROBLEMS]
+    return [*own, *unread, *weights, *_pickle_problems(names)]
 
 
 def check_model_folder(folder: str | Path) -> None:
@@ -93,12 +98,9 @@ def _link_problems(path: Path) -> Iterator[str]:
     if root.parent.name == "snapshots":  # of huggingface_hub: links to the blobs of the same model
         root = root.parents[1]
     if not target.is_relative_to(root):
-        yield (
-            f"{printable(path.name)} leads to {printable(target)}, out of the folder, through a link: put the file "
-            f"itself there"
-        )
+        yield f"{path.name} leads to {target}, out of the folder, through a link: put the file itself there"
     elif not target.exists():
-        yield f"{printable(path.name)} is a link to nowhere"
+        yield f"{path.name} is a link to nowhere"
 
 
 def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
@@ -110,16 +112,15 @@ def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
         except (SafetensorError, OSError) as error:
             tensors[name] = None
             yield (
-                f"{printable(name)} is damaged or cut off, a Git LFS pointer, or not a safetensors file: "
-                f"{printable(error)}; fetch it again"
+                f"{name} is damaged or cut off, a Git LFS pointer, or not a safetensors file: {error}; fetch it again"
             )
     indexes = [name for name in names if name.endswith(INDEX)]
     for name in indexes:
-        yield from (f"{printable(name)} {problem}" for problem in _index_problems(folder / name, tensors))
+        yield from (f"{name} {problem}" for problem in _index_problems(folder / name, tensors))
     shards = Counter(match.groups() for match in map(SHARD.fullmatch, tensors) if match)
     for (stem, count), there in shards.items() if not indexes else ():
         if there < int(count):
-            yield f"{printable(stem)}: {there} of {int(count)} files of weights are there, without an index"
+            yield f"{stem}: {there} of {int(count)} files of weights are there, without an index"
 
 
 def _index_problems(path: Path, tensors: dict[str, set[str] | None]) -> Iterator[str]:
@@ -127,14 +128,14 @@ def _index_problems(path: Path, tensors: dict[str, set[str] | None]) -> Iterator
     try:
         index = {str(tensor): str(file) for tensor, file in json.loads(path.read_bytes())["weight_map"].items()}
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        yield f"cannot be read as an index ({type(error).__name__}: {printable(error)})"
+        yield f"cannot be read as an index ({type(error).__name__}: {error})"
         return
     for file in sorted({*index.values()} - {*tensors}):  # also a path: only names of this folder are known
-        yield f"names {printable(file)}, which is missing"
+        yield f"names {file}, which is missing"
     lost = [tensor for tensor, file in index.items() if tensors.get(file) is not None and tensor not in tensors[file]]
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        yield f"puts {printable(lost[0])}{more} into {printable(index[lost[0]])}, which has no such tensor"
+        yield f"puts {lost[0]}{more} into {index[lost[0]]}, which has no such tensor"
 
 
 def _pickle_problems(names: list[str]) -> Iterator[str]:
@@ -149,11 +150,11 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
     taken = [name for name in taken if name.startswith("adapter_model") not in replaced]
     if taken and not models_trusted():
         yield (
-            f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert them to "
+            f"{taken[0]} has weights as a pickle, which can run code where it is loaded: convert them to "
             f"safetensors, or add {TRUST} if you trust whoever made it"
         )
     if inert and not taken and not any(LOADED.fullmatch(name) or name.endswith(".gguf") for name in inert):
-        yield f"{printable(inert[0])} is not a name that loaders look for: model.safetensors, or shards and their index"
+        yield f"{inert[0]} is not a name that loaders look for: model.safetensors, or shards and their index"
 
 
 def read_json(path: Path) -> dict:
@@ -320,10 +321,3 @@ def is_huge(value: object, name: str = "") -> bool:
     if isinstance(value, list):
         return len(value) > MAX_PARTS or any(is_huge(each, name) for each in value)
     return isinstance(value, (int, float)) and value > MAX_PARTS and bool(PARTS.search(name))
-
-
-def printable(text: object) -> str:
-    """Untrusted text for the terminal: control characters as escapes, and shortened."""
-    text = str(text)
-    text = text if text.isprintable() else ascii(text)[1:-1]
-    return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS - 3]}..."
