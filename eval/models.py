@@ -16,7 +16,7 @@ from openrlhf_ebpo.hub_models import check_fetched, model_problems
 from openrlhf_ebpo.model_folder import CAUSAL_LM
 from openrlhf_ebpo.model_folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.run.checkpoints import final_model, saved_steps
+from openrlhf_ebpo.run.checkpoint_list import final_model, saved_steps
 from openrlhf_ebpo.run.run_log import read_known_run
 from openrlhf_ebpo.upstream.install import install
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from openrlhf_ebpo.chat_template import Kwargs, check_used, parse_kwargs, values
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, QUESTION, check_template
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.run.checkpoints import saved_steps
+from openrlhf_ebpo.run.checkpoint_list import saved_steps
 from openrlhf_ebpo.run.run_log import get_nested, read_known_run, read_run
 
 from .tasks import Question

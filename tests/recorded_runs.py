@@ -13,8 +13,9 @@ from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.eval import metrics
 from openrlhf_ebpo.run import results
-from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.run.run_log import close_run
 from openrlhf_ebpo.run.run_settings import RunSettings
+from openrlhf_ebpo.run.run_start import open_run
 from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 

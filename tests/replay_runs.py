@@ -17,8 +17,9 @@ from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.run.rollout_columns import read_prior_start
-from openrlhf_ebpo.run.run_log import PRIOR_START, close_run, open_run, step_files
+from openrlhf_ebpo.run.run_log import PRIOR_START, close_run, step_files
 from openrlhf_ebpo.run.run_settings import RunSettings
+from openrlhf_ebpo.run.run_start import open_run
 from openrlhf_ebpo.upstream.controller.rollouts import Rollouts
 from openrlhf_ebpo.upstream.controller.trainer import PPOTrainerWithPrior
 from openrlhf_ebpo.upstream.saving import STATE_KEY

@@ -24,8 +24,9 @@ from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.run.results import save_result
-from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.run.run_log import close_run
 from openrlhf_ebpo.run.run_settings import RunSettings
+from openrlhf_ebpo.run.run_start import open_run
 from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller.rollouts import SCHEMA, Rollouts, prompt_id
 

@@ -28,7 +28,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from openrlhf_ebpo import model_folder
 from openrlhf_ebpo.cli.logged_run import LoggedRun, format_steps
@@ -36,8 +35,8 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.replay import Difference, replay
-from openrlhf_ebpo.run import checkpoints, manifest, resume
-from openrlhf_ebpo.run.run_log import PRIOR, get_nested
+from openrlhf_ebpo.run import checkpoint_list, manifest, resume
+from openrlhf_ebpo.run.run_log import PRIOR, get_nested, read_prior
 
 WIDTH = 13
 MAX_NAMED = 5  # things of one kind
@@ -133,8 +132,8 @@ def recorded_path(ran: LoggedRun, name: str) -> Path | None:
     """A folder of --ckpt.…, where the run left it or where it was moved with the run directory."""
     found = ran.arg("ckpt", name)
     return (
-        checkpoints.next_to_run(ran.folder, found, checkpoints.recorded_run_dir(ran.folder))
-        if checkpoints.is_path(found)
+        checkpoint_list.next_to_run(ran.folder, found, checkpoint_list.recorded_run_dir(ran.folder))
+        if checkpoint_list.is_path(found)
         else None
     )
 
@@ -214,7 +213,7 @@ def check_prior(checked: Checked, report: Report) -> None:
     """Compare prior.json of the run with the state after its last step."""
     path, last = checked.ran.folder / PRIOR, checked.last
     known = checked.states.get(last) if last == max(checked.states, default=0) else None
-    found = read_prior(path)
+    found = read_prior(path.parent)
     if found is None:
         lost = path.is_file() or (last and registry.computed_here(checked.ran.estimator))
         report.found("prior", "lost" if lost else "none")
@@ -230,21 +229,13 @@ def check_prior(checked: Checked, report: Report) -> None:
         report.problem(problem) if checked.complete else report.note(f"{problem}: the run is not complete")
 
 
-def read_prior(path: Path) -> Any:
-    """None for a file that is missing or damaged."""
-    try:
-        return json.loads(path.read_bytes()) or None
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
 # What was saved
 
 
 def check_saved_prior(checked: Checked, report: Report, name: str, folder: Path, step: int | None) -> None:
     """Compare prior.json of a checkpoint or an export with its manifest, and with the rollouts."""
     path, listed = folder / PRIOR, manifest.read(folder)
-    found = read_prior(path)
+    found = read_prior(folder)
     if path.is_file() and found is None:
         report.problem(f"{name}: {PRIOR} cannot be read")
     elif listed and listed.prior and listed.prior != (manifest.state_hash(found) if found else None):
@@ -274,7 +265,7 @@ def check_models(checked: Checked, report: Report) -> None:
     """Every exported model: complete, inert, with the prior of its step."""
     paths = checked.ckpt.glob(f"*{resume.EXPORT}") if checked.ckpt else ()
     found = {path: step for path in paths if (step := resume.exported_step(path)) is not None}
-    found |= {each.model: each.step for each in checkpoints.saved_steps(checked.ran.folder) if each.model}
+    found |= {each.model: each.step for each in checkpoint_list.saved_steps(checked.ran.folder) if each.model}
     if checked.complete and (final := recorded_path(checked.ran, "output_dir")):
         found[final] = checked.last
     found = {path: step for path, step in found.items() if path.is_dir()}
@@ -287,12 +278,12 @@ def check_models(checked: Checked, report: Report) -> None:
 
 def check_list(checked: Checked, report: Report) -> None:
     """Compare checkpoints.jsonl with the disk."""
-    listed = checkpoints.rows(checked.ran.folder)
-    report.found("list", f"{len(listed):,} lines in {checkpoints.LIST}")
+    listed = checkpoint_list.rows(checked.ran.folder)
+    report.found("list", f"{len(listed):,} lines in {checkpoint_list.LIST}")
     if checked.ckpt:
         complete = partial(model_folder.problems, code=False)
-        for row in checkpoints.find_unlisted(checked.ran.folder, checked.ckpt, checked.last, complete):
-            report.problem(f"{row['tag']} is complete and was not in {checkpoints.LIST}; a resume lists it")
+        for row in checkpoint_list.find_unlisted(checked.ran.folder, checked.ckpt, checked.last, complete):
+            report.problem(f"{row['tag']} is complete and was not in {checkpoint_list.LIST}; a resume lists it")
 
 
 CHECKS = {

@@ -15,7 +15,7 @@ from openrlhf_ebpo.hub.model_files import model_content
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.publish import CARD, Repo, check_owner, compare, same_run
 from openrlhf_ebpo.hub_client import hub_errors
-from openrlhf_ebpo.run.checkpoints import final_model, saved_steps
+from openrlhf_ebpo.run.checkpoint_list import final_model, saved_steps
 from openrlhf_ebpo.run.resume import BEST
 from openrlhf_ebpo.run.run_log import read_run
 

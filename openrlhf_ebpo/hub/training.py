@@ -20,7 +20,7 @@ from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub.push import Push
 from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api, retrying
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run import checkpoints
+from openrlhf_ebpo.run import checkpoint_list
 from openrlhf_ebpo.run.run_log import read_run
 
 WAIT_SECONDS = 600.0  # after the training, for what is not pushed yet
@@ -128,7 +128,7 @@ def push_while_training(push: Push) -> None:
 def list_state(run_dir: Path) -> tuple[int, int] | None:
     """Size and time of checkpoints.jsonl: others after every save."""
     try:
-        status = (run_dir / checkpoints.LIST).stat()
+        status = (run_dir / checkpoint_list.LIST).stat()
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns

@@ -19,43 +19,10 @@ from typing import IO
 import psutil
 
 from openrlhf_ebpo.files import try_lock
-from openrlhf_ebpo.run import checkpoints, resume
-from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
-from openrlhf_ebpo.run.run_settings import RunSettings
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, timestamp
 
 BEAT_SECONDS = 5.0
 ENDING_SECONDS = 30.0
-
-
-def claim(settings: RunSettings, **run) -> list[IO]:
-    """Claim the run directory as `open_run` does (`run` is what it takes), and the checkpoints.
-
-    Returns:
-        The locks, which are held until they are closed in this process and in those that have been given them.
-
-    Raises:
-        RunDirectoryError: another training is at work there, or `open_run` refuses.
-    """
-    run_dir, ckpt_path, force = settings.run_dir, settings.ckpt_path, settings.force
-    if force and settings.resume and ckpt_path.resolve().is_relative_to(run_dir.resolve()):
-        raise RunDirectoryError(
-            f"--force would move --logger.run_dir {run_dir} aside with the checkpoints in it ({ckpt_path}), from which "
-            "--ckpt.load_enable resumes: leave --force out, or name another --logger.run_dir"
-        )
-    if force and (run_dir / "run.json").exists():
-        with hold_lock(run_dir):
-            move_aside(run_dir)
-    check_free(ckpt_path)
-    locks = [acquire_lock(run_dir)]
-    open_run(settings, **run)
-    checkpoints.relocate(run_dir, ckpt_path)
-    if ckpt_path.resolve() != run_dir.resolve():  # not sooner: it may lie in the run directory, which must be empty
-        locks.append(acquire_lock(ckpt_path))
-    if force and not settings.resume:
-        for group in resume.groups(ckpt_path, "gae"):  # whichever the other run had
-            if group.is_dir():
-                print(f"moved the checkpoints of another run to {move_aside(group)}", flush=True)
-    return [lock for lock in locks if lock]
 
 
 @contextlib.contextmanager

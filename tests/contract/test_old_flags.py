@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.command import parse
-from openrlhf_ebpo.run import run_lock
+from openrlhf_ebpo.run import run_lock, run_start
 from openrlhf_ebpo.run.run_log import close_run, read_run
 from openrlhf_ebpo.train import driver
 from openrlhf_ebpo.train.flags import build_parser
@@ -119,7 +119,7 @@ def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatc
     """A finished run is recognised in either spelling: nothing is left to do."""
 
     def train(supervisor, upstream, command, args, settings, found, resumed):
-        for lock in run_lock.claim(settings.run, **driver.run_entries(command, args, resumed)):
+        for lock in run_start.claim(settings.run, **driver.run_entries(command, args, resumed)):
             run_lock.release(lock)
 
     monkeypatch.setattr(driver, "train", train)

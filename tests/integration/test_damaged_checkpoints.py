@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.cli import main as verify
-from openrlhf_ebpo.run import checkpoints
+from openrlhf_ebpo.run import checkpoint_list
 from openrlhf_ebpo.run.manifest import damage
 from openrlhf_ebpo.run.run_log import read_metrics
 
@@ -67,7 +67,7 @@ def test_the_run_went_on_from_the_newest_whole_checkpoint_and_said_so(story):
 
 def test_what_was_not_listed_is_and_the_run_is_what_it_says(story, capsys):
     assert "global_step2 is complete and was not in checkpoints.jsonl" in story.second.output
-    assert [row["step"] for row in checkpoints.rows(story.run_dir)] == [1, 2, 3]
+    assert [row["step"] for row in checkpoint_list.rows(story.run_dir)] == [1, 2, 3]
     verify(["verify", str(story.run_dir)])
     assert capsys.readouterr().out.endswith("nothing is wrong\n")
 

@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from openrlhf_ebpo.run.resume import groups, newest_complete
-from openrlhf_ebpo.train.train_settings import stored_prior
+from openrlhf_ebpo.run.run_log import read_prior
 from openrlhf_ebpo.upstream.policy.rotation import SavedCheckpoint, checkpoints_to_delete
 from openrlhf_ebpo.upstream.saving import STATE_KEY, starting_state
 
@@ -122,7 +122,8 @@ def checkpoint_folder(tmp_path, step: int, prior: str):
 
 
 def prior_in(ckpt_path):
-    return stored_prior(newest_complete(groups(ckpt_path, "ebpo"), contents=True))
+    found = newest_complete(groups(ckpt_path, "ebpo"), contents=True)
+    return found.tag and read_prior(found.folders[0] / found.tag)
 
 
 def test_the_stored_prior_is_that_of_the_newest_whole_checkpoint(tmp_path):

@@ -12,9 +12,10 @@ from hub_runs import export_model, make_run
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.model_folder import problems
 from openrlhf_ebpo.run import manifest
-from openrlhf_ebpo.run.checkpoints import LIST, add_rows, check_none_lost, final_model, find_unlisted, rows, saved_steps
+from openrlhf_ebpo.run.checkpoint_list import LIST, add_rows, final_model, find_unlisted, rows, saved_steps
 from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.run.run_log import RunDirectoryError
+from openrlhf_ebpo.run.run_start import check_none_lost
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from openrlhf_ebpo.run.run_log import RunDirectoryError, open_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError
 from openrlhf_ebpo.run.run_settings import RunSettings
+from openrlhf_ebpo.run.run_start import open_run
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_every_export_and_the_final_model_go_whatever_the_flags_of_the_last_star
 
 def test_the_list_of_exports_reads_the_run_once_or_twice(make_run, monkeypatch):
     run_dir, read = make_run(steps=range(1, 30)), []
-    monkeypatch.setattr("openrlhf_ebpo.run.checkpoints.read_run", lambda path: read.append(path) or read_run(path))
+    monkeypatch.setattr("openrlhf_ebpo.run.checkpoint_list.read_run", lambda path: read.append(path) or read_run(path))
     assert len(list_exports(run_dir)) == 29 and len(read) <= 3
 
 

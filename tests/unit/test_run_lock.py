@@ -11,7 +11,7 @@ import threading
 import psutil
 import pytest
 
-from openrlhf_ebpo.run import run_lock
+from openrlhf_ebpo.run import run_lock, run_start
 from openrlhf_ebpo.run.run_lock import check_free, hold_lock, is_alive
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 from openrlhf_ebpo.run.run_settings import RunSettings
@@ -58,7 +58,7 @@ def another_process(folder):
 @contextlib.contextmanager
 def claim(run_dir, ckpt, force=False, resume=True):
     settings = RunSettings(run_dir, ckpt, name="r", resume=resume, force=force)
-    locks = run_lock.claim(settings, argv=["--x"], args=ARGS)
+    locks = run_start.claim(settings, argv=["--x"], args=ARGS)
     try:
         yield locks
     finally:

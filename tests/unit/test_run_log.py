@@ -12,18 +12,10 @@ import torch
 from checkpoints import save_checkpoint
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines
-from openrlhf_ebpo.run import run_lock, run_log
-from openrlhf_ebpo.run.run_log import (
-    RunDirectoryError,
-    check_run_dir,
-    close_run,
-    open_run,
-    read_metrics,
-    read_rollouts,
-    read_run,
-    rollouts_path,
-)
+from openrlhf_ebpo.run import run_lock, run_log, run_start
+from openrlhf_ebpo.run.run_log import RunDirectoryError, close_run, read_metrics, read_rollouts, read_run, rollouts_path
 from openrlhf_ebpo.run.run_settings import RunSettings
+from openrlhf_ebpo.run.run_start import check_run_dir, open_run
 from openrlhf_ebpo.run.run_writer import RunWriter, plain, roll_back
 
 ARGS = {
@@ -106,7 +98,7 @@ def moved(tmp_path):
         save_checkpoint(tmp_path / "ckpt", 2, run=saved_by or run["id"])
         now = {**args, "ckpt": {"path": str(tmp_path / "ckpt")}, "actor": {"model_name_or_path": model}}
         settings = RunSettings(tmp_path / "run", tmp_path / "ckpt", name="r", resume=True)
-        for lock in run_lock.claim(settings, argv=["--x"], args=now):
+        for lock in run_start.claim(settings, argv=["--x"], args=now):
             run_lock.release(lock)
         return run, read_run(tmp_path / "run")
 

@@ -13,8 +13,8 @@ from typing import IO
 
 from openrlhf_ebpo.command import end_with_parent, interrupt_once
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run import heartbeat, run_lock
-from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, close_run, open_run, read_run
+from openrlhf_ebpo.run import heartbeat, run_lock, run_start
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, close_run, read_run
 from openrlhf_ebpo.run.run_settings import RunSettings
 from openrlhf_ebpo.train.supervisor.driver_exit import end_session, join_names
 from openrlhf_ebpo.train.supervisor.restarts import SupervisionSettings
@@ -39,15 +39,15 @@ class SupervisorLink:
         """Claim the run directory and the checkpoints for this training, and share the locks with the supervisor.
 
         Raises:
-            RunDirectoryError: as `run_lock.claim`.
+            RunDirectoryError: as `run_start.claim`.
         """
         run_dir, new_locks = settings.run_dir, []
         if self.saved is None:
             end_leftovers(run_dir)
-            self.locks = new_locks = run_lock.claim(settings, **run)
+            self.locks = new_locks = run_start.claim(settings, **run)
             heartbeat.forget_end_request(run_dir)  # which outlives a restart
         else:
-            open_run(settings, **run)
+            run_start.open_run(settings, **run)
         self.run_dir = run_dir
         (run_dir / heartbeat.FILE).unlink(missing_ok=True)
         fields = {"run": settings, "supervision": supervision, "attempt": run["args"]["ckpt"]["attempt"]}

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from openrlhf_ebpo.errors import TrainingPaused
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.model_folder import problems
-from openrlhf_ebpo.run import checkpoints, heartbeat
+from openrlhf_ebpo.run import checkpoint_list, heartbeat
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.run.resume import set_later_aside
 from openrlhf_ebpo.run.run_log import read_metrics
@@ -73,10 +73,10 @@ class PPOTrainerWithPrior(Phases, ScheduledEvaluation):
                 self.kl_ctl.value = states.get(KL_COEFFICIENT, self.kl_ctl.value)
             self.resume_evaluations({k: v for k, v in states.items() if k in CLIENT_STATE}, before)
             complete = functools.partial(problems, code=False)  # nothing is loaded
-            new = checkpoints.find_unlisted(run_dir, ckpt_path, step, complete)
-            checkpoints.add_rows(run_dir, new)
+            new = checkpoint_list.find_unlisted(run_dir, ckpt_path, step, complete)
+            checkpoint_list.add_rows(run_dir, new)
             for row in new:
-                print(f"{row['tag']} is complete and was not in {checkpoints.LIST}", flush=True)
+                print(f"{row['tag']} is complete and was not in {checkpoint_list.LIST}", flush=True)
         return states
 
     def fit(self, *args, **kwargs):

@@ -1,8 +1,7 @@
 """checkpoints.jsonl: what a run has saved. The one place that reads it.
 
 A line is written after a save, and stays when the checkpoint makes room. A death between save and line leaves a
-checkpoint without
-one: `find_unlisted` finds it, at every resume and for `openrlhf-ebpo verify`.
+checkpoint without one: `find_unlisted` finds it, at every resume and for `openrlhf-ebpo verify`.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.files import read_json_lines, write_json_lines
 from openrlhf_ebpo.run.manifest import TAG, damage, step_of
-from openrlhf_ebpo.run.resume import EXPORT, GROUPS, CheckpointError, Search, groups, newest_complete, tags_of
+from openrlhf_ebpo.run.resume import EXPORT, GROUPS, tags_of
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_metrics, read_run
-from openrlhf_ebpo.run.run_settings import RunSettings
 
 LIST = "checkpoints.jsonl"
 KINDS = ("checkpoint", "model")
@@ -94,41 +92,6 @@ def next_to_run(run_dir: Path, recorded: str, before: str | None) -> Path:
         return Path(recorded)
     moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before)))
     return moved if moved.is_dir() else Path(recorded)
-
-
-def checkpoint_to_resume(settings: RunSettings, contents: bool = False) -> Search:
-    """Search the checkpoint that a resume begins with; without a tag if none was ever complete.
-
-    Args:
-        contents: compare checksums too, which reads all of it.
-
-    Raises:
-        CheckpointError: as `Search.check`, and if the run in the run directory has lost its checkpoints.
-    """
-    folders = groups(settings.ckpt_path, settings.estimator)
-    found = newest_complete(folders, settings.load_step, contents)
-    found.check()
-    if found.tag is None and not settings.force:
-        check_none_lost(settings.run_dir, folders[0])
-    return found
-
-
-def check_none_lost(run_dir: Path, folder: Path) -> None:
-    """Check, where `folder` has no checkpoint, that the run never saved one: it would begin at step 0 again.
-
-    Raises:
-        CheckpointError: checkpoints.jsonl lists some, or the run is complete.
-    """
-    run = read_run(run_dir)
-    steps = max((row["step"] for row in read_metrics(run_dir)), default=0) if run else 0
-    tags = [row.get("tag") for row in rows(run_dir) if row.get("checkpoint")] if steps else []
-    if not (tags or (steps and run.get("status") == "complete")):
-        return
-    listed = f" and checkpoints, the last {tags[-1]}" if tags else ""
-    raise CheckpointError(
-        f"{run_dir} records {steps} steps{listed}, and no checkpoint is in {folder}: training would begin at step 0 "
-        "again. Put the checkpoints back, or begin again with --force, which moves this run aside"
-    )
 
 
 def find_unlisted(run_dir: Path, ckpt_path: Path, step: int, problems: Callable[[Path], list[str]]) -> list[dict]:
