@@ -14,6 +14,7 @@ import pytest
 
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.upstream.controller.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
+from openrlhf_ebpo.upstream.controller.rollouts import prompt_id
 
 ROWS, BATCH, GROUP, EPISODES = 22, 4, 2, 2
 
@@ -229,6 +230,14 @@ def test_a_second_kill_before_the_prompts_in_flight_are_drawn_again(build, num_w
     assert left == in_flight[BATCH:]
     rest, _ = train("async", build(num_workers=num_workers), saved_again[0])
     assert by_episode(trained + step + rest) == wanted({})
+
+
+def test_prompts_in_flight_stay_in_the_order_in_which_they_were_drawn():
+    """Of equal rows the last that was drawn still waits."""
+    data = SimpleNamespace(prompts=["a", "b", "a", "c"], labels=["1"] * 4)
+    flight = PromptsInFlight(SimpleNamespace(dataset=SimpleNamespace(dataset=data)))
+    flight._drawn = [3, 0, 1, 2]
+    assert not flight.keep(Counter([prompt_id("a", "1"), prompt_id("c", "1")])) and flight._drawn == [3, 2]
 
 
 def test_rows_with_the_same_prompt_and_label_are_told_apart_by_their_number(build):

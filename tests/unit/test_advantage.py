@@ -71,7 +71,7 @@ def batches(draw):
 
 
 @given(batches())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
     (low, high), size, runs = drawn
     config = EstimatorConfig(n_samples_per_prompt=size, fail_reward=low, pass_reward=high)
@@ -100,6 +100,7 @@ def test_rewards_in_float32_are_taken_as_they_are():
     assert single.advantages.dtype == torch.float64
 
 
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), min_size=2, max_size=6))
 def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows):
     rewards = torch.tensor(rows, dtype=torch.float64)

@@ -66,8 +66,8 @@ def test_a_pull_that_stalls_resumes(hub, client, large, no_waiting, tmp_path, mo
     assert (tmp_path / "pulled" / "model.safetensors").read_bytes() == large["model.safetensors"].read_bytes()
 
 
-def test_a_pull_whose_every_answer_stalls_fails(hub, client, large, tmp_path, no_waiting, request):
-    publish(client, REPO, large)
+def test_a_pull_whose_every_answer_stalls_fails(hub, client, files, tmp_path, no_waiting, request):
+    publish(client, REPO, files)
     hub.fail(r"GET /lfs/", stall=True, times=999)
     with pytest.raises(HubError, match=r" owner/model: no usable answer .*[Tt]imed? ?out"):
         pull(request.getfixturevalue("impatient"), REPO, tmp_path / "pulled")
