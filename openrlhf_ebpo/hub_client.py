@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from openrlhf_ebpo.command import end_with_parent, positive_number, printable
+from openrlhf_ebpo.command import end_with_parent, one_line, positive_number, printable
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
@@ -38,7 +38,7 @@ HOW_TO_LOG_IN = (
 # Remedies by status; those of PERMANENT fail again without the remedy.
 ADVICE = {
     401: f"the Hub does not accept the token, or wants one (or there is no such repo): {HOW_TO_LOG_IN}",
-    402: "the Hub wants a paid plan for this",
+    402: "the Hub wants a paid plan of the owner for this (https://huggingface.co/pricing)",
     403: "the token has no right to do this",
     404: "no such repo or revision, or the token may not see it",
     412: "another commit was pushed meanwhile",
@@ -46,6 +46,7 @@ ADVICE = {
 }
 PERMANENT = {400, 401, 402, 403, 413, 422}
 NO_ANSWER_WANTED = {"HFValidationError", "LocalTokenNotFoundError", "OfflineModeIsEnabled"}  # refused by the client
+MAX_CHARS = 400  # of an answer that is shown
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
 
 T = TypeVar("T")
@@ -137,51 +138,28 @@ def hub_errors(doing: str) -> Iterator[None]:
 
 
 def hub_error(error: Exception, doing: str) -> HubError:
-    causes = list(_chain(error))
-    if local := local_problem(error):
-        return HubError(f"{doing}: this machine, not the Hub, has a problem: {local}", permanent=True)
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    for each in causes:  # of this machine's disk (full, not writable, a missing file), not of a connection
+        named = each is error and getattr(each, "filename", None) is not None  # a context may be an older story
+        if isinstance(each, OSError) and each.errno and (named or each.errno in FULL):
+            return HubError(f"{doing}: this machine, not the Hub, has a problem: {each}", permanent=True)
     response = next((each.response for each in causes if hasattr(getattr(each, "response", None), "status_code")), None)
     if response is None:
         permanent = any(type(cause).__name__ in NO_ANSWER_WANTED for cause in causes)
-        texts = dict.fromkeys(f"{type(each).__name__}: {each}" for each in (error, causes[-1]))
-        return HubError(f"{doing}: no usable answer ({_one_line('; '.join(texts))})", permanent=permanent)
+        texts = "; ".join(dict.fromkeys(f"{type(each).__name__}: {each}" for each in (error, causes[-1])))
+        return HubError(f"{doing}: no usable answer ({one_line(texts, MAX_CHARS)})", permanent=permanent)
     status = response.status_code
     said = next(filter(None, (getattr(cause, "server_message", None) for cause in causes)), "")
     if not said and not hasattr(error, "response"):  # the client's own words, as about a card's metadata
         said = str(error)
     advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "the Hub refuses this")
-    words = f"{doing}: {advice} ({status}{f': {_one_line(said)}' if said else ''})"
+    words = f"{doing}: {advice} ({status}{f': {one_line(said, MAX_CHARS)}' if said else ''})"
     return HubError(words, status, status in PERMANENT, retry_after(response))
 
 
-def local_problem(error: BaseException) -> OSError | None:
-    """The error of this machine's disk (full, not writable, a missing file) behind `error`, not of a connection."""
-    for each in _chain(error):
-        named = each is error and getattr(each, "filename", None) is not None  # a context may be an older story
-        if isinstance(each, OSError) and each.errno and (named or each.errno in FULL):
-            return each
-    return None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:400]
-
-
 # Trying again
-
-
-def pause_after(failures: int, error: HubError | None = None) -> float:
-    """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or as long as the Hub asks, an hour at
-    most."""
-    requested = (error.retry_after if error else None) or 0.0
-    own = positive_number(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
-    return max(min(own, MAX_BACKOFF_SECONDS), min(requested, MAX_RETRY_AFTER_SECONDS))
 
 
 def retrying(
@@ -190,7 +168,8 @@ def retrying(
     report: Callable[[str], None] = print,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """The result of `action`, called up to `attempts` times while it raises a HubError that may pass.
+    """The result of `action`, called up to `attempts` times while it raises a HubError that may pass. Pauses are 5, 10,
+    20 … 600 seconds, or as long as the Hub asks, an hour at most.
 
     Raises:
         HubError: the last one, or the first permanent one.
@@ -201,7 +180,9 @@ def retrying(
         except HubError as error:
             if error.permanent or failures >= attempts:
                 raise
-            seconds = pause_after(failures, error)
+            own = positive_number(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
+            requested = min(error.retry_after or 0.0, MAX_RETRY_AFTER_SECONDS)
+            seconds = max(min(own, MAX_BACKOFF_SECONDS), requested)
             report(f"{error}\n  trying again in {seconds:g} s")
             sleep(seconds)
     raise AssertionError("not reached")

@@ -85,12 +85,6 @@ def _problems(folder: Path, code: bool) -> list[str]:
     return [*own, *unread, *weights, *_pickle_problems(names)]
 
 
-def check_model_folder(folder: str | Path) -> None:
-    """Raises UsageError: the model is not complete, or not inert; one problem a line."""
-    if found := problems(folder):
-        raise UsageError("\n".join(f"{folder}: {problem}" for problem in found))
-
-
 def _link_problems(path: Path) -> Iterator[str]:
     if not path.is_symlink():
         return

@@ -94,9 +94,8 @@ def push_of(run_dir: Path, client, said: list[str] | None = None, repo: str = RE
 def publish(client, repo: str, files: dict, kind: str = "model", **commit):
     """Publish files (Paths, bytes) into a repo, whoever it is of."""
     files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
-    force = commit.pop("force", False)
-    wanted = Commit(**{"message": "m", **commit})
-    return publishing.publish(Repo(client, repo, kind), Publishable(files), wanted, anybody, force)
+    wanted = Commit(**{"message": "m", "owner": anybody, **commit})
+    return publishing.publish(Repo(client, repo, kind), Publishable(files), wanted)
 
 
 def anybody(*_) -> None:

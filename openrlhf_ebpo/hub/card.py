@@ -15,7 +15,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import asking, evaluations
-from openrlhf_ebpo.hub.content import header_of, local_file, sha256
+from openrlhf_ebpo.hub.content import digest, header_of, local_file
 from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, fill_template
 from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, public_text, run_tag, slug
@@ -43,8 +43,9 @@ SETTINGS = (  # label, name of the flag
     ("reward model", "reward.model_name_or_path"),
     ("seed", "train.seed"),
 )
-# of the run's command, what training on replaces, and where the run itself came from and went
+# of the run's command, what training on replaces, and where the run itself came from and went: beginnings of flags
 DROPPED_FLAGS = (
+    "hub.",
     "actor.model_name_or_path",
     "ckpt.load_enable",
     "ckpt.load_step",
@@ -68,18 +69,18 @@ def model_card(run_dir: Path, step: int, repo: str, model: Path | None = None) -
     run_dir = Path(run_dir)
     local_file(run_dir / "run.json", run_dir)
     run = read_known_run(run_dir)
-    results = evaluations.of_run(run_dir)
-    own, before = ([each for each in results if each.step == wanted] for wanted in (step, 0 if step else None))
+    own, before = evaluations.of_step(evaluations.of_run(run_dir), step)
+    metrics = [row for row in read_metrics(run_dir) if row["step"] <= step]
     base = hub_id(run.get("model"), run_dir)
     picture = reward_curve(run_dir, step)
     text = fill_template(
         "model_card.md",
         metadata=Markdown(metadata(run, base, repo, own, run_dir).to_yaml()),
         name=Markdown(repo.rpartition("/")[2]),
-        step=step,
+        step=Markdown(step),
         base=_base(run, base),
         on_hub=bool(base),
-        result=evaluations.change(own, before) or _reward(run_dir, step),
+        result=evaluations.change(own, before, metrics),
         tag=next((Markdown(tag) for tag in run_tag(run)), None),
         protocols=evaluations.tables(own, before),
         picture=Markdown(PICTURE) if picture else None,
@@ -124,14 +125,6 @@ def _base(run: dict, base: str | None) -> Markdown:
     return Markdown(f"[{name}](https://huggingface.co/{base})") if base else name
 
 
-def _reward(run_dir: Path, step: int) -> str | None:
-    """The mean reward of the first and the last step, where nothing was evaluated."""
-    rows = [row for row in read_metrics(run_dir) if row["step"] <= step and row.get(catalogue.REWARD) is not None]
-    if not rows:
-        return None
-    return Markdown(f"mean reward {rows[0][catalogue.REWARD]:.3f} → {rows[-1][catalogue.REWARD]:.3f}")
-
-
 def _settings(run: dict, run_dir: Path, step: int, model: Path | None) -> list[tuple[Markdown, Markdown]]:
     """Rows of the table of settings."""
     shown, prompts = public_run(run), setting(run, "rollout.batch_size")
@@ -149,11 +142,7 @@ def _settings(run: dict, run_dir: Path, step: int, model: Path | None) -> list[t
         ("hours", duration(run, run_dir, step)),
         ("hardware", shown.get("hardware")),
     ]
-    return [
-        (Markdown(label), value if isinstance(value, Markdown) else code(value))
-        for label, value in facts
-        if value not in (None, "", [])
-    ]
+    return [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])]
 
 
 def source(value, run_dir: Path) -> Markdown | None:
@@ -170,7 +159,7 @@ def _source(name: str, run_dir: Path) -> Markdown:
     if path.is_relative_to(PACKAGE):
         return Markdown(f"{code(path.relative_to(PACKAGE.parent))}, part of openrlhf_ebpo")
     if path.is_file():
-        known = f"a local file that is not published, sha256 {sha256(local_file(path))[:16]}"
+        known = f"a local file that is not published, sha256 {digest(local_file(path))[:16]}"
         return Markdown(f"{code(last_part(name))}, {known}")
     shown = code(public_text(name))
     is_data = hub_id(name, run_dir) and not name.endswith(".py")
@@ -205,13 +194,10 @@ def _repeat(results: list[Result], repo: str, step: int) -> Markdown | None:
 
 def _train_on(run: dict) -> Markdown:
     """The run's own command, without the Hub's flags and secret ones, from these weights and their prior."""
-
-    def is_kept(name: str) -> bool:
-        return not (name in DROPPED_FLAGS or name.startswith("hub.") or is_secret(name))
-
     argv = ["openrlhf-ebpo", "train", "--actor.model_name_or_path", "model"]
     argv += ["--algo.advantage.ebpo.init_prior", "model/prior.json"]
-    return fenced("bash", shlex.join([*argv, *_flags(run["argv"], is_kept)]))
+    kept = _flags(run["argv"], lambda name: not (name.startswith(DROPPED_FLAGS) or is_secret(name)))
+    return fenced("bash", shlex.join([*argv, *kept]))
 
 
 def _flags(argv: list[str], wanted: Callable[[str], bool]) -> list[str]:

@@ -129,28 +129,26 @@ class Publishable(Mapping[str, Content]):
     Scanned: paths, headers of weights, texts in tables, and all of every other file. Not scanned: the numbers of
     weights, NOT_SCANNED, and files that the user calls `not_secret`.
 
+    Args:
+        parts: later ones replace files of earlier ones; those that are Publishable have been scanned.
+
     Raises:
         UsageError: a pickle, or a secret or this user's home folder in a file or its name; names the file, never what
             was found.
     """
 
-    def __init__(self, files: Mapping[str, Content], not_secret: Collection[str] = ()):
-        for path in files:
-            _check_path(path)
-        _check_contents([each for each in files.items() if each[0] not in not_secret])
-        self._files = dict(files)
-
-    def __or__(self, others: Publishable) -> Publishable:
-        return self._of({**self._files, **others._files})
-
-    def without(self, paths: Collection[str]) -> Publishable:
-        return self._of({path: content for path, content in self._files.items() if path not in paths})
-
-    @classmethod
-    def _of(cls, files: dict[str, Content]) -> Publishable:
-        made = cls({})
-        made._files = files
-        return made
+    def __init__(self, *parts: Mapping[str, Content], not_secret: Collection[str] = ()):
+        self._files: dict[str, Content] = {}
+        for part in parts:
+            self._files.update(part)
+            if isinstance(part, Publishable):
+                continue
+            for path in part:
+                if (public := without_homes(redacted_text(f"/{path}"))) != f"/{path}":
+                    raise UsageError(f"{public[1:]}: the name of this file holds what looks like a secret; rename it")
+                if PurePath(path).suffix in PICKLES:
+                    raise UsageError(f"{path} is a pickle, which can run code: only safetensors are pushed")
+            _check_contents([each for each in part.items() if each[0] not in not_secret])
 
     def __getitem__(self, path: str) -> Content:
         return self._files[path]
@@ -162,57 +160,41 @@ class Publishable(Mapping[str, Content]):
         return len(self._files)
 
 
-def _check_path(path: str) -> None:
-    if redacted_text(path) != path or without_homes(f"/{path}") != f"/{path}":
-        public_path = without_homes(redacted_text(path))
-        raise UsageError(f"{public_path}: the name of this file holds what looks like a secret; rename it")
-    if PurePath(path).suffix in PICKLES:
-        raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
-
-
 def _check_contents(files: Sequence[tuple[str, Content]]) -> None:
     """Scan the texts of many files at once: RE2 takes longer to read its pattern than most files. Placeholders fit the
     pattern too, which `find_private` tells apart."""
-    remaining = iter(files)
+    homes, remaining = own_homes(), iter(files)
     while some := list(islice(remaining, FILES_AT_ONCE)):
         texts = [(path, content, text) for path, content in some for text in _texts_of(path, content)]
         column = pa.array([text for _, _, text in texts], pa.large_binary())
-        mask = pc.match_substring_regex(column, private_pattern(own_homes())).to_pylist()
-        for path, content, text in (each for each, found in zip(texts, mask, strict=True) if found):
-            _refuse_private(path, content, text.decode(errors="replace"))
-
-
-def _refuse_private(path: str, content: Content, text: str) -> None:
-    if (start := find_private(text, own_homes())) is None:
-        return
-    place = content.path if isinstance(content, LocalFile) else path
-    line = "" if path.endswith(TABLE) else f", line {1 + text.count(chr(10), 0, start)},"
-    raise UsageError(
-        f"{place}{line} holds what looks like a secret (a token, a private key, or a password in an address) or names "
-        "your home folder, which all who can read the repo would read: take it out, and push again. If it is not a "
-        f"secret, say so: --not_secret {path}"
-    )
+        mask = pc.match_substring_regex(column, private_pattern(homes)).to_pylist()
+        for path, content, encoded in (each for each, found in zip(texts, mask, strict=True) if found):
+            text = encoded.decode(errors="replace")
+            if (start := find_private(text, homes)) is None:
+                continue
+            place = content.path if isinstance(content, LocalFile) else path
+            line = "" if path.endswith(TABLE) else f", line {1 + text.count(chr(10), 0, start)},"
+            raise UsageError(
+                f"{place}{line} holds what looks like a secret (a token, a private key, or a password in an address) "
+                "or names your home folder, which all who can read the repo would read: take it out, and push again. "
+                f"If it is not a secret, say so: --not_secret {path}"
+            )
 
 
 def _texts_of(path: str, content: Content) -> list[bytes]:
-    """The texts to scan, as their reader will see them: JSON escapes replaced."""
+    """The texts to scan, as their reader will see them: JSON escapes replaced; of a table the schema with its notes,
+    and all values that are not numbers."""
     kind = PurePath(path).suffix
     if kind in NOT_SCANNED:
         return []
-    if kind == TABLE:
-        return _texts_of_table(content)
-    text = header_of(content) if kind == WEIGHTS else read_bytes(content)
-    return [ESCAPE.sub(_unescape, text) if kind in (".json", ".jsonl", WEIGHTS) else text]
-
-
-def _texts_of_table(content: Content) -> list[bytes]:
-    """The schema of a table with its notes, and all values that are not numbers."""
+    if kind != TABLE:
+        text = header_of(content) if kind == WEIGHTS else read_bytes(content)
+        return [ESCAPE.sub(_unescape, text) if kind in (".json", ".jsonl", WEIGHTS) else text]
     try:
         with opened(content) as source:
             table = pq.read_table(source)
     except (pa.ArrowException, OSError) as error:
-        where = content.path if isinstance(content, LocalFile) else "a table"
-        raise UsageError(f"{where} cannot be read as Parquet: {error}; move it away, or repair it") from error
+        raise UsageError(f"{path} cannot be read as Parquet: {error}; move it away, or repair it") from error
     columns = [column for column in table.columns if not pa.types.is_primitive(column.type)]
     values = (str(value) for column in columns for value in column.to_pylist() if value is not None)
     return [text.encode(errors="replace") for text in (table.schema.to_string(truncate_metadata=False), *values)]
@@ -240,29 +222,17 @@ def size(content: Content) -> int:
     return len(content) if isinstance(content, bytes) else content.size
 
 
-def sha256(content: Content) -> str:
-    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else _sha256_of_file(content)
-
-
 @functools.lru_cache(maxsize=4096)
-def _sha256_of_file(file: LocalFile) -> str:
-    return _digest(file, hashlib.sha256())
-
-
-def git_hash(content: Content) -> str:
-    """Return the SHA-1 by which git names a file."""
-    return _digest(content, hashlib.sha1(b"blob %d\0" % size(content)))
-
-
-def _digest(content: Content, digest) -> str:
+def digest(content: Content, git: bool = False) -> str:
+    """SHA-256; with `git` the SHA-1 by which git names a file."""
+    found = hashlib.sha1(b"blob %d\0" % size(content)) if git else hashlib.sha256()
     with opened(content) as file:
         while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+            found.update(block)
+    return found.hexdigest()
 
 
 def matches(content: Content, remote) -> bool:
     """True if a local file is what the listing's RepoFile says: sha256 for LFS files, the git hash otherwise."""
-    if remote.size != size(content):
-        return False
-    return sha256(content) == remote.lfs.sha256 if remote.lfs else git_hash(content) == remote.blob_id
+    wanted = remote.lfs.sha256 if remote.lfs else remote.blob_id
+    return remote.size == size(content) and digest(content, git=not remote.lfs) == wanted

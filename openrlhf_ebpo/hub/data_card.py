@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, fill_template
 from openrlhf_ebpo.hub.public import hub_id, public_run, run_tag, slug
 from openrlhf_ebpo.hub.publish import megabytes
 from openrlhf_ebpo.redact import without_secrets
-from openrlhf_ebpo.run import catalogue
 from openrlhf_ebpo.run.run_log import get_nested, read_metrics, read_run
 
 FACTS = ("name", "status", "model", "dataset", "seed", "hardware", "started", "ended")
@@ -25,44 +24,33 @@ def data_card(run_dir: Path, repo: str, files: Mapping[str, Content]) -> str:
     """README.md of the repo. files: the others, by path in it."""
     run = public_run(read_run(run_dir) or {})
     estimator = str(get_nested(run, "args", "algo", "advantage", "estimator") or "")
-    repo_of_models, tables = get_nested(run, "args", "hub", "repo"), configs(files)
+    repo_of_models, results = get_nested(run, "args", "hub", "repo"), evaluations.of_run(run_dir)
+    last = max((each.step for each in results), default=0)
+    tables = [name for name, pattern in TABLES.items() if any(fnmatch(path, pattern) for path in files)]
     text = fill_template(
         "run_card.md",
         metadata=metadata(repo, [slug(each) for each in (estimator, *run_tag(run)) if each], tables),
         name=Markdown(repo.rpartition("/")[2]),
         repo=Markdown(repo),
         ebpo=estimator == "ebpo",
-        headline=headline(run_dir),
+        headline=evaluations.change(*evaluations.of_step(results, last), read_metrics(run_dir)),
         facts=[(Markdown(key), run[key]) for key in FACTS if run.get(key) is not None],
         estimator=code(registry.title(estimator)) if estimator else None,
-        count=len(files),
+        count=Markdown(len(files)),
         size=Markdown(megabytes(sum(map(size, files.values())))),
-        table=Markdown(tables[0]["config_name"]) if tables else None,
+        table=Markdown(tables[0]) if tables else None,
         model=Markdown(repo_of_models) if hub_id(repo_of_models) else None,
         tag=next((Markdown(tag) for tag in run_tag(run)), None),
     )
     return without_secrets(text)
 
 
-def headline(run_dir: Path) -> Markdown | None:
-    """One number: the last evaluation's pass@1, or the mean reward of the last step; None before there is any."""
-    if results := evaluations.of_run(run_dir):
-        last = max(results, key=lambda each: each.step)
-        return Markdown(f"{evaluations.change([last])} at step {last.step}")
-    steps = [row for row in read_metrics(run_dir) if isinstance(row.get(catalogue.REWARD), (int, float))]
-    return Markdown(f"mean reward {steps[-1][catalogue.REWARD]:.3f} at step {steps[-1]['step']}") if steps else None
-
-
-def configs(files: Collection[str]) -> list[dict]:
-    """The card's `configs`: the tables that the viewer shows and load_dataset(repo, name) reads."""
-    there = {name: pattern for name, pattern in TABLES.items() if any(fnmatch(path, pattern) for path in files)}
-    return [{"config_name": name, "data_files": pattern} for name, pattern in there.items()]
-
-
-def metadata(repo: str, tags: list[str], configs: list[dict]) -> Markdown:
-    """The card's YAML. Without any table the Hub's viewer would show run.json and the like as data."""
+def metadata(repo: str, tags: list[str], tables: list[str]) -> Markdown:
+    """The card's YAML, with the tables that the viewer shows and load_dataset(repo, name) reads. Without any the viewer
+    would show run.json and the like as data."""
     from huggingface_hub import DatasetCardData
 
+    configs = [{"config_name": name, "data_files": TABLES[name]} for name in tables]
     data = DatasetCardData(
         license="other",
         pretty_name=repo.rpartition("/")[2],

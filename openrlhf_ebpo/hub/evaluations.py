@@ -9,6 +9,7 @@ from pathlib import Path
 from openrlhf_ebpo.hub.content import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code
 from openrlhf_ebpo.hub.public import hub_id, public, slug
+from openrlhf_ebpo.run.catalogue import REWARD
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, passes, score
 
@@ -42,14 +43,22 @@ def headline(result: Result) -> list[str]:
     return list(dict.fromkeys([*found[:1], *majorities(result.metrics)[-1:], *found[-1:]]))
 
 
-def change(results: Sequence[Result], before: Sequence[Result] = ()) -> Markdown | None:
-    """One task's pass@1 for a card's first sentence, with that of the model before training; None without any."""
-    if not results:
-        return None
-    found = results[0]
-    same = (each for each in before if (protocol_of(each), each.task) == (protocol_of(found), found.task))
-    values = [f"{100 * each.metrics['pass@1']['value']:.1f}" for each in (*same, found)]
-    return Markdown(f"pass@1 {' → '.join(values)} % on {code(found.task)}")
+def of_step(results: Sequence[Result], step: int) -> tuple[list[Result], list[Result]]:
+    """Results of the model of a step, and of the one before training."""
+    own, before = ([each for each in results if each.step == wanted] for wanted in (step, 0 if step else None))
+    return own, before
+
+
+def change(results: Sequence[Result], before: Sequence[Result], metrics: Sequence[dict]) -> Markdown | None:
+    """The result for a card's first sentence: one task's pass@1, with that of the model before training; or the mean
+    reward of the first and the last of the steps in `metrics`. None without any."""
+    if results:
+        found = results[0]
+        same = (each for each in before if (protocol_of(each), each.task) == (protocol_of(found), found.task))
+        values = [f"{100 * each.metrics['pass@1']['value']:.1f}" for each in (*same, found)]
+        return Markdown(f"pass@1 {' → '.join(values)} % on {code(found.task)}")
+    rewards = [row[REWARD] for row in metrics if isinstance(row.get(REWARD), (int, float))]
+    return Markdown(f"mean reward {rewards[0]:.3f} → {rewards[-1]:.3f}") if rewards else None
 
 
 def tables(results: Sequence[Result], base: Sequence[Result] = ()) -> list[dict]:
@@ -80,7 +89,7 @@ def tables(results: Sequence[Result], base: Sequence[Result] = ()) -> list[dict]
 def _row(result: Result, metrics: Sequence[str], before: Mapping[str, Mapping]) -> list:
     scored = [before.get(result.task)] * bool(before) + [result.metrics.get(name) for name in metrics]
     counts = [result.metrics["questions"], result.metrics["samples_per_question"]]
-    return [result.task, *counts, *(Markdown(score(each)) for each in scored)]
+    return [result.task, *map(Markdown, counts), *(Markdown(score(each)) for each in scored)]
 
 
 def eval_results(results: Sequence[Result]) -> list:
@@ -91,34 +100,35 @@ def eval_results(results: Sequence[Result]) -> list:
     card's metadata puts results of one task type, data set, config, split and revision into one row, and so no row
     mixes two protocols.
     """
-    return [_eval_result(each, name) for each in results for name in headline(each)]
-
-
-def _eval_result(result: Result, name: str):
     from huggingface_hub import EvalResult
 
-    (protocol, fingerprint), metric = protocol_of(result), result.metrics[name]
-    source, _, revision = str(result.summary["task"].get("source", "")).partition("@")
-    known = hub_id(source)
-    arguments = {key: result.metrics[key] for key in ("questions", "samples_per_question")}
-    arguments["interval_95"] = [_percent(each) for each in metric["interval"]]
-    if metric.get("standard_error") is not None:
-        arguments["standard_error"] = _percent(metric["standard_error"])
-    if metric.get("run_interval"):
-        arguments["run_interval_95"] = [_percent(each) for each in metric["run_interval"]]
-    return EvalResult(
-        task_type="text-generation",
-        task_name="Text generation",
-        dataset_type=known or slug(result.task),
-        dataset_name=result.task,
-        dataset_config=f"{protocol} ({fingerprint})",
-        dataset_revision=revision if known and revision else None,
-        dataset_args={"protocol": protocol, **settings_of(result)},
-        metric_type=name,
-        metric_name=f"{name} in percent, protocol {protocol}",
-        metric_value=_percent(metric["value"]),
-        metric_args=arguments,
-    )
+    found = []
+    for result, name in ((each, name) for each in results for name in headline(each)):
+        (protocol, fingerprint), metric = protocol_of(result), result.metrics[name]
+        source, _, revision = str(result.summary["task"].get("source", "")).partition("@")
+        known = hub_id(source)
+        arguments = {key: result.metrics[key] for key in ("questions", "samples_per_question")}
+        arguments["interval_95"] = [_percent(each) for each in metric["interval"]]
+        if metric.get("standard_error") is not None:
+            arguments["standard_error"] = _percent(metric["standard_error"])
+        if metric.get("run_interval"):
+            arguments["run_interval_95"] = [_percent(each) for each in metric["run_interval"]]
+        found.append(
+            EvalResult(
+                task_type="text-generation",
+                task_name="Text generation",
+                dataset_type=known or slug(result.task),
+                dataset_name=result.task,
+                dataset_config=f"{protocol} ({fingerprint})",
+                dataset_revision=revision if known and revision else None,
+                dataset_args={"protocol": protocol, **settings_of(result)},
+                metric_type=name,
+                metric_name=f"{name} in percent, protocol {protocol}",
+                metric_value=_percent(metric["value"]),
+                metric_args=arguments,
+            )
+        )
+    return found
 
 
 def _percent(value: float) -> float:

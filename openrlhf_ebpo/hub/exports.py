@@ -80,6 +80,6 @@ def is_pushed(repo: Repo, export: Export, known: Mapping[str, str], force: bool 
 
     with hub_errors(f"listing {repo.name}"):
         there = {path: entry for path, entry in repo.files(commit).items() if path in files}
-        changed = compare(repo, commit, there, files, force).changed
+        changed, _, _ = compare(repo, commit, there, files, force)
     # --not_secret FILE was sent as it is, and not as the filter makes it
     return all(path in there and matches(local_file(export.model / path), there[path]) for path in changed)

@@ -128,30 +128,23 @@ def check_write_access(repo: Repo, flag: str = "--repo") -> None:
     if not (repo.api.token or get_token()):
         raise UsageError(f"{flag} {repo.name}: no token for the Hub: {HOW_TO_LOG_IN}")
     try:
-        with hub_errors("asking the Hub whose token this is"):
-            problem = _lacks_rights(repo.api.whoami(), repo.name)
-        if problem:
-            raise UsageError(f"{flag} {repo.name}: {problem}")
         with hub_errors(f"asking whether the token may write to {repo.name}"):
+            account = repo.api.whoami()
+            name, token = account.get("name"), (account.get("auth") or {}).get("accessToken") or {}
+            owners = [name, *(org.get("name") for org in account.get("orgs") or [])]
+            if token.get("role") == "read":
+                words = f"the token {token.get('displayName', '')!r} of {name} may only read: {HOW_TO_LOG_IN}"
+                raise UsageError(f"{flag} {repo.name}: {words}")
+            # auth_check cannot tell for a new repo; the scopes of a fine-grained token are left to the first push
+            if (owner := repo.name.partition("/")[0]) not in owners:
+                words = f"the token belongs to {name}, who may write for {', '.join(map(str, owners))}, not for {owner}"
+                raise UsageError(f"{flag} {repo.name}: {words}")
             repo.api.auth_check(repo.name, repo_type=repo.kind, write=True)
     except HubError as error:
         if error.permanent:
             raise UsageError(f"{flag} {repo.name}: {error}") from error
         if error.status != 404:  # a repo that does not exist is created by the first push
             raise
-
-
-def _lacks_rights(account: dict, repo: str) -> str | None:
-    """Return the reason why the account of /api/whoami-v2 may not write to `repo`, or None. auth_check cannot tell for
-    a new repo; the scopes of a fine-grained token are left to the first push."""
-    owner, name = repo.partition("/")[0], account.get("name")
-    token = (account.get("auth") or {}).get("accessToken") or {}
-    if token.get("role") == "read":
-        return f"the token {token.get('displayName', '')!r} of {name} may only read: {HOW_TO_LOG_IN}"
-    owners = [name, *(org.get("name") for org in account.get("orgs") or [])]
-    if owner not in owners:
-        return f"the token belongs to {name}, who may write for {', '.join(map(str, owners))}, not for {owner}"
-    return None
 
 
 def check_target(repo: Repo, public: bool, run: dict, flag: str = "--repo") -> list[str]:

@@ -3,7 +3,6 @@ no text of a run is interpreted, and without secrets. A forgotten escape shows t
 
 from __future__ import annotations
 
-import functools
 import re
 from pathlib import Path
 
@@ -20,36 +19,31 @@ class Markdown(str):
 
 
 def fill_template(template: str, **values) -> Markdown:
-    """A card from one of hub/templates/. `Markdown` and integers go into it as they are, all else as `code`. No home
+    """A card from one of hub/templates/. `Markdown` goes into it as it is, all else as `code`. No home
     folder stays, wherever it comes from.
 
     Raises:
         jinja2.UndefinedError: the template has a name that is not among the values.
     """
-    return Markdown(without_own_homes(without_homes(_templates().get_template(template).render(values))))
-
-
-@functools.cache
-def _templates():
     # not ModelCard.from_template: its templates escape nothing, and leave a name that has no value out in silence
     import jinja2
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        finalize=formatted,
+        finalize=code,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def formatted(value) -> Markdown:
-    return value if isinstance(value, Markdown) else Markdown(value) if isinstance(value, int) else code(value)
+    return Markdown(without_own_homes(without_homes(environment.get_template(template).render(values))))
 
 
 def code(value) -> Markdown:
-    """Inline code that stays one table cell and one piece of code, whatever is in it; long text is cut."""
+    """Inline code that stays one table cell and one piece of code, whatever is in it; long text is cut; `Markdown` as
+    it is."""
+    if isinstance(value, Markdown):
+        return value
     text = redacted_text(str(value))  # before it is cut, and its signs are written as numbers
     text = text if text.isprintable() else repr(text)[1:-1]
     text = text if len(text) <= MAX_CODE_CHARS else text[:MAX_CODE_CHARS] + "…"

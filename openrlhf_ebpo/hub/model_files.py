@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from openrlhf_ebpo import model_folder
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import (
     Content,
-    LocalFile,
     Publishable,
-    files_below,
     local_file,
     named,
     print_left_out,
@@ -47,12 +45,20 @@ def model_content(model: Path) -> dict[str, Content]:
     Raises:
         UsageError: `model` has no weights in safetensors; a file of it is a link out of the folder, or cannot be read.
     """
-    names = [path.as_posix() for path in files_below(model, skip=is_deep) if named(path, MODEL)]
+    paths = [path.relative_to(model) for path in (*model.glob("*"), *model.glob(f"{TEMPLATES}/*")) if not path.is_dir()]
+    names = sorted(path.as_posix() for path in paths if named(path, MODEL))
     if not any(named(name, [WEIGHTS]) for name in names):
-        found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
-        raise UsageError(f"{model} holds no model in safetensors ({found})")
-    files = {name: local_file(model / name, model) for name in names}
-    return files | {name: public_config(files[name]) for name in CONFIGS if name in names}
+        there = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
+        raise UsageError(f"{model} holds no model in safetensors ({there})")
+    files: dict[str, Content] = {name: local_file(model / name, model) for name in names}
+    for name in set(CONFIGS) & set(names):
+        try:
+            config = json.loads(read_bytes(files[name]))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{model / name} is damaged, and is not published: {error}") from error
+        if (public := _without_folders(config)) != config:
+            files[name] = json_bytes(public)
+    return files
 
 
 def contents(run_dir: Path, model: Path, not_secret: Collection[str] = ()) -> Publishable:
@@ -67,23 +73,22 @@ def contents(run_dir: Path, model: Path, not_secret: Collection[str] = ()) -> Pu
     files = model_content(model)
     if unknown := sorted(set(not_secret) - set(files)):
         raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
-    model_folder.check_model_folder(model)
     doing, total = f"comparing {model} with its configuration", sum(map(size, files.values()))
     if found := run_with_timeout(lambda: incomplete(model), doing, total, least=COMPARE_SECONDS):
         raise UsageError("\n".join(f"{model}: {problem}" for problem in found))
     files |= {name: local_file(model / name, model) for name in not_secret}
-    return Publishable({**files, "run.json": json_bytes(public_run(read_run(run_dir) or {}))}, not_secret)
+    return Publishable({**files, "run.json": json_bytes(public_run(read_run(run_dir) or {}))}, not_secret=not_secret)
 
 
-def incomplete(model: Path) -> list[str]:
-    """List what a model that is published lacks of its architecture. It imports transformers and torch: a process that
-    ends does, since whoever pushes waits next to a training."""
-    return [*model_folder.missing_files(model)] or [*model_folder.missing_weights(model)]
+def incomplete(model: Path, code: bool = True) -> list[str]:
+    """List what keeps a model from being complete and inert, its architecture included. It imports transformers and
+    torch: a process that ends does, since whoever pushes waits next to a training.
 
-
-def is_deep(path: PurePath) -> bool:
-    """A model's folder may hold a run, checkpoints, anything."""
-    return len(path.parts) > 1 and path.parts[0] != TEMPLATES
+    Args:
+        code: False if the model's own code does not count, because nothing is loaded.
+    """
+    found = model_folder.problems(model, code)
+    return found or [*model_folder.missing_files(model)] or [*model_folder.missing_weights(model)]
 
 
 def print_skipped(run_dir: Path, model: Path) -> None:
@@ -95,17 +100,8 @@ def print_skipped(run_dir: Path, model: Path) -> None:
         print("the model's own code stays here too: who loads the repo needs it, so upload it with `hf upload`")
 
 
-def public_config(file: LocalFile) -> Content:
-    """A configuration; of a folder of this machine (its base model), or of anybody's home, the last part only."""
-    try:
-        config = json.loads(read_bytes(file))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file.path} is damaged, and is not published: {error}") from error
-    public = _without_folders(config)
-    return file if public == config else json_bytes(public)
-
-
 def _without_folders(value, key: str = ""):
+    """A JSON value; of a folder of this machine (its base model), or of anybody's home, the last part only."""
     if isinstance(value, dict):
         return {name: _without_folders(each, name) for name, each in value.items()}
     if isinstance(value, list):

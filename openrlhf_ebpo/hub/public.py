@@ -28,20 +28,17 @@ def public(value):
 
 
 def public_text(text: str) -> str:
-    text = redacted_text(without_paths(text))  # paths first: a secret in one would hide that it is a path
-    return without_homes(text)
+    """`text` without secrets and home folders; of absolute paths the last part stays."""
+    text = without_homes(without_own_homes(text))
+    if WHOLE_PATH.fullmatch(text):
+        text = last_part(text)
+    # paths first: a secret in one would hide that it is a path
+    return without_homes(redacted_text(PATH_IN_TEXT.sub(lambda match: last_part(match[0]), text)))
 
 
 def public_run(run: dict) -> dict:
     """run.json as it may be published."""
     return {**public(run), "argv": redacted_argv(run.get("argv") or [], clean=public_text)}
-
-
-def without_paths(text: str) -> str:
-    text = without_homes(without_own_homes(text))
-    if WHOLE_PATH.fullmatch(text):
-        return last_part(text)
-    return PATH_IN_TEXT.sub(lambda match: last_part(match[0]), text)
 
 
 def last_part(path: str) -> str:

@@ -2,7 +2,7 @@
 right size and hash; then the tag is set. A repo of another owner is refused, and what people have changed in ours
 stays.
 
-publish(Repo(api, "owner/name"), files, Commit("step 10", tag="step-000010"), same_run(run))
+publish(Repo(api, "owner/name"), files, Commit("step 10", same_run(run), tag="step-000010"))
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo.hub.content import WEIGHTS, Content, LocalFile, Publishable, matches, sha256, size
+from openrlhf_ebpo.hub.content import WEIGHTS, Content, LocalFile, Publishable, digest, matches, size
 from openrlhf_ebpo.hub_client import HubError, hub_errors, run_with_timeout
 from openrlhf_ebpo.redact import redacted_text
 
@@ -64,15 +64,6 @@ class Repo:
         entries = self.api.list_repo_tree(self.name, repo_type=self.kind, revision=commit, recursive=True)
         return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
 
-    def sent_by_us(self, commit: str, paths: list[str]) -> set[str]:
-        """Those of `paths` that a push was the last to change."""
-        found = set()
-        for start in range(0, len(paths), PATHS_AT_ONCE):
-            some = paths[start : start + PATHS_AT_ONCE]
-            entries = self.api.get_paths_info(self.name, some, expand=True, revision=commit, repo_type=self.kind)
-            found |= {each.path for each in entries if each.last_commit and SIGNATURE in each.last_commit.title}
-        return found
-
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file at a commit that lists it."""
         with tempfile.TemporaryDirectory() as folder:
@@ -80,24 +71,15 @@ class Repo:
             return Path(self.api.hf_hub_download(self.name, path, **options)).read_bytes()
 
     def create_branch(self, branch: str, private: bool) -> str:
-        """Create the branch, and the repo if it does not exist; returns the commit that the branch points at."""
-        if branch == "main" or not self.commit_of():
+        """Create the branch, or for main the repo; returns the commit that the branch points at."""
+        if branch == "main":
             sdk = {"space_sdk": "gradio"} if self.kind == "space" else {}
             self.api.create_repo(self.name, repo_type=self.kind, private=private, exist_ok=True, **sdk)
-        if branch != "main":
+        else:
             self.api.create_branch(self.name, branch=branch, repo_type=self.kind, exist_ok=True)
         if head := self.commit_of(branch):
             return head
         raise HubError(f"{self.name} has been created, and the Hub does not show its branch {branch} yet")
-
-    def set_tag(self, tag: str, commit: str) -> None:
-        """Make a tag name `commit`, moving it where it named another one."""
-        found = self.commit_of(tag)
-        if found == commit:
-            return
-        if found:
-            self.api.delete_tag(self.name, tag=tag, repo_type=self.kind)
-        self.api.create_tag(self.name, tag=tag, revision=commit, repo_type=self.kind)
 
 
 # Ownership
@@ -125,10 +107,12 @@ def check_owner(repo: Repo, owner: Owner) -> tuple[str | None, dict]:
     return commit, files
 
 
-def same_run(run: dict) -> Owner:
-    """Ours is a repo whose run.json names `run`."""
+def same_run(run: dict | None, results: Collection[str] = ()) -> Owner:
+    """Ours is a repo whose run.json names `run`; without a run, one that holds no other files than `results`."""
 
     def owner(repo: Repo, commit: str, files: Mapping) -> str | None:
+        if run is None:
+            return foreign_file(path for path in files if path not in results)
         if "run.json" not in files:
             return foreign_file(files)
         try:
@@ -155,36 +139,28 @@ def foreign_file(files: Iterable[str]) -> str | None:
 @dataclass(frozen=True)
 class Commit:
     """Settings of one commit. branch: created where it does not exist. tag: moved to the commit. private: visibility
-    of a repo that is created; an existing one keeps its own."""
+    of a repo that is created; an existing one keeps its own. force: also replace what people changed."""
 
     message: str
+    owner: Owner
     tag: str | None = None
     branch: str = "main"
     private: bool = True
+    force: bool = False
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """The result of a push. commit: holds it. sent: paths that had changed. unchanged: number of the others. kept:
     files that people changed there, which stay as they are."""
 
     commit: str
     url: str
-    sent: tuple[str, ...]
+    sent: list[str]
     unchanged: int
-    kept: tuple[str, ...] = ()
-
-
-class Difference(NamedTuple):
-    """Paths that a commit does not hold as they are here, earlier ones of ours that have to go, and those that stay as
-    people have changed them."""
-
-    changed: list[str]
-    stale: list[str]
     kept: list[str]
 
 
-def publish(repo: Repo, files: Publishable, commit: Commit, owner: Owner, force: bool = False) -> Published:
+def publish(repo: Repo, files: Publishable, commit: Commit) -> Published:
     """Put `files` (by path in the repo) into a repo, which is created if it does not exist.
 
     Files that the repo has already are not sent again; without a change no commit is made. What an earlier push sent
@@ -192,56 +168,65 @@ def publish(repo: Repo, files: Publishable, commit: Commit, owner: Owner, force:
     listing shows every file with the right size and hash. It may be repeated after any failure. Another push after the
     look at the repo fails it (412).
 
-    Args:
-        force: also replace what people changed.
-
     Raises:
         HubError: it failed, or the repo is another's; a `permanent` error needs no retry.
     """
-    main, remote = check_owner(repo, owner)
+    main, remote = check_owner(repo, commit.owner)
     with hub_errors(f"pushing to {repo.name}"):
         head = main if commit.branch == "main" else repo.commit_of(commit.branch)
-        head = head or repo.create_branch(commit.branch, commit.private)
-        found = compare(repo, head, remote if head == main else repo.files(head), files, force)
-        files, result = files.without(found.kept), head
+        head = result = head or repo.create_branch(commit.branch, commit.private)
+        remote = remote if head == main else repo.files(head)
+        changed, stale, kept = compare(repo, head, remote, files, commit.force)
+        ours = {path: content for path, content in files.items() if path not in kept}
         tagged = repo.commit_of(commit.tag) if commit.tag else None
-        if tagged and not any(compare(repo, tagged, repo.files(tagged), files, force)[:2]):
-            return Published(tagged, repo.url(commit.tag), (), len(files), tuple(found.kept))
-        if found.changed or found.stale:
-            result = send(repo, files, found.changed, found.stale, commit, head)
+        if tagged and not any(compare(repo, tagged, repo.files(tagged), ours, commit.force)[:2]):
+            changed, result = [], tagged
+        elif changed or stale:
+            result = send(repo, files, changed, stale, commit, head)
             there = repo.files(result)
-            wrong = [path for path in files if path not in there or not matches(files[path], there[path])]
-            if wrong := [*wrong, *(path for path in found.stale if path in there)]:
+            wrong = [path for path in ours if path not in there or not matches(ours[path], there[path])]
+            if wrong := [*wrong, *(path for path in stale if path in there)]:
                 raise HubError(f"pushing to {repo.name}: the Hub does not list {', '.join(wrong[:5])} as it was sent")
-        if commit.tag:
-            check_unchanged(files)
-            repo.set_tag(commit.tag, result)
-    url = repo.url(commit.tag or (None if commit.branch == "main" else commit.branch))
-    return Published(result, url, tuple(found.changed), len(files) - len(found.changed), tuple(found.kept))
+        if commit.tag and tagged != result:
+            check_unchanged(ours)
+            if tagged:
+                repo.api.delete_tag(repo.name, tag=commit.tag, repo_type=repo.kind)
+            repo.api.create_tag(repo.name, tag=commit.tag, revision=result, repo_type=repo.kind)
+    return Published(result, repo.url(commit.tag), changed, len(ours) - len(changed), kept)
 
 
-def publish_with_timeout(
-    repo: Repo, files: Publishable, commit: Commit, owner: Owner, force: bool = False, report=print
-) -> Published:
-    """`publish`, in a process that is ended after a time limit; reports the files that stay as people changed them."""
+def publish_with_timeout(repo: Repo, files: Publishable, commit: Commit, report: Callable[[str], None] = print) -> None:
+    """`publish`, in a process that is ended after a time limit; reports what was sent, and what stays as people changed
+    it."""
     doing, total = f"pushing {commit.message} to {repo.name}", sum(map(size, files.values()))
-    done = run_with_timeout(lambda: publish(repo, files, commit, owner, force), doing, total)
+    done = run_with_timeout(lambda: publish(repo, files, commit), doing, total)
     for path in done.kept:
         report(f"{path} of {repo.name} was changed by another user, and is kept")
-    return done
+    sent = f"{len(done.sent)} of {len(done.sent) + done.unchanged} files sent now, all verified"
+    report(f"hub: {commit.message} is at {done.url} ({sent})")
 
 
-def compare(repo: Repo, commit: str, remote: Mapping, files: Mapping[str, Content], force: bool = False) -> Difference:
+def compare(
+    repo: Repo, commit: str, remote: Mapping, files: Mapping[str, Content], force: bool = False
+) -> tuple[list[str], list[str], list[str]]:
     """Compare files with the listing of a commit. What differs and was last changed by another user than a push stays:
-    a corrected config.json, say. Weights are always those that are here."""
+    a corrected config.json, say. Weights are always those that are here.
+
+    Returns:
+        Paths that the commit does not hold as they are here; earlier ones of ours that have to go; those that stay.
+    """
     differ = [path for path in files if path in remote and not matches(files[path], remote[path])]
     others = [path for path in remote if path not in files and path != ATTRIBUTES]
-    ours = repo.sent_by_us(commit, [*differ, *others])
+    ours, asked = set(), [*differ, *others]
+    for start in range(0, len(asked), PATHS_AT_ONCE):
+        some = asked[start : start + PATHS_AT_ONCE]
+        entries = repo.api.get_paths_info(repo.name, some, expand=True, revision=commit, repo_type=repo.kind)
+        ours |= {each.path for each in entries if each.last_commit and SIGNATURE in each.last_commit.title}
     kept = [path for path in differ if path not in ours and not path.endswith(WEIGHTS) and not force]
     if CARD in kept and repo.kind == "space" and SPACE_DEFAULT.fullmatch(repo.read(commit, CARD)):
         kept.remove(CARD)
     changed = [path for path in files if path not in remote or (path in differ and path not in kept)]
-    return Difference(changed, [path for path in others if path in ours], kept)
+    return changed, [path for path in others if path in ours], kept
 
 
 def send(repo: Repo, files: Publishable, changed: list[str], stale: list[str], commit: Commit, head: str) -> str:
@@ -260,7 +245,7 @@ def send(repo: Repo, files: Publishable, changed: list[str], stale: list[str], c
     for path in changed:
         content = files[path]
         adds.append(CommitOperationAdd(path, content if isinstance(content, bytes) else str(content.path)))
-        if adds[-1].upload_info.sha256.hex() != sha256(content):
+        if adds[-1].upload_info.sha256.hex() != digest(content):
             raise HubError(f"{content.path} has changed while it was being pushed")
     title = f"{redacted_text(commit.message)} {SIGNATURE}"
     options = {"repo_type": repo.kind, "revision": commit.branch, "parent_commit": head, "commit_message": title}

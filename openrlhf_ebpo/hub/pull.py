@@ -18,9 +18,10 @@ import glob
 import json
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
@@ -32,7 +33,7 @@ from openrlhf_ebpo.hub.hub_settings import parse_repo
 from openrlhf_ebpo.hub.model_files import BASES, incomplete
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
-from openrlhf_ebpo.model_folder import custom_code, problems
+from openrlhf_ebpo.model_folder import custom_code
 from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
@@ -44,14 +45,12 @@ PART = ".hub_pull"  # in the folder, until every file is downloaded and checked;
 LAST = ("config.json", "adapter_config.json")  # without them no loader takes a folder that is being filled
 
 
-@dataclass(frozen=True)
-class Pulled:
+class Pulled(NamedTuple):
     """commit: that the files are of. skipped: paths in the repo that were not pulled, for their types are not safe."""
 
-    folder: Path
     commit: str
-    files: tuple[str, ...]
-    skipped: tuple[str, ...]
+    files: list[str]
+    skipped: list[str]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -67,20 +66,23 @@ def run(args: argparse.Namespace) -> None:
     name, named = parse_repo(args.repo, "OWNER/NAME")
     if named and args.revision:
         raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
-    pulled = pull(Repo(api, name), args.folder, revision_of(args.revision or named or ""))
-    print(f"{name} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, all as the Hub lists them")
+    revision = args.revision or named
+    if revision and revision.isdecimal() and len(revision) < 40:
+        revision = step_tag(int(revision))
+    pulled = pull(Repo(api, name), args.folder, revision)
+    print(f"{name} ({pulled.commit[:12]}) is in {args.folder}: {len(pulled.files)} files, all as the Hub lists them")
     if pulled.skipped:
         print(f"left out, not of a safe type: {escape_names(pulled.skipped, most=100)}")
-    print(*next_step(pulled.folder), sep="\n")
+    print(*next_step(args.folder), sep="\n")
 
 
 def next_step(folder: Path) -> list[str]:
-    """List the next steps with a pulled model; a warning if it comes with custom code."""
-    try:
-        brought = custom_code(folder)
-    except UsageError as error:
-        return [f"warning: {error}"]
-    if brought:
+    """List the next steps with a pulled model; a warning if it comes with custom code.
+
+    Raises:
+        UsageError: a configuration next to a prior alone is damaged.
+    """
+    if brought := custom_code(folder):
         return [
             f"warning: the model comes with custom code: {'; '.join(map(str, brought))}",
             "That code was not pulled, read or run. If the model does not load without it, train and eval refuse the "
@@ -91,16 +93,15 @@ def next_step(folder: Path) -> list[str]:
         return [f"this is a LoRA adapter of {escape_names([str(base)])}: merge the two, or load them with peft"]
     if not (folder / "config.json").exists():
         return []
-    try:
+    run = {}
+    with suppress(RunDirectoryError):
         run = read_run(folder) or {}
-    except RunDirectoryError:
-        run = {}
     own = get_nested(run, "args", "reward", "remote_url") not in (None, "math")
     tasks = "--tasks file:QUESTIONS.jsonl --reward REWARD.py" if own else "--tasks math500"
     return [f"next: openrlhf-ebpo eval --model {folder} {tasks} --output_dir results{asking.flags(run)}"]
 
 
-def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=print) -> Pulled:
+def pull(repo: Repo, folder: Path, revision: str | None = None, report=print) -> Pulled:
     """Bring a revision's safe files into a folder and check each; failures that may pass are retried.
 
     Raises:
@@ -108,45 +109,29 @@ def pull(repo: Repo, folder: str | Path, revision: str | None = None, report=pri
         HubError: no such repo or revision, the Hub stays away, a file is not as it is listed, or the model is
             incomplete.
     """
-    folder = Path(folder)
-    check_folder(folder)
-    commit, remote = retrying(lambda: find_files(repo, revision), report=report)
-    wanted, skipped = choose_files(remote)
-    if not wanted:
-        names = escape_names(skipped) or "no files"
-        raise HubError(f"{repo.name} holds nothing that can be pulled safely ({names})", permanent=True)
-    check_listing(repo.name, remote)
     part = folder / PART
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a folder")
+    if folder.is_dir() and not part.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise UsageError(f"{folder} is not empty: name a new folder")
+    commit, remote = retrying(lambda: find_files(repo, revision), report=report)
+    wanted = [path for path in sorted(remote) if is_safe(path)]
+    skipped = sorted({*remote} - {*wanted, ".gitattributes"})
+    check_listing(repo.name, remote, wanted)
     part.mkdir(parents=True, exist_ok=True)
     download(repo, commit, {path: remote[path] for path in wanted}, part, report)
     shutil.rmtree(part / ".cache")
-    remove_others(part, wanted)
-    check_model(repo.name, part, wanted)
+    is_model = any(path == "config.json" or path.endswith(".safetensors") for path in wanted)  # not a prior alone
+    if is_model and (found := incomplete(part, code=False)):  # `next_step` reports code; it was not pulled
+        raise HubError(
+            f"{repo.name} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed "
+            "like that: take another revision, or ask who has pushed it",
+            permanent=True,
+        )
     for path in sorted(part.iterdir(), key=lambda path: path.name in LAST):
         path.replace(folder / path.name)
     part.rmdir()
-    return Pulled(folder, commit, tuple(wanted), tuple(skipped))
-
-
-def revision_of(text: str) -> str | None:
-    """A revision as people write it: a number is a step, nothing the newest."""
-    return (step_tag(int(text)) if text.isdecimal() and len(text) < 40 else text) or None
-
-
-def check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; name a folder")
-    if (folder / PART).is_dir() or not folder.is_dir():
-        return  # of a killed pull, or new
-    if any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise UsageError(f"{folder} is not empty: name a new folder")
-
-
-def remove_others(part: Path, wanted: Collection[str]) -> None:
-    """Remove what a killed pull of another revision or repo has left."""
-    for path in part.rglob("*"):
-        if not path.is_dir() and path.relative_to(part).as_posix() not in wanted:
-            path.unlink()
+    return Pulled(commit, wanted, skipped)
 
 
 def find_files(repo: Repo, revision: str | None) -> tuple[str, dict]:
@@ -163,41 +148,31 @@ def find_files(repo: Repo, revision: str | None) -> tuple[str, dict]:
     raise HubError(f"{repo.name} has no revision {revision}; it has {names}", 404, permanent=True)
 
 
-def choose_files(remote: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Paths to pull, and those left out. A path that would leave the folder is never pulled."""
-    wanted, skipped = [], []
-    for path in sorted(remote):
-        if stays_inside(path) and (Path(path).suffix in SAFE or path in LICENCES):
-            wanted.append(path)
-        elif path != ".gitattributes":
-            skipped.append(path)
-    return wanted, skipped
+def is_safe(path: str) -> bool:
+    """True if an untrusted path is of a type that cannot run code, and names a file inside its folder, not a hidden one
+    at its top, as every system and the client take it."""
+    parts = path.split("/")
+    inside = "" not in parts and ".." not in parts and not re.search(r"^\.|[\\:]", path) and path.isprintable()
+    return inside and (Path(path).suffix in SAFE or path in LICENCES)
 
 
-def check_listing(repo: str, remote: Iterable[str]) -> None:
-    """Check before the download that a model's weights can be pulled: safetensors at the top of the repo.
+def check_listing(repo: str, remote: Collection[str], wanted: Collection[str]) -> None:
+    """Check before the download that there is something safe to pull, and of a model safetensors at the top of the
+    repo; a prior may be alone.
 
     Raises:
-        HubError: they are in a subfolder, of another type, or missing.
+        HubError: the weights are in a subfolder, of another type, or missing.
     """
     weights = [path for path in remote if path.endswith(WEIGHTS)]
     if any(path.endswith(".safetensors") and "/" not in path for path in weights):
         return
-    if not (weights or "config.json" in remote):
-        return  # a prior alone
-    raise HubError(
-        f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a repo are "
-        "pulled (a pickle can run code): take another revision, or convert them; a model in a subfolder is downloaded "
-        "with `hf download REPO --include 'FOLDER/*'`. Nothing was downloaded",
-        permanent=True,
-    )
-
-
-def stays_inside(path: str) -> bool:
-    """True if an untrusted path names a file inside its folder, not a hidden one at its top, as every system and the
-    client take it."""
-    parts = path.split("/")
-    return "" not in parts and ".." not in parts and not re.search(r"^\.|[\\:]", path) and path.isprintable()
+    if not wanted or weights or "config.json" in remote:
+        raise HubError(
+            f"{repo} has {escape_names(weights, most=3) or 'no weights'}, and only .safetensors at the top of a repo "
+            "are pulled (a pickle can run code): take another revision, or convert them; a model in a subfolder is "
+            "downloaded with `hf download REPO --include 'FOLDER/*'`. Nothing was downloaded",
+            permanent=True,
+        )
 
 
 def download(repo: Repo, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
@@ -217,31 +192,17 @@ def download(repo: Repo, commit: str, listed: Mapping, folder: Path, report: Cal
         with hub_errors(doing):
             repo.api.snapshot_download(repo.name, local_dir=folder, revision=commit, **options)
             found = repo.api.verify_repo_checksums(repo.name, revision=commit, local_dir=folder)
-        wrong = {each["path"] for each in found.mismatches} & set(listed)
+        wrong = [each["path"] for each in found.mismatches]
         for path in wrong:
             (folder / path).unlink()
-        if wrong := sorted(wrong | set(found.missing_paths) & set(listed)):
+        if wrong := sorted({*wrong, *found.missing_paths} & set(listed)):
             raise HubError(
                 f"{', '.join(wrong[:5])} of {repo.name} arrived damaged, with another hash than it is listed"
             )
+        for path in found.extra_paths:  # of the client, or of a killed pull of another revision
+            (folder / path).unlink()
 
     retrying(lambda: run_with_timeout(attempt, doing, total), report=report)
-
-
-def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
-    """Check that a pulled model is complete and inert. Code that it names was not pulled; `next_step` reports it.
-
-    Raises:
-        HubError: it is not. The files stay for inspection; the next pull compares them with the Hub again.
-    """
-    if not any(path == "config.json" or path.endswith(".safetensors") for path in pulled):
-        return  # a prior, say
-    if found := problems(folder, code=False) or incomplete(folder):
-        raise HubError(
-            f"{repo} does not hold a model that is complete and safe to load: {'; '.join(found)}. It was pushed like "
-            "that: take another revision, or ask who has pushed it",
-            permanent=True,
-        )
 
 
 main = command("openrlhf-ebpo hub pull", __doc__, add_flags, run, extra="hub")

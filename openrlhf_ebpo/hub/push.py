@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -33,7 +34,7 @@ from openrlhf_ebpo.hub.exports import Export, is_pushed, list_exports, step_tag,
 from openrlhf_ebpo.hub.hub_settings import check_target, target
 from openrlhf_ebpo.hub.model_files import contents, print_skipped
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import CARD, Commit, Published, Repo, print_files, publish_with_timeout, same_run
+from openrlhf_ebpo.hub.publish import Commit, Repo, print_files, publish_with_timeout, same_run
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import get_nested, read_metrics, read_run
@@ -74,9 +75,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     trust_models(args.trust_remote_code)
-    run_dir = find_run(args.run_dir)
-    settings = read_run(run_dir) or {}
-    repo = Repo(hub_api(), chosen_repo(args.repo, run_dir, settings))
+    run_dir = next((folder for folder in (args.run_dir, args.run_dir / "run") if read_run(folder)), None)
+    if not run_dir:
+        raise UsageError(f"{args.run_dir} holds no run.json: name a run directory (a training's --logger.run_dir)")
+    run_dir, settings = run_dir.absolute(), read_run(run_dir)
+    own = get_nested(settings, "args", "hub", "repo")
+    if not (args.repo or (own and isinstance(own, str))):
+        raise UsageError(f"{run_dir} was trained without --hub.repo: say where to push, with --repo owner/name")
+    repo = Repo(hub_api(), target(args.repo or own))
     public = args.public or bool(not args.repo and get_nested(settings, "args", "hub", "public"))
     wanted = [chosen_export(run_dir, args.step)] if args.repo or args.step is not None else None
     for export in wanted or ():  # mistakes are named before the Hub is asked
@@ -94,22 +100,6 @@ def run(args: argparse.Namespace) -> None:
         print(f"nothing is missing: {len(push.done)} steps are at {repo.url()}")
 
 
-def chosen_repo(repo: str | None, run_dir: Path, settings: dict) -> str:
-    """--repo, or --hub.repo of the training."""
-    own = get_nested(settings, "args", "hub", "repo")
-    if not (repo or (own and isinstance(own, str))):
-        raise UsageError(f"{run_dir} was trained without --hub.repo: say where to push, with --repo owner/name")
-    return target(repo or own)
-
-
-def find_run(path: Path) -> Path:
-    """The run directory, also given a training's --ckpt.output_dir."""
-    for folder in (path, path / "run"):
-        if read_run(folder):
-            return folder.absolute()
-    raise UsageError(f"{path} holds no run.json: name a run directory (a training's --logger.run_dir)")
-
-
 def chosen_export(run_dir: Path, step: int | None) -> Export:
     """The exported model of a step, the last one for None.
 
@@ -121,10 +111,10 @@ def chosen_export(run_dir: Path, step: int | None) -> Export:
     wanted = max(there, default=None) if step is None else step
     if wanted in there:
         return found[wanted]
-    gone = [f"step {each} was saved in {found[each].model}, which is gone" for each in found if each not in there]
-    steps = ", ".join(map(str, sorted(there))) or "none: " + (
-        gone[-1] if gone else "train with --ckpt.save_hf and --ckpt.save_steps"
-    )
+    steps = ", ".join(map(str, there)) or "none: train with --ckpt.save_hf and --ckpt.save_steps"
+    if found and not there:
+        last = max(found)
+        steps = f"none: step {last} was saved in {found[last].model}, which is gone"
     raise UsageError(f"{run_dir}: no saved model{'' if step is None else f' of step {step}'}; saved steps: {steps}")
 
 
@@ -181,43 +171,37 @@ class Push:
             raise last
 
     def push_step(self, export: Export, known: Mapping[str, str]) -> None:
-        """Push one step unless the repo has it."""
+        """Commit a step with its card and tag it, unless the repo has it. An older one than the repo's newest goes to a
+        branch: main never moves backwards.
+
+        Raises:
+            HubError: the Hub refuses it, cannot be reached, or holds another run; or the model is gone.
+        """
         if self.wanted is None and is_pushed(self.repo, export, known, self.force):
             return
         if not export.model.is_dir():
             raise HubError(f"{export.model} is gone, and was not pushed", permanent=True)
-        published = self.send(export, is_late=newest_step(known, self.run_dir) > export.step)
-        self.sent.append(export.step)
-        sent, total = len(published.sent), len(published.sent) + published.unchanged
-        self.report(f"hub: step {export.step} is at {published.url} ({sent} of {total} files sent now, all verified)")
-
-    def send(self, export: Export, is_late: bool) -> Published:
-        """Commit a step with its card and tag it, in a process that is ended after a time limit.
-
-        Args:
-            is_late: the repo has a newer step, so this one goes to a branch `checkpoint-000010`: main never moves
-                backwards.
-
-        Raises:
-            HubError: the Hub refuses it, cannot be reached, or holds another run.
-        """
-        step, files = export.step, self.files(export)
-        branch = f"checkpoint-{step:06d}" if is_late else "main"
-        commit = Commit(f"step {step}", step_tag(step), branch, not self.public)
-        owner = same_run(json.loads(files["run.json"]))
+        step = export.step
+        last = max((row["step"] for row in read_metrics(self.run_dir)), default=math.inf)  # later ones are rolled back
+        steps = [int(tag.removeprefix("step-")) for tag in known if STEP_TAG.fullmatch(tag)]
+        branch = f"checkpoint-{step:06d}" if any(step < each <= last for each in steps) else "main"
+        model, all_files = self.files(export)
+        owner = same_run(json.loads(model["run.json"]))
+        commit = Commit(f"step {step}", owner, step_tag(step), branch, not self.public, self.force)
         try:
-            return publish_with_timeout(self.repo, files, commit, owner, self.force, self.report)
+            publish_with_timeout(self.repo, all_files, commit, self.report)
         except HubError as error:
-            if error.status != 400 or CARD not in files:
+            if error.status != 400 or model == all_files:
                 raise
             self.report(f"hub: step {step} is pushed again without its card, which the Hub may have refused: {error}")
-        return publish_with_timeout(self.repo, files.without([CARD]), commit, owner, self.force, self.report)
+            publish_with_timeout(self.repo, model, commit, self.report)
+        self.sent.append(step)
 
-    def files(self, export: Export) -> Publishable:
-        """Everything that a push sends, card included."""
+    def files(self, export: Export) -> tuple[Publishable, Publishable]:
+        """What a push sends, without the card and with it."""
         print_skipped(self.run_dir, export.model)
         model = contents(self.run_dir, export.model, self.not_secret)
-        return model | card(self.run_dir, export, self.repo.name, self.report)
+        return model, Publishable(model, card(self.run_dir, export, self.repo.name, self.report))
 
     def print_missing(self) -> None:
         """List what a push would send; the Hub is asked only for what it lacks."""
@@ -230,17 +214,9 @@ class Push:
                 print(f"step {export.step} is missing, and {export.model} is gone")
                 continue
             print(f"step {export.step}, tag {step_tag(export.step)}:")
-            print_files(self.files(export), self.repo.name)
+            print_files(self.files(export)[1], self.repo.name)
         if not wanted:
             print(f"nothing is missing at {self.repo.url()}")
-
-
-def newest_step(tags: Collection[str], run_dir: Path) -> int:
-    """The newest step that the repo has a tag of, or -1. Tags of steps that a resumed run has rolled back do not
-    count."""
-    last = max((row["step"] for row in read_metrics(run_dir)), default=float("inf"))
-    steps = [int(tag.removeprefix("step-")) for tag in tags if STEP_TAG.fullmatch(tag)]
-    return max((step for step in steps if step <= last), default=-1)
 
 
 def card(run_dir: Path, export: Export, repo: str, report: Report = print) -> Publishable:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
@@ -27,10 +26,7 @@ from openrlhf_ebpo.hub.public import public_json, public_text
 from openrlhf_ebpo.hub.publish import (
     CARD,
     Commit,
-    Owner,
-    Published,
     Repo,
-    foreign_file,
     print_files,
     publish_with_timeout,
     same_run,
@@ -73,16 +69,15 @@ def run(args: argparse.Namespace) -> None:
     if args.dry_run:
         print_files(files, repo.name)
         return
-    commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", private=not args.public)
     retrying(lambda: check_write_access(repo))
 
-    def publish_once() -> Published:  # collects them again: a run may be training
-        found = run_files(args.run_dir, repo.name, args.not_secret)
-        return publish_with_timeout(repo, found, commit, owner_of(found))
+    def publish() -> None:
+        found = run_files(args.run_dir, repo.name, args.not_secret)  # again: a run may be training
+        owner = same_run(json.loads(found["run.json"]) if "run.json" in found else None, found)
+        message = f"run {public_text(args.run_dir.absolute().name)}"
+        publish_with_timeout(repo, found, Commit(message, owner, private=not args.public))
 
-    done = retrying(publish_once)
-    sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
-    print(f"pushed: {done.url} ({sent})")
+    retrying(publish)
 
 
 def run_files(run_dir: Path, repo: str, not_secret: list[str] = ()) -> Publishable:
@@ -94,7 +89,9 @@ def run_files(run_dir: Path, repo: str, not_secret: list[str] = ()) -> Publishab
     paths = files_below(run_dir)
     for path in (path for path in paths if path.parts[0] in FOLDERS and (run_dir / path).is_symlink()):
         local_file(run_dir / path, run_dir)  # which refuses a link out of the run
-    found = [path.as_posix() for path in paths if is_part(path, run_dir)]
+    there, patterns = set(paths), RUN if Path("run.json") in paths else RESULTS
+    incomplete = {path for path in paths if path.name == SAMPLES_FILE and path.with_name(SUMMARY) not in there}
+    found = [path.as_posix() for path in paths if named(path, patterns) and path not in incomplete]
     if not found:
         raise UsageError(
             f"{run_dir} holds no run.json and no results: name the run directory of a training (--logger.run_dir), or "
@@ -104,24 +101,7 @@ def run_files(run_dir: Path, repo: str, not_secret: list[str] = ()) -> Publishab
     records = [name for name in found if not name.endswith(".parquet") and name not in not_secret]
     files |= {name: public_json(files[name]) for name in records}
     files = {name: content for name, content in files.items() if content != b""}  # before the first step
-    return Publishable(files, not_secret) | Publishable({CARD: data_card(run_dir, repo, files).encode()})
-
-
-def is_part(path: PurePath, run_dir: Path) -> bool:
-    """True for a file of a run (where run.json is) or of results; samples without their summary are not complete."""
-    patterns = RUN if (run_dir / "run.json").exists() else RESULTS
-    return named(path, patterns) and (path.name != SAMPLES_FILE or (run_dir / path.with_name(SUMMARY)).is_file())
-
-
-def owner_of(files: Mapping[str, Content]) -> Owner:
-    """Ours is a repo of this run; for results, one that holds no other ones."""
-    if "run.json" in files:
-        return same_run(json.loads(files["run.json"]))
-
-    def owner(repo: Repo, commit: str, there: Mapping) -> str | None:
-        return foreign_file(path for path in there if path not in files)
-
-    return owner
+    return Publishable(files, {CARD: data_card(run_dir, repo, files).encode()}, not_secret=not_secret)
 
 
 main = command("openrlhf-ebpo hub push-run", __doc__, add_flags, run, extra="hub")

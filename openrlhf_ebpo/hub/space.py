@@ -20,11 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file
 from openrlhf_ebpo.hub.hub_settings import check_write_access, target
 from openrlhf_ebpo.hub.publish import Commit, Repo, foreign_file, print_files, publish_with_timeout
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
+from openrlhf_ebpo.hub_client import hub_api, hub_errors, retrying
 
 PACKAGE = "openrlhf_ebpo"
 SENT = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
@@ -46,22 +45,30 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Upload the app, as `add_flags` has it.
+    """Upload the app, and name the runs in the Space's variable.
 
     Raises:
-        UsageError: a run is not there, no right to write, or no paid plan.
-        HubError: the upload failed.
+        HubError: a run is not there, no right to write, no paid plan, or the upload failed.
     """
     repo = Repo(hub_api(), target(args.repo, "OWNER/NAME", "space"), "space")
-    args.runs = [target(name, "--runs", "dataset") for name in args.runs]
-    files = space_files(args.runs)
+    runs = [target(name, "--runs", "dataset") for name in args.runs]
+    files = space_files(runs)
     if args.dry_run:
         print_files(files, repo.name)
         return
-
     retrying(lambda: check_write_access(repo, "OWNER/NAME"))
-    private = [name for name in args.runs if is_private(repo.api, name)]
-    deploy(repo, files, args.runs, args.public)
+    private = []
+    for name in runs:
+        with hub_errors(f"--runs {name}, which `openrlhf-ebpo hub push-run` makes"):
+            private += [name] if repo.api.repo_info(name, repo_type="dataset").private else []
+
+    def deploy() -> None:
+        publish_with_timeout(repo, files, Commit("the app", our_app, private=not args.public))
+        with hub_errors(f"setting {RUNS} of {repo.name}"):
+            about = "data set repos of the runs that are shown"
+            repo.api.add_space_variable(repo.name, RUNS, ",".join(runs), description=about)
+
+    retrying(deploy)
     if private:
         names = ", ".join(private)
         print(f"{names}: private. Give the Space a secret {TOKEN}, a token that may only read, in its settings")
@@ -72,52 +79,6 @@ def our_app(repo: Repo, commit: str, files: Mapping) -> str | None:
     if "app.py" in files:
         return None if IS_OURS.encode() in repo.read(commit, "app.py") else "is a Space with another app (app.py)"
     return foreign_file(files)
-
-
-def is_private(api, name: str) -> bool:
-    """True for a private data set of a run.
-
-    Raises:
-        UsageError: the data set does not exist.
-    """
-    try:
-        with hub_errors(f"looking at {name}"):
-            return bool(api.repo_info(name, repo_type="dataset").private)
-    except HubError as error:
-        if error.status != 404:
-            raise
-        raise UsageError(
-            f"--runs {name}: no such data set repo; publish the run first: openrlhf-ebpo hub push-run RUN_DIR "
-            f"--repo {name}"
-        ) from error
-
-
-def deploy(repo: Repo, files: Publishable, runs: Sequence[str], public: bool) -> None:
-    """Upload, and name the runs in the Space's variable.
-
-    Raises:
-        UsageError: the owner's plan does not include Spaces.
-        HubError: it failed.
-    """
-    commit = Commit("the app", private=not public)
-
-    def upload():
-        done = publish_with_timeout(repo, files, commit, our_app)
-        with hub_errors(f"setting {RUNS} of {repo.name}"):
-            about = "data set repos of the runs that are shown"
-            repo.api.add_space_variable(repo.name, RUNS, ",".join(runs), description=about)
-        return done
-
-    try:
-        done = retrying(upload)
-    except HubError as error:
-        if error.status != 402:
-            raise
-        raise UsageError(
-            f"the Hub did not make the Space {repo.name}: making one needs a paid plan of its owner (402, "
-            f"https://huggingface.co/pricing). Without a Space: openrlhf-ebpo space --runs {' '.join(runs)}"
-        ) from error
-    print(f"deployed: {done.url} ({len(done.sent)} files sent, {done.unchanged} unchanged). The Hub builds it now")
 
 
 def space_files(runs: Sequence[str]) -> Publishable:

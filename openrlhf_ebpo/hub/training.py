@@ -113,22 +113,15 @@ def push_while_training(push: Push) -> None:
     Raises:
         ReportedError: something that no retry can push.
     """
-    seen = None
+    seen = changed = None
     while (read_run(push.run_dir) or {}).get("status") == "running":  # if the driver dies, this process does
-        if (listed := list_state(push.run_dir)) != seen:
-            seen = listed
+        with suppress(OSError):  # before the first save
+            changed = (push.run_dir / checkpoint_list.LIST).stat().st_mtime_ns
+        if changed != seen:
+            seen = changed
             try:
                 retrying(push.round, ATTEMPTS, report)
             except ReportedError as error:
                 report(f"hub: {error}; tried again after the next save, and at the end")
         time.sleep(POLL_SECONDS)
     retrying(push.round, math.inf, report)
-
-
-def list_state(run_dir: Path) -> tuple[int, int] | None:
-    """Size and time of checkpoints.jsonl: others after every save."""
-    try:
-        status = (run_dir / checkpoint_list.LIST).stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns

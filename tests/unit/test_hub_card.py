@@ -21,7 +21,7 @@ from openrlhf_ebpo.hub import markdown
 from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, fill_template
-from openrlhf_ebpo.hub.public import hub_id, without_paths
+from openrlhf_ebpo.hub.public import hub_id, public_text
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 from openrlhf_ebpo.run.run_log import read_run
 
@@ -219,15 +219,8 @@ def test_code_is_one_cell_whatever_is_in_it(value):
     assert inner, cell
 
 
-@pytest.fixture
-def fresh_templates():
-    markdown._templates.cache_clear()
-    yield
-    markdown._templates.cache_clear()
-
-
 @pytest.mark.parametrize("value", [HOSTILE, "*b*", "[l](x)", "# h", " ", 1.5, None, ["a"]])
-def test_what_is_not_ours_is_code_in_templates(tmp_path, monkeypatch, fresh_templates, value):
+def test_what_is_not_ours_is_code_in_templates(tmp_path, monkeypatch, value):
     (tmp_path / "card.md").write_text("{{ x }} {{ y }}{% for each in many %}{{ each ~ '!' }}{% endfor %}.\n")
     monkeypatch.setattr(markdown, "TEMPLATES", tmp_path)
     expected = f"{code(value)} *b*{code(f'{value}!')}.\n"
@@ -257,7 +250,7 @@ def test_a_fence_is_longer_than_what_is_inside():
     ],
 )
 def test_local_paths_are_cut_and_nothing_else(text, expected):
-    assert without_paths(text) == expected
+    assert public_text(text) == expected
 
 
 def test_a_folder_is_no_name_on_the_hub(tmp_path, monkeypatch):

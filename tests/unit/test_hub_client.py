@@ -16,11 +16,9 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.hub_settings import check_write_access
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub_client import (
-    MAX_BACKOFF_SECONDS,
     HubError,
     hub_api,
     hub_errors,
-    pause_after,
     retrying,
     run_with_timeout,
 )
@@ -142,12 +140,20 @@ def test_offline_mode_is_no_reason_to_try_again(hub, monkeypatch):
     assert caught.value.permanent
 
 
-def test_pauses_grow_and_the_hub_may_ask_for_more(monkeypatch):
+@pytest.mark.parametrize(
+    ("requested", "pauses"),
+    [([None] * 11, [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600]), ([77, 1, 99_999], [77, 10, 3600])],
+)
+def test_pauses_grow_and_the_hub_may_ask_for_more(monkeypatch, requested, pauses):
     monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
-    pauses = [pause_after(failures) for failures in range(1, 12)]
-    assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == MAX_BACKOFF_SECONDS == max(pauses)
-    assert pause_after(1, HubError("", 429, retry_after=77)) == 77
-    assert pause_after(1, HubError("", 429, retry_after=1)) == 5
+    waited: list[float] = []
+
+    def action():
+        raise HubError("busy", 429, retry_after=[*requested, None][len(waited)])
+
+    with pytest.raises(HubError, match="busy"):
+        retrying(action, attempts=len(pauses) + 1, report=lambda _: None, sleep=waited.append)
+    assert waited == pauses
 
 
 def test_what_may_pass_is_tried_again_and_what_stays_is_not():

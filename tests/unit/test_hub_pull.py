@@ -10,7 +10,7 @@ import hub_runs
 import numpy as np
 import pytest
 from commands import refused
-from hub_repos import File
+from hub_repos import File, git_hash
 from hub_runs import publish, pull
 from patience import seconds, wait_until
 from safetensors.numpy import save
@@ -18,7 +18,7 @@ from safetensors.numpy import save
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import git_hash, local_file
+from openrlhf_ebpo.hub.content import digest, local_file
 from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, PART
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
@@ -300,7 +300,7 @@ def test_a_pull_that_ends_while_it_puts_the_files_in_place_is_repeated(client, p
 
 def test_a_file_that_the_hub_claims_to_keep_in_git_is_not_read_as_a_whole(tmp_path):
     (tmp_path / "large").write_bytes(b"x" * (3 << 20))
-    assert git_hash(local_file(tmp_path / "large")) == git_hash(b"x" * (3 << 20))
+    assert digest(local_file(tmp_path / "large"), git=True) == git_hash(b"x" * (3 << 20))
 
 
 def test_an_adapter_names_its_base_and_a_model_how_to_ask_it(client, use_hub, tmp_path, capsys):

@@ -50,7 +50,7 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     save_result(run_dir / "eval", "aime24", GOOD, 3)
     save_result(run_dir / "eval", "file-q", GOOD, 3, {**GREEDY, "name": "default+n=1,temperature=0.0"})
     push(run_dir)
-    assert "pushed: " in capsys.readouterr().out
+    assert f"run run is at {hub.url}/datasets/{REPO} (" in capsys.readouterr().out
     repo = hub.repo(REPO, "dataset")
     assert repo.private
     for path, content in repo.files().items():
@@ -95,12 +95,11 @@ def test_only_what_is_new_goes(tmp_path, hub, push, capsys):
     push(run_dir)
     commits, uploads = len(hub.repo(REPO, "dataset").history()), hub.count("PUT /lfs/")
     push(run_dir)
-    assert "nothing had changed" in capsys.readouterr().out
+    assert "(0 of 8 files sent now" in capsys.readouterr().out
     assert (len(hub.repo(REPO, "dataset").history()), hub.count("PUT /lfs/")) == (commits, uploads)
     write_steps(run_dir, [4])
     push(run_dir)
-    new = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pushed")]
-    assert "4 files sent, 5 unchanged" in new[0], new  # one rollout file, and what grows
+    assert "(4 of 9 files sent now" in capsys.readouterr().out  # one rollout file, and what grows
     assert hub.count("PUT /lfs/") == uploads + 1
 
 

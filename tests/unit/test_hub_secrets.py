@@ -63,7 +63,7 @@ def test_nothing_else_sends_files(hub, api):
         found |= {path.relative_to(ROOT).as_posix(): names} if names else {}
     assert found == {"openrlhf_ebpo/hub/publish.py": {"create_commit", "CommitOperationAdd"}}
     with pytest.raises(TypeError, match="only Publishable files are sent"):
-        send(Repo(api, MODEL), {"x.txt": b"x"}, ["x.txt"], [], Commit("m"), "")
+        send(Repo(api, MODEL), {"x.txt": b"x"}, ["x.txt"], [], Commit("m", hub_runs.anybody), "")
     given = {"x.txt": b"x"}
     files = Publishable(given)
     given["x.txt"] = TOKEN.encode()

@@ -8,7 +8,7 @@ from hub_runs import publish, pull
 from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub_client import HubError, hub_api
+from openrlhf_ebpo.hub_client import HubError, hub_api, retrying
 
 REPO = "owner/model"
 
@@ -90,8 +90,9 @@ def test_a_slow_hub_that_goes_on_is_waited_for(hub, client):
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "inf", "nan"])
 @pytest.mark.parametrize("variable", ["OPENRLHF_EBPO_HUB_TIMEOUT", "OPENRLHF_EBPO_HUB_PAUSE"])
 def test_a_limit_that_is_no_number_is_named(monkeypatch, variable, text):
-    from openrlhf_ebpo.hub_client import pause_after
+    def refuse():
+        raise HubError("busy", 503)
 
     monkeypatch.setenv(variable, text)
     with pytest.raises(UsageError, match=f"{variable} is '{text}'"):
-        hub_api() if "TIMEOUT" in variable else pause_after(1)
+        hub_api() if "TIMEOUT" in variable else retrying(refuse)

@@ -52,7 +52,7 @@ def test_an_unchanged_push_sends_nothing_and_commits_nothing(hub, client, files)
     first = push(client, files)
     before = len(hub.requests)
     again = push(client, files)
-    assert again.commit == first.commit and again.sent == () and again.unchanged == 4
+    assert again.commit == first.commit and again.sent == [] and again.unchanged == 4
     assert {request.split()[0] for request in hub.requests[before:]} == {"GET"}
     other_tag = push(client, files, tag="step-000002")
     assert other_tag.commit == first.commit and len(hub.repo(REPO).history()) == 2
@@ -228,23 +228,23 @@ def by_hand(hub, **files):
 def test_a_card_that_somebody_wrote_or_edited_stays(hub, client, files):
     hub.create(REPO)
     by_hand(hub, README__md=b"# written by hand\n", LICENSE=b"theirs")
-    assert push(client, {**files, "LICENSE": b"ours"}).kept == ("README.md", "LICENSE")
+    assert push(client, {**files, "LICENSE": b"ours"}).kept == ["README.md", "LICENSE"]
     found = hub.repo(REPO).files("step-000001")
     assert (found["README.md"], found["LICENSE"]) == (b"# written by hand\n", b"theirs")
-    assert push(client, {**files, "LICENSE": b"ours"}).sent == ()
+    assert push(client, {**files, "LICENSE": b"ours"}).sent == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.json", "chat_template.jinja"])
 def test_what_somebody_has_corrected_stays_until_force_or_its_removal(hub, client, files, name):
     files[name] = b"first"
     push(client, files)
-    assert push(client, {**files, name: b"second"}).kept == ()
+    assert push(client, {**files, name: b"second"}).kept == []
     by_hand(hub, **{name.replace(".", "__"): b"corrected"})
     for step in (2, 3):
         published = push(client, {**files, name: b"%d" % step, "sub/prior.json": b"%d" % step}, tag=f"step-00000{step}")
-        assert published.kept == (name,) and hub.repo(REPO).files(f"step-00000{step}")[name] == b"corrected"
+        assert published.kept == [name] and hub.repo(REPO).files(f"step-00000{step}")[name] == b"corrected"
         assert hub.repo(REPO).files()["sub/prior.json"] == b"%d" % step
-    assert push(client, {**files, name: b"3"}, tag="step-000003", force=True).kept == ()
+    assert push(client, {**files, name: b"3"}, tag="step-000003", force=True).kept == []
     assert hub.repo(REPO).files("step-000003")[name] == b"3"
     by_hand(hub, **{name.replace(".", "__"): b"corrected"})
     without = {path: file for path, file in hub.repo(REPO).find("main").files.items() if path != name}
@@ -256,7 +256,7 @@ def test_weights_are_always_those_of_the_step(hub, client, files):
     push(client, files)
     repo = hub.repo(REPO)
     repo.commit("main", {**repo.find("main").files, "model.safetensors": File(b"theirs", True)}, "by hand")
-    assert push(client, files, tag="step-000002").kept == ()
+    assert push(client, files, tag="step-000002").kept == []
     assert_whole(hub, files, "step-000002")
 
 
