@@ -17,7 +17,7 @@ from openrlhf_ebpo.hub import pull as pulling
 from openrlhf_ebpo.hub.content import Publishable, local_file
 from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.hub_settings import check_target
-from openrlhf_ebpo.hub.publish import Commit, Repo
+from openrlhf_ebpo.hub.publish import Commit, Repo, same_run
 from openrlhf_ebpo.hub.push import Push
 from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run.run_log import read_run
@@ -120,7 +120,7 @@ def export_of(run_dir: Path, step: int) -> Export:
 
 def notices(hub) -> str:
     """The lines about --hub.repo at a training's start."""
-    return "\n".join(check_target(Repo(hub_api(), REPO), False, {}, "--hub.repo"))
+    return "\n".join(check_target(Repo(hub_api(), REPO), False, same_run({}), "--hub.repo"))
 
 
 def weights(size: int, seed: int = 0) -> bytes:

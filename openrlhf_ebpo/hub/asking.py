@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.hub.content import local_file
 from openrlhf_ebpo.hub.exports import step_tag
-from openrlhf_ebpo.hub.markdown import fenced
+from openrlhf_ebpo.hub.markdown import Markdown, fenced
 from openrlhf_ebpo.hub.public import hub_id
 from openrlhf_ebpo.redact import redacted_text, without_own_homes
 from openrlhf_ebpo.run.run_log import get_nested, step_files
@@ -17,47 +17,37 @@ from openrlhf_ebpo.run.run_log import get_nested, step_files
 BARE = "{question}"  # the instruction of prompts that are questions alone
 QUESTION = "What is 12 * 13?"  # where no prompt of the training is known
 MAX_PROMPT_CHARS = 2000
-USE = """\
-from transformers import pipeline
-
-generate = pipeline("text-generation", {repo}, revision={tag}, device_map="auto")
-question = {question}
-message = {message}
-prompt = {prompt}
-found = generate(prompt, max_new_tokens={tokens}, return_full_text=False, add_special_tokens=False)
-print(found[0]["generated_text"])"""
 
 
 def use(run_dir: Path, run: dict, repo: str, step: int) -> dict:
-    """The part "Use it" of a card: code that asks as the training did, or why it cannot be given."""
+    """Values for the part "Use it" of a card: code that asks as the training did, or that it cannot be given."""
     adapter = bool(get_nested(run, "args", "ds", "lora", "rank"))
     first, data = first_prompt(run_dir), get_nested(run, "args", "data") or {}
     chat, template = bool(data.get("apply_chat_template")), str(data.get("input_template") or "{}")
     instruction = str(get_nested(run, "instruction", "template") or BARE)
     question = bare_question(first, template.replace("{}", instruction)) if first and not chat else None
-    text = USE.format(
-        repo=json.dumps(repo),
-        tag=json.dumps(step_tag(step)),
-        question=json.dumps(question or QUESTION),
-        message="question"
-        if instruction == BARE
-        else f"{json.dumps(instruction)}.replace({json.dumps(BARE)}, question)",
-        prompt=chat_prompt(data, get_nested(run, "instruction", "system"))
-        if chat
-        else f"{json.dumps(template)}.format(message)",
-        tokens=json.dumps(get_nested(run, "args", "rollout", "max_new_tokens") or 1024),
-    )
-    usable = not adapter or hub_id(run.get("model"), run_dir)
+    instructed = f"{json.dumps(instruction)}.replace({json.dumps(BARE)}, question)"
+    snippet = {  # JSON, which has no line that ends a block of code
+        "repo": json.dumps(repo),
+        "revision": json.dumps(step_tag(step)),
+        "question": json.dumps(question or QUESTION),
+        "message": "question" if instruction == BARE else instructed,
+        "prompt": prompt_code(data, template, get_nested(run, "instruction", "system")),
+        "tokens": json.dumps(get_nested(run, "args", "rollout", "max_new_tokens") or 1024),
+    }
     return {
         "adapter": adapter,
-        "use": fenced("python", text) if usable else None,
+        "usable": bool(not adapter or hub_id(run.get("model"), run_dir)),
         "first_prompt": fenced("text", first) if first else None,
         "chat": chat,
+        **{name: Markdown(redacted_text(value)) for name, value in snippet.items()},
     }
 
 
-def chat_prompt(data: dict, system: str | None) -> str:
-    """The code that puts the message, after any system message, into the tokenizer's chat template."""
+def prompt_code(data: dict, template: str, system: str | None) -> str:
+    """Code that puts the message into `template`, or after any system message into the tokenizer's chat template."""
+    if not data.get("apply_chat_template"):
+        return f"{json.dumps(template)}.format(message)"
     pairs = [str(each).partition("=") for each in data.get("template_kwargs") or ()]
     more = "".join(f", {name}={json.loads(value)!r}" for name, _, value in pairs if name.isidentifier())
     before = f'{{"role": "system", "content": {json.dumps(system)}}}, ' if isinstance(system, str) else ""

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import Repo, check_owner, same_run
+from openrlhf_ebpo.hub.publish import Owner, Repo, check_owner, same_run
 from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_api, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
@@ -94,7 +94,9 @@ class HubSettings:
         Args:
             run: run.json of the run that is resumed, {} for a new one.
         """
-        return check_target(Repo(hub_api(), self.repo), self.public, public_run(run), "--hub.repo") if self.repo else []
+        if not self.repo:
+            return []
+        return check_target(Repo(hub_api(), self.repo), self.public, same_run(public_run(run)), "--hub.repo")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -116,54 +118,39 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 # Access
 
 
-def check_write_access(repo: Repo, flag: str = "--repo") -> None:
-    """Check that the token may write to `repo`, which need not exist yet; nothing is created.
+def check_target(repo: Repo, public: bool, owner: Owner, flag: str = "--repo") -> list[str]:
+    """Check, before anything is made for a repo, that it is ours or new, and that the token may write to it. Returns
+    lines about its visibility. A Hub that cannot be reached is one of them.
 
     Raises:
-        UsageError: no token, a wrong one, or one without the right; says what to do.
-        HubError: the Hub cannot be asked at the moment.
+        UsageError: no token, a wrong one, or one without the right; or the repo holds something else.
     """
     from huggingface_hub import get_token
 
     if not (repo.api.token or get_token()):
         raise UsageError(f"{flag} {repo.name}: no token for the Hub: {HOW_TO_LOG_IN}")
     try:
+        commit, _ = check_owner(repo, owner)
         with hub_errors(f"asking whether the token may write to {repo.name}"):
             account = repo.api.whoami()
-            name, token = account.get("name"), (account.get("auth") or {}).get("accessToken") or {}
-            owners = [name, *(org.get("name") for org in account.get("orgs") or [])]
+            user, token = account.get("name"), (account.get("auth") or {}).get("accessToken") or {}
+            owners = [user, *(org.get("name") for org in account.get("orgs") or [])]
             if token.get("role") == "read":
-                words = f"the token {token.get('displayName', '')!r} of {name} may only read: {HOW_TO_LOG_IN}"
-                raise UsageError(f"{flag} {repo.name}: {words}")
+                words = f"the token {token.get('displayName', '')!r} of {user} may only read: {HOW_TO_LOG_IN}"
+                raise HubError(words, permanent=True)
             # auth_check cannot tell for a new repo; the scopes of a fine-grained token are left to the first push
-            if (owner := repo.name.partition("/")[0]) not in owners:
-                words = f"the token belongs to {name}, who may write for {', '.join(map(str, owners))}, not for {owner}"
-                raise UsageError(f"{flag} {repo.name}: {words}")
-            repo.api.auth_check(repo.name, repo_type=repo.kind, write=True)
-    except HubError as error:
-        if error.permanent:
-            raise UsageError(f"{flag} {repo.name}: {error}") from error
-        if error.status != 404:  # a repo that does not exist is created by the first push
-            raise
-
-
-def check_target(repo: Repo, public: bool, run: dict, flag: str = "--repo") -> list[str]:
-    """Check, before anything is made for a repo, that the token may write to it, and that it holds no other run than
-    `run`. Returns lines about its visibility. A Hub that cannot be reached is one of them.
-
-    Raises:
-        UsageError: the token has no right to write, or the repo holds something else.
-    """
-    try:
-        check_write_access(repo, flag)
-        commit, _ = check_owner(repo, same_run(run))
-        with hub_errors(f"looking at {repo.name}"):
-            is_public = not repo.api.repo_info(repo.name).private if commit else public
+            if (name := repo.name.partition("/")[0]) not in owners:
+                words = f"the token belongs to {user}, who may write for {', '.join(map(str, owners))}, not for {name}"
+                raise HubError(words, permanent=True)
+            if commit:
+                repo.api.auth_check(repo.name, repo_type=repo.kind, write=True)
+                is_public = not repo.api.repo_info(repo.name, repo_type=repo.kind).private
     except HubError as error:
         if error.permanent:
             raise UsageError(f"{flag} {repo.name}: {error}") from error
         return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {repo.name} waits"]
+    if not commit:
+        return [f"pushing to {repo.name}, a new repo: {'public' if public else 'private'}"]
     if is_public and not public:
         return [f"warning: {repo.name} exists and is public: everybody can read what is pushed there"]
-    visibility, state = "public" if is_public else "private", "which exists" if commit else "a new repo"
-    return [f"models will be pushed to {repo.name}, {state}: {visibility}"]
+    return [f"pushing to {repo.name}, which exists: {'public' if is_public else 'private'}"]

@@ -87,11 +87,9 @@ def run(args: argparse.Namespace) -> None:
     wanted = [chosen_export(run_dir, args.step)] if args.repo or args.step is not None else None
     for export in wanted or ():  # mistakes are named before the Hub is asked
         contents(run_dir, export.model, args.not_secret)
-    push = Push(run_dir, repo, public, wanted, args.not_secret, args.force)
-    if args.dry_run:
-        push.print_missing()
-        return
-    print(*check_target(repo, public, public_run(settings)), sep="\n", file=sys.stderr)
+    push = Push(run_dir, repo, public, wanted, args.not_secret, args.force, args.dry_run)
+    if not args.dry_run:
+        print(*check_target(repo, public, same_run(public_run(settings))), sep="\n", file=sys.stderr)
     try:
         retrying(push.round)
     except ReportedError as error:
@@ -124,7 +122,7 @@ class Push:
 
     wanted: the exports of --repo or --step, which are pushed even if they are there, for their cards; None for all that
     the repo lacks. done: step -> state of the folder when it was found on the Hub. sent: steps that were pushed now.
-    missing: what the last round left. force: also replace what people changed there.
+    missing: what the last round left. force: also replace what people changed there. dry_run: list what would be sent.
     """
 
     run_dir: Path
@@ -133,6 +131,7 @@ class Push:
     wanted: list[Export] | None = None
     not_secret: Collection[str] = ()
     force: bool = False
+    dry_run: bool = False
     report: Report = print
     done: dict[int, tuple] = field(default_factory=dict)
     sent: list[int] = field(default_factory=list)
@@ -151,7 +150,7 @@ class Push:
         """
         every, last = list_exports(self.run_dir) if self.wanted is None else self.wanted, None
         self.missing = list(every)
-        known = tags(self.repo, self.run_dir)
+        known = {} if self.dry_run and self.wanted else tags(self.repo, self.run_dir)
         for export in every:
             state = export.state()
             try:
@@ -182,10 +181,17 @@ class Push:
         if not export.model.is_dir():
             raise HubError(f"{export.model} is gone, and was not pushed", permanent=True)
         step = export.step
+        print_skipped(self.run_dir, export.model)
+        model = contents(self.run_dir, export.model, self.not_secret)
+        all_files = Publishable(model, card(self.run_dir, export, self.repo.name, self.report))
+        if self.dry_run:
+            print(f"step {step}, tag {step_tag(step)}:")
+            print_files(all_files, self.repo.name)
+            self.sent.append(step)
+            return
         last = max((row["step"] for row in read_metrics(self.run_dir)), default=math.inf)  # later ones are rolled back
         steps = [int(tag.removeprefix("step-")) for tag in known if STEP_TAG.fullmatch(tag)]
         branch = f"checkpoint-{step:06d}" if any(step < each <= last for each in steps) else "main"
-        model, all_files = self.files(export)
         owner = same_run(json.loads(model["run.json"]))
         commit = Commit(f"step {step}", owner, step_tag(step), branch, not self.public, self.force)
         try:
@@ -196,27 +202,6 @@ class Push:
             self.report(f"hub: step {step} is pushed again without its card, which the Hub may have refused: {error}")
             publish_with_timeout(self.repo, model, commit, self.report)
         self.sent.append(step)
-
-    def files(self, export: Export) -> tuple[Publishable, Publishable]:
-        """What a push sends, without the card and with it."""
-        print_skipped(self.run_dir, export.model)
-        model = contents(self.run_dir, export.model, self.not_secret)
-        return model, Publishable(model, card(self.run_dir, export, self.repo.name, self.report))
-
-    def print_missing(self) -> None:
-        """List what a push would send; the Hub is asked only for what it lacks."""
-        wanted = self.wanted
-        if wanted is None:
-            known = tags(self.repo, self.run_dir)
-            wanted = [each for each in list_exports(self.run_dir) if not is_pushed(self.repo, each, known, self.force)]
-        for export in wanted:
-            if not export.model.is_dir():
-                print(f"step {export.step} is missing, and {export.model} is gone")
-                continue
-            print(f"step {export.step}, tag {step_tag(export.step)}:")
-            print_files(self.files(export)[1], self.repo.name)
-        if not wanted:
-            print(f"nothing is missing at {self.repo.url()}")
 
 
 def card(run_dir: Path, export: Export, repo: str, report: Report = print) -> Publishable:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out
 from openrlhf_ebpo.hub.data_card import data_card
-from openrlhf_ebpo.hub.hub_settings import check_write_access, target
+from openrlhf_ebpo.hub.hub_settings import check_target, target
 from openrlhf_ebpo.hub.public import public_json, public_text
 from openrlhf_ebpo.hub.publish import (
     CARD,
@@ -69,15 +70,10 @@ def run(args: argparse.Namespace) -> None:
     if args.dry_run:
         print_files(files, repo.name)
         return
-    retrying(lambda: check_write_access(repo))
-
-    def publish() -> None:
-        found = run_files(args.run_dir, repo.name, args.not_secret)  # again: a run may be training
-        owner = same_run(json.loads(found["run.json"]) if "run.json" in found else None, found)
-        message = f"run {public_text(args.run_dir.absolute().name)}"
-        publish_with_timeout(repo, found, Commit(message, owner, private=not args.public))
-
-    retrying(publish)
+    owner = same_run(json.loads(files["run.json"]) if "run.json" in files else None, files)
+    print(*check_target(repo, args.public, owner), sep="\n", file=sys.stderr)
+    commit = Commit(f"run {public_text(args.run_dir.absolute().name)}", owner, private=not args.public)
+    retrying(lambda: publish_with_timeout(repo, files, commit))
 
 
 def run_files(run_dir: Path, repo: str, not_secret: list[str] = ()) -> Publishable:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.hub.content import LocalFile, Publishable, files_below, local_file
-from openrlhf_ebpo.hub.hub_settings import check_write_access, target
+from openrlhf_ebpo.hub.hub_settings import check_target, target
 from openrlhf_ebpo.hub.publish import Commit, Repo, foreign_file, print_files, publish_with_timeout
 from openrlhf_ebpo.hub_client import hub_api, hub_errors, retrying
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     if args.dry_run:
         print_files(files, repo.name)
         return
-    retrying(lambda: check_write_access(repo, "OWNER/NAME"))
+    print(*check_target(repo, args.public, our_app, "OWNER/NAME"), sep="\n", file=sys.stderr)
     private = []
     for name in runs:
         with hub_errors(f"--runs {name}, which `openrlhf-ebpo hub push-run` makes"):

@@ -13,8 +13,8 @@ import pytest
 from patience import seconds, wait_until, wait_until_gone
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.hub_settings import check_write_access
-from openrlhf_ebpo.hub.publish import Repo
+from openrlhf_ebpo.hub.hub_settings import check_target
+from openrlhf_ebpo.hub.publish import Repo, same_run
 from openrlhf_ebpo.hub_client import (
     HubError,
     hub_api,
@@ -25,13 +25,17 @@ from openrlhf_ebpo.hub_client import (
 from openrlhf_ebpo.redact import redacted_text
 
 
+def check(hub, repo="owner/new", token=None, flag="--repo") -> list[str]:
+    return check_target(Repo(hub_api(hub.url, token or hub.token), repo), False, same_run({}), flag)
+
+
 def test_a_token_that_may_write_passes_for_a_new_and_for_an_existing_repo_and_nothing_is_created(hub):
-    check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
-    check_write_access(Repo(hub_api(hub.url, hub.token), "team/new"))
+    for repo in ("owner/new", "team/new"):
+        assert check(hub, repo) == [f"pushing to {repo}, a new repo: private"]
     assert not hub.repos
     hub.create("owner/old", private=True)
-    check_write_access(Repo(hub_api(hub.url, hub.token), "owner/old"))
-    assert hub.count("auth-check/write") == 3
+    assert check(hub, "owner/old") == ["pushing to owner/old, which exists: private"]
+    assert hub.count("auth-check/write") == 1
 
 
 @pytest.mark.parametrize(
@@ -49,30 +53,28 @@ def test_a_token_that_may_write_passes_for_a_new_and_for_an_existing_repo_and_no
 def test_a_wrong_token_or_missing_rights_say_what_to_do(hub, token, repo, words):
     token = {"READ": hub.read_token, "WRITE": hub.token}.get(token, token)
     with pytest.raises(UsageError, match=words.replace("`", ".")) as caught:
-        check_write_access(Repo(hub_api(hub.url, token), repo), "--hub.repo")
+        check(hub, repo, token, "--hub.repo")
     assert str(caught.value).startswith(f"--hub.repo {repo}: ") and token not in str(caught.value)
 
 
 def test_without_a_token_there_is_nothing_to_ask(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(UsageError, match="no token for the Hub: set HF_TOKEN"):
-        check_write_access(Repo(hub_api(hub.url), "owner/new"))
+        check_target(Repo(hub_api(hub.url), "owner/new"), False, same_run({}))
     assert not hub.requests
 
 
-def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_error(hub):
+def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_a_warning(hub):
+    hub.create("owner/old")
     hub.fail("auth-check", 403)
     with pytest.raises(UsageError, match="no right to do this"):
-        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
+        check(hub, "owner/old")
     for status in (429, 500, 503):
         hub.fail("whoami", status)
-        with pytest.raises(HubError) as caught:
-            check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
-        assert caught.value.status == status and not caught.value.permanent
+        assert f"({status})" in check(hub)[0]
     hub.stop()
-    with pytest.raises(HubError, match="no usable answer") as caught:
-        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
-    assert caught.value.status is None and not caught.value.permanent
+    (warning,) = check(hub)
+    assert warning.startswith("warning: the Hub cannot be reached") and "no usable answer" in warning
 
 
 @pytest.mark.parametrize(
@@ -203,14 +205,13 @@ def test_a_token_that_is_none_is_named(hub, monkeypatch):
 )
 def test_an_account_with_nulls_is_read(hub, account):
     hub.fail("whoami", 200, body=json.dumps(account).encode())
-    check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
+    assert check(hub) == ["pushing to owner/new, a new repo: private"]
 
 
 @pytest.mark.parametrize("account", [[], {"name": "owner", "auth": "x"}, {"name": "owner", "orgs": 1}], ids=json.dumps)
 def test_an_account_of_another_shape_is_no_traceback(hub, account):
     hub.fail("whoami", 200, body=json.dumps(account).encode())
-    with pytest.raises(HubError, match="no usable answer"):
-        check_write_access(Repo(hub_api(hub.url, hub.token), "owner/new"))
+    assert "no usable answer" in check(hub)[0]
 
 
 PROXIES = """

@@ -285,7 +285,7 @@ def test_a_dry_run_says_what_is_missing(hub, use_hub, make_run, capsys):
     push(run_dir)
     capsys.readouterr()
     hub_cli.main(["push", str(run_dir), "--dry_run"])
-    assert capsys.readouterr().out == f"nothing is missing at {hub.url}/{REPO}\n"
+    assert capsys.readouterr().out == f"nothing is missing: 2 steps are at {hub.url}/{REPO}\n"
     del hub.repo(REPO).tags["step-000002"]
     shutil.rmtree(model_of(run_dir, 4))  # pushed, and deleted here: its tag is enough
     hub_cli.main(["push", str(run_dir), "--dry_run"])

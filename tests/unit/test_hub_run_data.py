@@ -113,7 +113,7 @@ def test_what_a_resumed_run_rolled_back_goes_and_a_foreign_run_is_refused(tmp_pa
     assert not any("superseded" in path for path in files) and "checkpoints.jsonl" not in files
     other = write_run(tmp_path / "b", name="another")
     write_json(other / "run.json", {**read_run(other), "started": "2026-01-01T00:00:00+00:00"})
-    with pytest.raises(HubError, match=r"holds another run \(tiny, .*another repo"):
+    with pytest.raises(UsageError, match=r"holds another run \(tiny, .*another repo"):
         push(other)
     assert hub.repo(REPO, "dataset").files() == files
 
@@ -159,9 +159,9 @@ def test_results_of_an_evaluation_are_a_data_set_too_and_grow(tmp_path, hub, pus
     assert "notes.txt" not in there
     other = tmp_path / "other"
     save_result(other, "math500", GOOD, 3)
-    with pytest.raises(HubError, match="choose another repo"):
+    with pytest.raises(UsageError, match="choose another repo"):
         push(other)
-    with pytest.raises(HubError, match="holds files of something else than a run"):
+    with pytest.raises(UsageError, match="holds files of something else than a run"):
         push(write_run(tmp_path))
     assert hub.repo(REPO, "dataset").files() == there
 
@@ -256,6 +256,6 @@ def test_what_is_wrong_is_said(tmp_path, hub, push):
 def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path, hub, push):
     for name in ("tables/evaluations.parquet", "images/cat.png"):
         hub.create(REPO, "dataset").commit("main", {name: File(b"theirs", True)}, "theirs")
-        with pytest.raises(HubError, match=rf"holds files of something else than a run \({name}\)"):
+        with pytest.raises(UsageError, match=rf"holds files of something else than a run \({name}\)"):
             push(write_run(tmp_path / name))
         assert hub.repo(REPO, "dataset").files() == {name: b"theirs"}

@@ -191,7 +191,7 @@ def test_a_space_of_somebody_else_is_refused_by_the_name_of_a_file(tmp_path, hub
     push_run(tmp_path)
     files = {name: File(content, False) for name, content in STRANGERS[kind].items()}
     hub.create(REPO, "space").commit("main", files, "theirs")
-    with pytest.raises(HubError, match=re.escape(min(files, key=lambda name: name == "README.md"))):
+    with pytest.raises(UsageError, match=re.escape(min(files, key=lambda name: name == "README.md"))):
         deploy("--runs", RUN)
     assert hub.repo(REPO, "space").files() == STRANGERS[kind]
 

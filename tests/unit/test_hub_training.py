@@ -76,7 +76,7 @@ def test_only_the_final_model_is_pushed_where_none_is_saved_before():
 
 def test_a_wrong_token_stops_and_a_hub_that_is_away_warns(hub, use_hub, monkeypatch):
     to_repo = settings("--hub.repo", REPO)
-    assert to_repo.check_access({}) == [f"models will be pushed to {REPO}, a new repo: private"]
+    assert to_repo.check_access({}) == [f"pushing to {REPO}, a new repo: private"]
     monkeypatch.setenv("HF_TOKEN", hub.read_token)
     with pytest.raises(UsageError, match="may only read"):
         to_repo.check_access({})
