@@ -374,6 +374,14 @@ def test_labels_and_functions_that_no_training_can_use_are_refused_before_it_sta
         assert found in str(end.value) and not (tmp_path / "run").exists()
 
 
+def test_help_teaches_our_flags_and_upstreams(capsys):
+    with pytest.raises(SystemExit):
+        driver.main(["--help"])
+    text = capsys.readouterr().out
+    for part in ("openrlhf-ebpo train [flags]", "--algo.advantage.ebpo.half_life", "--rollout.n_samples_per_prompt"):
+        assert part in text
+
+
 def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
     """From the newest complete checkpoint, or from the requested step; with the changed settings."""
     for step in (4, 8):

@@ -114,3 +114,9 @@ def test_the_way_to_install_it_with_a_gpu_is_said_once():
     assert len(commands) == 4
     for command in commands:
         assert [name for name, text in pages.items() if command in text] == ["gpus.md"], command
+
+
+def test_the_pins_for_a_gpu_are_those_that_openrlhf_and_vllm_ask_for():
+    pins = (ROOT / "requirements" / "gpu-torch213.txt").read_text().splitlines()
+    assert {"vllm==0.29.0", "torch==2.13.0", "transformers==5.15.0", "ray==2.55.0", "deepspeed==0.19.6"} <= set(pins)
+    assert not [pin for pin in pins if pin.startswith("flash-attn")]

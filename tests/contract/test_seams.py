@@ -31,6 +31,14 @@ ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("seam", all_seams(), ids=str)
 
 
+def test_every_row_is_printed_with_its_reason_and_link(capsys):
+    printer.main([])
+    text = " ".join(capsys.readouterr().out.split())
+    for seam in all_seams():
+        facts = [f"{seam}", *seam.sources[-1:], seam.process, seam.kind, seam.replacement, seam.condition, seam.why]
+        assert [fact for fact in [*facts, seam.until, seam.link] if fact not in text] == [], seam
+
+
 def target(seam: Seam):
     found = importlib.import_module(seam.module)
     for part in seam.name.split("."):
@@ -178,6 +186,18 @@ def test_rows_with_one_target_are_applied_on_top_of_each_other():
         assert target(rows[0])._ebpo_seams == tuple(seam.replacement for seam in rows)
 
 
+def test_a_label_names_the_target_and_what_is_put_there():
+    assert ROW.label == "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker: EBPOExperienceMaker"
+    labels = [seam.label for seam in all_seams()]
+    assert len(set(labels)) == len(labels)
+
+
+def test_installing_again_changes_nothing():
+    before = [target(seam) for seam in all_seams()]
+    install()
+    assert [target(seam) for seam in all_seams()] == before
+
+
 def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacements():
     """`from module import name` elsewhere in upstream happened after the row was applied."""
     from openrlhf.trainer import ppo_trainer, ppo_trainer_async
@@ -239,6 +259,15 @@ def test_applying_a_row_without_a_target_is_an_error_that_names_the_row(name):
     row = dataclasses.replace(MADE_UP, name=name)
     with pytest.raises(SeamError, match=rf"seam made_up\.{name}: no such target"):
         apply(row, module)
+
+
+def test_a_made_up_row_wraps_a_function_once():
+    module = types.ModuleType("made_up")
+    module.answer = lambda: 42
+    apply(MADE_UP, module)
+    apply(MADE_UP, module)
+    assert module.answer() is None
+    assert not hasattr(module.answer.__wrapped__, "_ebpo_seams")
 
 
 @pytest.mark.parametrize("release", releases.TESTED)
@@ -330,6 +359,12 @@ def test_what_upstream_packs_comes_back_padded_with_the_gradients_of_the_tokens_
 def test_the_document_has_the_head_checks_own_tolerance():
     page = " ".join((ROOT / "docs" / "start.md").read_text().split())
     assert f"more than {gloo_sync.HEAD_TOLERANCE * 100:g} %" in page
+
+
+@pytest.mark.skipif(flash_attn.is_installed(), reason="flash-attn is installed")
+def test_offering_the_stand_in_twice_adds_one_finder():
+    flash_attn.offer_stand_in()
+    assert sum(isinstance(finder, flash_attn.FlashAttnStandIn) for finder in sys.meta_path) == 1
 
 
 def test_the_state_of_every_row_can_be_printed(capsys, monkeypatch):

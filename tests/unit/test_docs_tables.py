@@ -30,6 +30,14 @@ def test_pages_that_say_something_else_are_named_and_can_be_written_again(tmp_pa
     assert {page: page.read_text() for page in right} == right
 
 
+def test_a_page_without_the_two_lines_is_left_alone(tmp_path):
+    for page in PAGES:
+        (tmp_path / page).write_text("No table.\n")
+    done = call("--write", "--docs", tmp_path)
+    assert done.returncode and "needs these two lines" in done.stderr
+    assert {(tmp_path / page).read_text() for page in PAGES} == {"No table.\n"}
+
+
 def test_the_readme_counts_the_estimators_of_the_registry():
     page = (ROOT / "README.md").read_text()
     shown = set(

@@ -19,6 +19,15 @@ from openrlhf_ebpo.eval.protocols import PROTOCOLS, override
 DEFAULT, GREEDY = (PROTOCOLS[name] for name in ("default", "greedy"))
 
 
+def test_the_named_protocols_are_what_they_say():
+    assert (DEFAULT.n, DEFAULT.temperature, DEFAULT.top_p, DEFAULT.max_new_tokens) == (32, 1.0, 1.0, 20_480)
+    assert (DEFAULT.template, DEFAULT.chat_template, DEFAULT.scorer) == ("training", None, "math-verify")
+    assert (GREEDY.n, GREEDY.temperature) == (1, 0.0)
+    for protocol in PROTOCOLS.values():
+        protocols.check_protocol(protocol)
+        protocols.check_scorer(protocol)
+
+
 def test_fingerprints_are_pinned_to_the_version():
     """A changed setting of a named protocol needs a new version: old results are of another protocol then."""
     assert {name: (protocol.version, protocol.fingerprint()) for name, protocol in PROTOCOLS.items()} == {
@@ -108,6 +117,14 @@ def test_settings_that_make_no_sense(changes, message):
     with pytest.raises(UsageError) as error:
         override(DEFAULT, **changes)
     assert message in str(error.value)
+
+
+def test_describe_prints_every_setting():
+    text = DEFAULT.describe()
+    for part in ("default, version 1", DEFAULT.fingerprint(), "20480", "last Answer: line"):
+        assert part in text
+    assert "as the model was trained" in DEFAULT.describe() and "what the longest prompt needs" in DEFAULT.describe()
+    assert all(f"  {name} " in text for name, value in DEFAULT.settings().items() if name != "version" and value != {})
 
 
 def test_another_version_of_the_scorer_is_refused():

@@ -414,6 +414,11 @@ def test_lora_adapters_are_merged_into_their_base(tmp_path):
     assert models.identity(str(adapter))["model"] != identity["model"]
 
 
+def test_a_full_model_is_used_where_it_is(folder):
+    with models.full_model(str(folder / "model"), folder / "scratch") as path:
+        assert path == str(folder / "model") and not (folder / "scratch").exists()
+
+
 def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
     write_rows(folder / "copy.jsonl", [{"question": QUESTIONS[0][0], "answer": 2}])
     args = parsed(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/copy.jsonl"))

@@ -243,6 +243,10 @@ LOADS = {  # code -> modules that it must not load; sys.argv[1] is a run
     },
     """from openrlhf_ebpo.space import app, main, runs, server, workspace
 app.build(workspace.Workspace(runs.Runs([])))""": {*STACK, "transformers", "matplotlib"},
+    """from openrlhf_ebpo.space import links
+from openrlhf_ebpo.space.pages import samples, understand
+understand.render(links.clean({}))""": STACK,
+    f"sys.path.append({str(ROOT / 'research')!r}); import figures": {"torch", "scipy", "matplotlib", "ray"},
 }
 
 
