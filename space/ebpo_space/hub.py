@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import RunError
@@ -23,8 +20,6 @@ _FILES = re.compile(
     rf"|(eval/)?{_NAME}/{_NAME}/step-\d{{1,9}}/(summary\.json|samples\.parquet)",
     re.ASCII,
 )
-_AGAIN = 600.0  # seconds until the Hub is asked once more
-_WAIT = 10.0  # seconds for another's download
 
 
 def is_repo(text: str) -> bool:
@@ -98,44 +93,3 @@ def fetch(repo: str, cache: Path | None = None, login: bool = False) -> tuple[Pa
         why = f"and as a data set repo of the Hub it cannot be fetched ({type(error).__name__}): try again later"
         raise RunError(f"{repo} is not a directory here, {why}, or write a directory as ./{repo}.") from error
     return directory, left_out
-
-
-@dataclass
-class Copy:
-    path: Path
-    problems: tuple[str, ...]
-    at: float  # when it was fetched
-
-
-@dataclass
-class Fetched:
-    """Copies of repos: fetched when first asked for, and again at intervals, since a run may grow."""
-
-    cache: Path | None
-    fetch: Callable = fetch
-    copies: dict[str, Copy] = field(default_factory=dict)
-    _one: threading.Lock = field(default_factory=threading.Lock)  # downloads do not take every thread
-
-    def get(self, repo: str) -> Copy:
-        """Return the copy of a repo; the one that is here stays if the Hub does not answer.
-
-        Raises:
-            RunError: it cannot be fetched.
-        """
-        copy = self.copies.get(repo)
-        if copy and time.monotonic() - copy.at < _AGAIN:
-            return copy
-        if not self._one.acquire(timeout=0 if copy else _WAIT):
-            if copy:
-                return copy
-            raise RunError(f"{repo}: other runs are being fetched from the Hub. Try again in a minute.")
-        try:
-            path, problems = self.fetch(repo, self.cache)
-        except RunError:
-            if copy is None:
-                raise
-            path, problems = copy.path, copy.problems
-        finally:
-            self._one.release()
-        self.copies[repo] = Copy(path, tuple(problems), time.monotonic())
-        return self.copies[repo]

@@ -45,8 +45,8 @@ def sections(runs: Sequence[LoadedRun], view: dict) -> tuple[list[dict], list[st
             drawn = [(metric, lines) for metric, lines in drawn if any(line.y.any() for line in lines)]
         panels = []
         for metric, lines in drawn:
-            axes = Axes(AXES[view["x"]], _share(metric, view), view["log"], zoom_range(view), view["whole"])
             csv_of = urlencode({"metric": metric.name, "runs": keys})
+            axes = Axes(AXES[view["x"]], _share(metric, view), view["log"], zoom_range(view), view["whole"])
             panels.append(line_panel(metric, lines, axes) | {"csv": f"./space/panel.csv?{csv_of}"})
         if len(panels) == 1 and found:
             found[-1]["title"] += f" · {title}"
@@ -138,12 +138,11 @@ def _line(run: LoadedRun, series: Series, view: dict) -> Line:
 def _mean(found: Sequence[tuple[LoadedRun, Series]], view: dict, share: float) -> Line | None:
     """The band is that of the moving means, which are what one looks at."""
     moving = [bold(_line(run, series, {**view, "x": "step"}), share) for run, series in found]
-    band, (first, *_) = seeds.band(moving), (run for run, _ in found)
-    if band is None:
+    if not (band := seeds.band(moving)):
         return None
+    (steps, mean, *ends), first = band, found[0][0]
     name = seeds.name([run.run.key for run, _ in found])
-    along = positions(first.metrics, band.steps, view["x"])
-    return Line(name, first.run.number, along, band.mean, band=(band.low, band.high))
+    return Line(name, first.run.number, positions(first.metrics, steps, view["x"]), mean, band=tuple(ends))
 
 
 def tokens_per_second(metrics: Metrics) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,31 +23,25 @@ SMOOTHED = 0.08  # share of the run
 _POINTS = 80
 
 
-@dataclass(frozen=True)
-class PictureData:
-    """Numbers of one group; variances of the prior at its step, where they are known. low, high: fail and pass
-    reward."""
-
-    mean: float
-    baseline: float
-    shrinkage: float
-    prior_mean: float | None
-    within: float | None = None
-    between: float | None = None
-    size: int = 4
-    low: float = 0.0
-    high: float = 1.0
-
-
 def implied_prior_mean(mean: float, baseline: float, shrinkage: float) -> float | None:
     """Return μ_glob from V = (1 − S)·μ + S·μ_glob."""
     return (baseline - (1 - shrinkage) * mean) / shrinkage if shrinkage > 1e-9 else None
 
 
-def picture(group: PictureData) -> HTML:
-    """Bell curves of prior (τ²) and group mean (σ²/G) over the reward axis, and the way from the mean to the
-    baseline."""
-    span = [v for v in (group.low, group.high, group.mean, group.baseline, group.prior_mean) if v is not None]
+def picture(
+    mean: float,
+    baseline: float,
+    shrinkage: float,
+    prior_mean: float | None,
+    within: float | None = None,
+    between: float | None = None,
+    size: int = 4,
+    rewards: tuple[float, float] = (0.0, 1.0),
+) -> HTML:
+    """Bell curves of prior (τ²) and group mean (σ²/G) over the reward axis, and the way from the mean to the baseline
+    of one group. within, between: variances of the prior at its step, where they are known; rewards: of fail and
+    pass."""
+    span = [v for v in (*rewards, mean, baseline, prior_mean) if v is not None]
     low, high = min(span), max(span)
     pad = 0.04 * (high - low or 1.0)
     low, high = low - pad, high + pad
@@ -57,22 +50,22 @@ def picture(group: PictureData) -> HTML:
         return MARGIN + (value - low) / (high - low) * (WIDTH - 2 * MARGIN)
 
     parts = [f'<line class="axis" x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{GROUND}" y2="{GROUND}"/>']
-    for value in np.linspace(group.low, group.high, 5):
+    for value in np.linspace(*rewards, 5):
         at, said = f"{x(value):.1f}", number(value)
         parts.append(f'<text class="tick" x="{at}" y="{GROUND + 17}" text-anchor="middle">{said}</text>')
         parts.append(f'<line class="axis" x1="{at}" x2="{at}" y1="{GROUND}" y2="{GROUND + 4}"/>')
-    if group.prior_mean is not None and (group.between or 0) > 0:
-        parts.append(_bell(group.prior_mean, group.between, low, high, x, "prior"))
-    if (group.within or 0) > 0:
-        parts.append(_bell(group.mean, group.within / max(group.size, 1), low, high, x, "data"))
-    parts.append(_way(x(group.mean), x(group.baseline)))
-    marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
-    marks += [("glob", "prior mean", group.prior_mean)] if group.prior_mean is not None else []
+    if prior_mean is not None and (between or 0) > 0:
+        parts.append(_bell(prior_mean, between, low, high, x, "prior"))
+    if (within or 0) > 0:
+        parts.append(_bell(mean, within / max(size, 1), low, high, x, "data"))
+    parts.append(_way(x(mean), x(baseline)))
+    marks = [("mean", "group mean", mean), ("base", "baseline", baseline)]
+    marks += [("glob", "prior mean", prior_mean)] if prior_mean is not None else []
     for (kind, name, value), y in zip(sorted(marks, key=lambda mark: mark[2]), _ROWS, strict=False):
         parts.append(_mark(kind, f"{name} {number(value)}", x(value), y))
-    prior = f" prior mean {number(group.prior_mean)}," if group.prior_mean is not None else ""
-    numbers = f"group mean {number(group.mean)},{prior} baseline {number(group.baseline)}"
-    label = f"On the reward axis: {numbers}, shrinkage {number(group.shrinkage)}"
+    prior = f" prior mean {number(prior_mean)}," if prior_mean is not None else ""
+    numbers = f"group mean {number(mean)},{prior} baseline {number(baseline)}"
+    label = f"On the reward axis: {numbers}, shrinkage {number(shrinkage)}"
     return HTML(  # noqa: S704 (numbers, and words of this file)
         f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     )

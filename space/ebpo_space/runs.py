@@ -21,7 +21,6 @@ from openrlhf_ebpo.run.run_log import SCHEMA, RunDirectoryError, read_run
 
 from . import hub
 from .errors import RunError
-from .hub import Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 20  # runs in one view
@@ -29,6 +28,8 @@ MAX_KEY_CHARS = 300  # `links` reads no more
 GENERIC = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
 _RESCAN = 5.0  # seconds
+_AGAIN = 600.0  # seconds until the Hub is asked once more
+_WAIT = 10.0  # seconds for another's download
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,15 @@ class Runs:
     """
 
     given: Sequence[str] = ()
-    cache: Path | None = None
-    fetch: Callable = hub.fetch
+    fetch: Callable[[str], tuple[Path, list[str]]] = hub.fetch
     _known: dict[str, Run] = field(default_factory=dict)
     _named: dict[Path, str] = field(default_factory=dict)
     _listed: dict[str, None] = field(default_factory=dict)
     _awaited: list[str] = field(default_factory=list)
     _scanned: float = 0.0
+    _copies: dict[str, tuple[float, Run]] = field(default_factory=dict)  # of repos, and when they were fetched
     _lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def __post_init__(self):
-        self._fetched = Fetched(self.cache, self.fetch)
+    _downloading: threading.Lock = field(default_factory=threading.Lock)  # one at a time: it does not take every thread
 
     def listed(self) -> list[str]:
         """List the runs that the app was started with, in a stable order; looks for new ones every few seconds."""
@@ -91,8 +90,7 @@ class Runs:
         """Return the run of this key if it is here; nothing is fetched."""
         self.listed()
         with self._lock:
-            copy = self._fetched.copies.get(key)
-            return self._known.get(key) or (copy and Run(key, copy.path, problems=copy.problems))
+            return self._known.get(key) or self._copies.get(key, (0.0, None))[1]
 
     def get(self, key: str) -> Run:
         """Return the run of this key; a Hub repo is fetched the first time.
@@ -106,8 +104,32 @@ class Runs:
                 return found
         if key not in listed:
             raise RunError(f"There is no run called “{key}” here: the owner of this app names the runs that it shows.")
-        copy = self._fetched.get(key)
-        return Run(key, copy.path, problems=copy.problems)
+        return self._fetched(key)
+
+    def _fetched(self, repo: str) -> Run:
+        """Return the copy of a repo: fetched when first asked for, and again at intervals, since a run may grow; the
+        one that is here stays if the Hub does not answer.
+
+        Raises:
+            RunError: it cannot be fetched.
+        """
+        at, copy = self._copies.get(repo, (0.0, None))
+        if copy and time.monotonic() - at < _AGAIN:
+            return copy
+        if not self._downloading.acquire(timeout=0 if copy else _WAIT):
+            if copy:
+                return copy
+            raise RunError(f"{repo}: other runs are being fetched from the Hub. Try again in a minute.")
+        try:
+            path, problems = self.fetch(repo)
+            copy = Run(repo, path, problems=tuple(problems))
+        except RunError:
+            if copy is None:
+                raise
+        finally:
+            self._downloading.release()
+        self._copies[repo] = (time.monotonic(), copy)
+        return copy
 
 
 def find_runs(root: Path) -> list[Path]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,16 +18,6 @@ from openrlhf_ebpo.run.run_log import get_nested
 from .text import common_start
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections on saving and logging, which do not change a training
-
-
-@dataclass(frozen=True)
-class Band:
-    """Arrays of one length. Two runs: low and high are theirs; more: the 95 % t-interval of the mean."""
-
-    steps: np.ndarray
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 def group_by_configuration(runs: Sequence) -> list[list]:
@@ -77,9 +66,14 @@ def name(keys: Sequence[str]) -> str:
     return f"{start}*{common_start([key[len(start) :][::-1] for key in keys])[::-1]}"
 
 
-def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
+def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...] | None:
     """Average (steps, values) of each run, at the steps that all of them have: where one ends, a mean of the others
-    would jump. None for fewer than two runs, or without such a step. Values that are not finite count as absent."""
+    would jump. Values that are not finite count as absent.
+
+    Returns:
+        steps, mean, low, high of one length: two runs' own values, or the 95 % t-interval of the mean of more. None
+        for fewer than two runs, or without a step of all.
+    """
     if len(series) < 2:
         return None
     finite = [(np.asarray(x)[np.isfinite(y)], np.asarray(y, float)[np.isfinite(y)]) for x, y in series]
@@ -89,5 +83,4 @@ def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
     if not len(steps):
         return None
     values = np.stack([y[np.searchsorted(x, steps)] for x, y in finite])
-    mean, (low, high) = values.mean(0), spread(values)
-    return Band(steps, mean, low, high)
+    return steps, values.mean(0), *spread(values)

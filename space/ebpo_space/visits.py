@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import attempt
 from .groups import Groups
-from .picture import PictureData, implied_prior_mean, picture
+from .picture import implied_prior_mean, picture
 from .search import answers, history
 from .text import HTML
 from .workspace import LoadedRun, Workspace
@@ -62,8 +62,8 @@ class Visit:
         at = lambda name: self.opened.metrics.at(self.step, f"ebpo/{name}")  # noqa: E731
         prior_mean = at("prior_mean")
         prior_mean = implied_prior_mean(mean, baseline, shrinkage) if prior_mean is None else prior_mean
-        known = at("within_variance"), at("between_variance"), int(groups.valid[p]), *self.opened.rewards
-        return picture(PictureData(mean, baseline, shrinkage, prior_mean, *known))
+        known = at("within_variance"), at("between_variance"), int(groups.valid[p]), self.opened.rewards
+        return picture(mean, baseline, shrinkage, prior_mean, *known)
 
 
 def find_others(here: Visit, keys: Sequence[str], workspace: Workspace) -> list[Visit]:

@@ -1,5 +1,6 @@
 """The Space finds runs in folders and on the Hub, by their names, and refuses others."""
 
+import functools
 import shutil
 import socket
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from space_runs import learning_run
 
 from openrlhf_ebpo.space import hub
+from openrlhf_ebpo.space import runs as runs_module
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.links import address, clean, parse_address
@@ -143,11 +145,11 @@ def test_runs_come_from_the_environment_too(monkeypatch):
     assert parse(["--runs", "e/f"]).login
 
 
-def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
+def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path, monkeypatch):
     api.create_repo("owner/run", repo_type="dataset")
     api.upload_folder(repo_id="owner/run", repo_type="dataset", folder_path=learnt.path)
     api.upload_file(repo_id="owner/run", repo_type="dataset", path_or_fileobj=b"import os", path_in_repo="evil.py")
-    runs = Runs(["owner/run", "owner/nothing"], cache=tmp_path / "cache")
+    runs = Runs(["owner/run", "owner/nothing"], functools.partial(hub.fetch, cache=tmp_path / "cache"))
     run = runs.get("owner/run")
     assert len(Index(run).read()[0]) == 120 and describe(run)["name"] == "ebpo"
     assert not list((tmp_path / "cache").rglob("*.py"))
@@ -159,7 +161,7 @@ def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
     )
     api.delete_file("rollouts/step-000012.parquet", repo_id="owner/run", repo_type="dataset")
     assert describe(runs.get("owner/run"))["name"] == "ebpo", "not asked again at once"
-    runs._fetched.copies["owner/run"].at -= 1000
+    monkeypatch.setattr(runs_module, "_AGAIN", 0.0)
     assert describe(runs.get("owner/run"))["name"] == "later" and Index(run).read()[0].step.max() == 11
     with pytest.raises(RunError, match="neither a directory here nor a data set repo"):
         runs.get("owner/nothing")

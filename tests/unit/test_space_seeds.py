@@ -90,18 +90,22 @@ def test_a_name_for_all_seeds(given, name):
 
 def test_the_band_of_three_is_a_t_interval_and_of_two_their_range():
     steps = np.arange(1, 5)
-    three = seeds.band([(steps, steps + shift) for shift in (-1.0, 0.0, 1.0)])
-    assert three.mean.tolist() == [1, 2, 3, 4]
-    assert (three.high - three.mean) == pytest.approx(4.30265 / 3**0.5)
-    two = seeds.band([(steps, steps - 1.0), (steps, steps + 1.0)])
-    assert two.low.tolist() == [0, 1, 2, 3] and two.high.tolist() == [2, 3, 4, 5]
+    _, mean, _, high = seeds.band([(steps, steps + shift) for shift in (-1.0, 0.0, 1.0)])
+    assert mean.tolist() == [1, 2, 3, 4]
+    assert (high - mean) == pytest.approx(4.30265 / 3**0.5)
+    _, _, low, high = seeds.band([(steps, steps - 1.0), (steps, steps + 1.0)])
+    assert low.tolist() == [0, 1, 2, 3] and high.tolist() == [2, 3, 4, 5]
 
 
 def test_the_band_ends_with_the_shortest_run_and_leaves_out_what_one_lacks():
-    found = seeds.band([(np.array([1, 2, 3, 4]), np.array([1.0, np.nan, 3.0, 4.0])), (np.array([1, 2, 3]), np.ones(3))])
-    assert found.steps.tolist() == [1, 3] and found.mean.tolist() == [1.0, 2.0]
-    late = seeds.band([(np.array([1, 2, 3]), np.array([9.0, 2.0, 3.0])), (np.array([2, 3]), np.array([4.0, 5.0]))])
-    assert late.steps.tolist() == [2, 3] and late.mean.tolist() == [3.0, 4.0], "values belong to their steps"
+    shared, mean, *_ = seeds.band(
+        [(np.array([1, 2, 3, 4]), np.array([1.0, np.nan, 3.0, 4.0])), (np.array([1, 2, 3]), np.ones(3))]
+    )
+    assert shared.tolist() == [1, 3] and mean.tolist() == [1.0, 2.0]
+    shared, mean, *_ = seeds.band(
+        [(np.array([1, 2, 3]), np.array([9.0, 2.0, 3.0])), (np.array([2, 3]), np.array([4.0, 5.0]))]
+    )
+    assert shared.tolist() == [2, 3] and mean.tolist() == [3.0, 4.0], "values belong to their steps"
     assert seeds.band([(np.array([1]), np.ones(1))]) is None
     assert seeds.band([(np.array([1]), np.ones(1)), (np.array([2]), np.ones(1))]) is None
     assert seeds.band([]) is None

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from space_runs import learning_run
 
-from openrlhf_ebpo.space import hub
+from openrlhf_ebpo.space import runs as runs_module
 from openrlhf_ebpo.space.app import build
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def workspace(folder):
-    return Workspace(Runs([str(folder / "mine"), "friends/run"], fetch=lambda repo, cache: (folder / "remote", [])))
+    return Workspace(Runs([str(folder / "mine"), "friends/run"], fetch=lambda repo: (folder / "remote", [])))
 
 
 def events(workspace) -> dict:
@@ -54,7 +54,7 @@ def test_a_control_works_after_the_server_has_forgotten_the_view(workspace):
 
 
 def test_visitors_add_listed_runs_alone_and_nothing_else_is_fetched(folder):
-    runs = Runs([str(folder / "mine")], fetch=lambda repo, cache: pytest.fail("fetched"))
+    runs = Runs([str(folder / "mine")], fetch=lambda repo: pytest.fail("fetched"))
     event, session = events(Workspace(runs)), Session()
     loads(event, session)
     for odd in ("strangers/run", "<img src=x>/a", ["friends/a"], {"friends": 1}, 7):
@@ -66,11 +66,11 @@ def test_visitors_add_listed_runs_alone_and_nothing_else_is_fetched(folder):
 
 
 def test_one_download_at_a_time_and_the_copy_that_is_there_meanwhile(folder, monkeypatch):
-    monkeypatch.setattr(hub, "_WAIT", 0.01)
-    runs = Runs(["friends/a", "friends/b"], fetch=lambda repo, cache: (folder / "remote", []))
+    monkeypatch.setattr(runs_module, "_WAIT", 0.01)
+    monkeypatch.setattr(runs_module, "_AGAIN", 0.0)
+    runs = Runs(["friends/a", "friends/b"], fetch=lambda repo: (folder / "remote", []))
     runs.get("friends/a")
-    runs._fetched.copies["friends/a"].at -= 10_000
-    with runs._fetched._one:
+    with runs._downloading:
         assert runs.get("friends/a").path == Path(folder / "remote")
         with pytest.raises(RunError, match="other runs are being fetched"):
             runs.get("friends/b")

@@ -9,7 +9,7 @@ from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight
 from ..figures import number, signed
 from ..page import Page, Parts
 from ..parameters import number as within
-from ..picture import PictureData, picture
+from ..picture import picture
 from ..text import HTML, html, join
 
 INTRO = HTML(
@@ -58,7 +58,7 @@ def story(view: dict) -> HTML:
     size, right, prior = view["g"], view["right"], view["mean"]
     shrinkage, mean = float(shrinkage_weight(view["within"], view["between"], size, 1.0)), right / size
     baseline = (1 - shrinkage) * mean + shrinkage * prior
-    drawn = picture(PictureData(mean, baseline, shrinkage, prior, view["within"], view["between"], size))
+    drawn = picture(mean, baseline, shrinkage, prior, view["within"], view["between"], size)
     dots = join(html('<i class="{}"></i>', "hit" if i < right else "miss") for i in range(size))
     return html(
         '<section class="story"><div class="head"><div class="dots" role="img" aria-label="{} of {} answers '
