@@ -18,7 +18,7 @@ from openrlhf_ebpo.rewards.math.golds import gold_text
 from openrlhf_ebpo.run.results import LIMITED
 
 from .task_rows import HubSet
-from .types import Rules
+from .types import Rules, is_several
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
@@ -33,11 +33,6 @@ def label_text(value) -> str:
     if value is None:
         raise ValueError("it has no label")
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def plain_rules(row: Mapping, answer) -> Rules:
-    """Return a list of several answers: all are asked for."""
-    return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
 
 
 def integer_text(text: str) -> str:
@@ -84,7 +79,7 @@ class Benchmark:
     prompt: Callable[[str, Mapping], str] = lambda question, row: question
     gold: Callable[[object], str] = gold_text
     integer: bool = False
-    rules: Callable[[Mapping, object], Rules] = plain_rules
+    rules: Callable[[Mapping, object], Rules] = lambda row, answer: Rules(is_multiple_answer=is_several(answer))
     reward: Path | None = None
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()

@@ -75,20 +75,25 @@ class Rules:
         return json.dumps(self.given())
 
 
+def is_several(answer) -> bool:
+    """Return True for a list of several answers, which are all asked for."""
+    return isinstance(answer, (list, tuple)) and len(answer) > 1
+
+
 def column_rules(row: Mapping, answer) -> Rules:
     """Read is_multiple_answer, unit, answer_type as in Rules; error: the tolerance.
 
     Raises:
         ValueError: a tolerance that is not a number.
     """
-    several, tolerance = isinstance(answer, (list, tuple)) and len(answer) > 1, row.get("error")
+    tolerance = row.get("error")
     try:
         is_blank = tolerance is None or (isinstance(tolerance, str) and not tolerance.strip())
         tolerance = None if is_blank else abs(float(tolerance))
     except (TypeError, ValueError):
         raise ValueError(f"its tolerance (column error) is not a number: {tolerance!r}") from None
     answer_type = row.get("answer_type") or ""
-    multiple = bool(row.get("is_multiple_answer")) or several
+    multiple = bool(row.get("is_multiple_answer")) or is_several(answer)
     return Rules(
         answer_type=answer_type,
         is_multiple_answer=multiple,

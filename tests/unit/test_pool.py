@@ -47,37 +47,37 @@ def processes_of(pool: Pool) -> list[psutil.Process]:
 
 def grade_in_thread(pool: Pool, gold: str, answer: str):
     verdicts = []
-    thread = threading.Thread(target=lambda: verdicts.append(pool.grade_answer(gold, answer)))
+    thread = threading.Thread(target=lambda: verdicts.append(pool.grade(gold, f"\\boxed{{{answer}}}")))
     thread.start()
     return thread, verdicts
 
 
 def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
     pool = start(workers=1, seconds=20, memory_mb=16)
-    assert pool.grade_answer("42", LARGE).outcome in ("crash", "wrong")
-    assert pool.grade_answer("43", "43").correct
+    assert pool.grade("42", f"\\boxed{{{LARGE}}}").outcome in ("crash", "wrong")
+    assert pool.grade("43", "Answer: 43").correct
 
 
 def test_many_threads_get_their_own_verdicts(pool):
-    jobs = [(str(i), str(i + i % 2)) for i in range(400)]
+    jobs = [(str(i), f"Answer: {i + i % 2}") for i in range(400)]
     with ThreadPoolExecutor(32) as threads:
-        verdicts = list(threads.map(lambda job: pool.grade_answer(*job), jobs))
+        verdicts = list(threads.map(lambda job: pool.grade(*job), jobs))
     assert [verdict.correct for verdict in verdicts] == [i % 2 == 0 for i in range(400)]
 
 
 def test_one_hostile_answer_is_cut_off_and_does_not_hold_up_the_others(pool):
     first, _ = grade_in_thread(pool, "41", ENDLESS)
-    pool.grade_answer("0", "0")  # a second process has been started for it
+    pool.grade("0", "Answer: 0")  # a second process has been started for it
     first.join()
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
-    assert all(pool.grade_answer(str(i), str(i)).correct for i in range(20))
+    assert all(pool.grade(str(i), f"Answer: {i}").correct for i in range(20))
     assert not verdicts, "they were graded while it was still at work"
     thread.join()
     assert verdicts == [Verdict(False, "timeout")]
 
 
 def test_workers_import_neither_torch_nor_ray(pool):
-    assert pool.grade_answer("42", "42").correct
+    assert pool.grade("42", "Answer: 42").correct
     maps = Path(f"/proc/{processes_of(pool)[1].pid}/maps").read_text()
     assert "python" in maps
     assert "libtorch" not in maps
@@ -89,7 +89,7 @@ def test_a_grader_that_cannot_start_says_so(monkeypatch):
     pool = Pool(workers=1)
     for _ in range(2):
         with pytest.raises(ReportedError, match=r"exit code 1.*pip install"):
-            pool.grade_answer("1", "1")
+            pool.grade("1", "Answer: 1")
     pool.close()
 
 

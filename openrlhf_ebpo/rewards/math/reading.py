@@ -14,24 +14,16 @@ from fractions import Fraction
 
 from openrlhf_ebpo.rewards.math.extraction import SPECIAL, last_box
 
+_COMMANDS = (
+    "×times πpi ∞infty ±pm ≤le ⩽le ≥ge ⩾ge ≠ne ≈approx ≡equiv ∪cup ∩cap ∈in ∅emptyset Øemptyset"
+    " ⟨langle ⟩rangle ⌊lfloor ⌋rfloor ⌈lceil ⌉rceil △triangle ∠angle"
+)
 SYMBOLS = {
     **dict.fromkeys("−–—‐‑‒﹣", "-"),
     **dict.fromkeys("·⋅∙∗", r"\cdot "),
-    **{"×": r"\times ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "±": r"\pm ", "°": r"^\circ ", "′": "'"},
-    **{
-        "≤": r"\le ",
-        "⩽": r"\le ",
-        "⩾": r"\ge ",
-        "≥": r"\ge ",
-        "≠": r"\ne ",
-        "∪": r"\cup ",
-        "∩": r"\cap ",
-        "∈": r"\in ",
-        "∅": r"\emptyset ",
-    },
-    **{"⟨": r"\langle ", "⟩": r"\rangle ", "Ø": r"\emptyset ", "∶": ":", "≡": r"\equiv ", "。": "."},
-    **{"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "△": r"\triangle ", "∠": r"\angle "},
-    **{"≈": r"\approx ", "⁄": "/", "∕": "/", "√": r"\sqrt", "∛": r"\sqrt[3]"},
+    **dict.fromkeys("÷⁄∕", "/"),
+    **{each[0]: rf"\{each[1:]} " for each in _COMMANDS.split()},
+    **{"°": r"^\circ ", "′": "'", "∶": ":", "。": ".", "√": r"\sqrt", "∛": r"\sqrt[3]"},
     **{letter: rf"\mathbb{{{plain}}}" for letter, plain in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
 }
 # currencies, and what has no width: joiners, marks of a writing direction

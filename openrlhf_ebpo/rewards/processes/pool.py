@@ -74,10 +74,7 @@ class Pool:
         Raises:
             GoldError: the gold answer cannot be read. ReportedError: the processes do not start.
         """
-        return self.grade_answer(gold, extract_answer(response, in_thoughts))
-
-    def grade_answer(self, gold: str, answer: str | None) -> Verdict:
-        """Grade an answer that has been found already; None or "" counts as none."""
+        answer = extract_answer(response, in_thoughts)
         verdict = self._grade_once(gold, answer or "")
         return verdict if answer else Verdict(False, NO_ANSWER)
 
