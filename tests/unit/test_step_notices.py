@@ -16,9 +16,8 @@ from openrlhf_ebpo.upstream.controller.step_notices import (
     StepNotices,
     count_steps,
     is_unread,
-    is_zero,
     lasting_warning,
-    unread_share,
+    step_metrics,
     unread_warning,
     zero_notice,
 )
@@ -47,7 +46,7 @@ def result(rewards, advantages=None, valid=None):
     ],
 )
 def test_which_steps_have_only_zero_advantages(batch, nothing):
-    assert is_zero(batch) is nothing
+    assert step_metrics(batch, []) == {ZERO_ADVANTAGE: float(nothing)}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +159,8 @@ def test_only_complete_responses_count(given, expected):
 
 
 def test_the_share_is_that_of_the_complete_responses():
-    assert unread_share([True, None, False, None, False, False]) == {UNREAD: 0.25}
-    assert unread_share([None, None]) == {}
+    assert step_metrics(result([[0, 1]]), [True, None, False, None, False, False])[UNREAD] == 0.25
+    assert UNREAD not in step_metrics(result([[0, 1]]), [None, None])
 
 
 def test_the_warning_quotes_a_response():

@@ -107,8 +107,7 @@ class EBPOExperienceMaker:
             self.rollouts = rollouts.with_result(result)
             failed = sum(map(bool, self._errors)) / len(self._errors)
             self.metrics = {**result.metrics, "ebpo/reward_error_fraction": failed}
-            self.metrics[step_notices.ZERO_ADVANTAGE] = float(step_notices.is_zero(result))
-            self.metrics |= step_notices.unread_share(self.unread)
+            self.metrics |= step_notices.step_metrics(result, self.unread)
             self.metrics |= mismatch.metrics(mismatch.differences(experiences, self._rollout_log_probs))
             return experiences
 

@@ -54,10 +54,15 @@ def is_unread(sample) -> bool | None:
     return None if not logs or bool(sample.truncated.any()) else bool((logs[0] > 0).any())
 
 
-def unread_share(found: Sequence[bool | None]) -> dict[str, float]:
-    """Return UNREAD, of what `is_unread` returned; nothing if no response says."""
-    known = [each for each in found if each is not None]
-    return {UNREAD: sum(known) / len(known)} if known else {}
+def step_metrics(result: Estimate, unread: Sequence[bool | None]) -> dict[str, float]:
+    """Return ZERO_ADVANTAGE, 1.0 if no valid response has an advantage, and the share UNREAD if a response says. Where
+    all earned the same, some have an advantage all the same: without normalisation, a history that expected more.
+
+    unread: what `is_unread` returned.
+    """
+    found = {ZERO_ADVANTAGE: float(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)}
+    known = [each for each in unread if each is not None]
+    return found | ({UNREAD: sum(known) / len(known)} if known else {})
 
 
 def unread_warning(step: int, share: float, response: str) -> str:
@@ -66,12 +71,6 @@ def unread_warning(step: int, share: float, response: str) -> str:
         f"warning: step {step}: the reward reads no answer in {share:.0%} of the complete responses, such as "
         f"{one_line(response, MAX_QUOTE_CHARS)!r}. Ask in the prompt for the form that the reward reads (docs/train.md)"
     )
-
-
-def is_zero(result: Estimate) -> bool:
-    """Return True if no valid response has an advantage. Where all earned the same, some give them one all the same:
-    without normalisation, a history that expected more."""
-    return bool(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)
 
 
 def zero_notice(step: int, result: Estimate, metrics: Mapping[str, float], passes: float) -> str:
