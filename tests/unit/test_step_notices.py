@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from openrlhf_ebpo.command import nested
 from openrlhf_ebpo.upstream.controller.step_notices import (
     SUMMARY,
     UNREAD,
@@ -128,9 +129,8 @@ def test_the_end_of_a_run_is_written_into_run_json_and_never_fails_it(tmp_path, 
     shutil.copytree(Path(__file__).parents[1] / "data" / "quickstart_run", tmp_path / "run")
     metrics = tmp_path / "run" / "metrics.jsonl"
     metrics.write_text("".join(json.dumps({"step": step, ZERO_ADVANTAGE: 1.0}) + "\n" for step in range(1, 9)))
-    settings = SimpleNamespace(
-        run=SimpleNamespace(run_dir=tmp_path / "run"), prompts=SimpleNamespace(describe_form=lambda: "as they are")
-    )
+    flags = {"data.apply_chat_template": True}
+    settings = SimpleNamespace(run=SimpleNamespace(run_dir=tmp_path / "run"), args=nested(flags))
     found = lasting_warning(settings)
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert found.startswith("8 of 8 steps taught nothing") and run["warning"] == found and run["status"] == "complete"
