@@ -62,7 +62,11 @@ def run(argv: list[str], supervisor: SupervisorLink | None = None) -> None:
         command = command.resumed_after_failure(supervisor.saved)
     fill_defaults(command.args)
     settings = TrainSettings.from_args(command.args, command.force)
-    access = check_start(command, settings)
+    run_lock.check_free(settings.run.run_dir)
+    run_lock.check_free(settings.run.ckpt_path)
+    check_run_dir(settings.run, command.recorded, redacted(command.args), command.force)
+    settings.check()  # before anything heavy is imported
+    access = settings.ask_hub() + (machine.training_notices() if command.assume_cuda is None else [])
 
     args = upstream.validate(command.args)
     args.ckpt.attempt = secrets.token_hex(8)
@@ -84,16 +88,6 @@ def run(argv: list[str], supervisor: SupervisorLink | None = None) -> None:
     check_saving(args, MODEL)
     prepare_rewards(settings)
     train(supervisor, upstream, command, args, settings, found, resumed)
-
-
-def check_start(command: Command, settings: TrainSettings) -> list[str]:
-    """Check all that can be found wrong before anything heavy is imported; returns notices."""
-    run_lock.check_free(settings.run.run_dir)
-    run_lock.check_free(settings.run.ckpt_path)
-    check_run_dir(settings.run, command.recorded, redacted(command.args), command.force)
-    settings.check()
-    notices = settings.ask_hub()
-    return notices + (machine.training_notices() if command.assume_cuda is None else [])
 
 
 def show_dry_run(

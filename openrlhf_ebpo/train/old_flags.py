@@ -92,7 +92,11 @@ def translate(argv: list[str]) -> tuple[list[str], list[str]]:
     names = dict.fromkeys(given.flag for given in old)
     gone = [name for name in names if TABLE[name].kind == "gone"]
     raise_problems([f"{name} of an older OpenRLHF is gone: {TABLE[name].note}" for name in gone])
-    _refuse_two_spellings(command)
+    typed: dict[str | None, str | None] = {}
+    for flag, setting in [(given.flag, setting) for given in command for setting in _settings(given.flag)]:
+        first = typed.setdefault(setting, flag)
+        if first != flag and {first, flag} != {"--prompt_max_len", "--max_len"}:
+            raise UsageError(f"{first} and {flag} both set {setting}: give only one of them")
     renamed = [word for given in command for word in (_rename(given) if is_old(given.flag) else given.words)]
     last = {given.flag: given for given in command}
     flat = any("." not in name for name in names)  # else the script knew today's lengths and defaults
@@ -135,15 +139,6 @@ def _split(argv: list[str]) -> list[Given]:
 def _settings(flag: str | None) -> tuple[str | None, ...]:
     """The flags of 0.11.2 that a flag of any release sets."""
     return TABLE[flag].new if flag in TABLE else (flag,)
-
-
-def _refuse_two_spellings(command: list[Given]) -> None:
-    typed: dict[str | None, str | None] = {}
-    for given in command:
-        for setting in _settings(given.flag):
-            first = typed.setdefault(setting, given.flag)
-            if first != given.flag and {first, given.flag} != {"--prompt_max_len", "--max_len"}:
-                raise UsageError(f"{first} and {given.flag} both set {setting}: give only one of them")
 
 
 def _rename(given: Given) -> list[str]:

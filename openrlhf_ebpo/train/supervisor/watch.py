@@ -186,7 +186,10 @@ class Supervisor:
             os.kill(self.driver, signal.SIGKILL)
         self.touch_lock(now)
         if self.stalls and not self.end:
-            self.check_ray()
+            dead = next((process for process in self.ray if not is_alive(process)), None)
+            if dead and not self.has_ended():  # Ray ends with its driver
+                self.receive(0)
+                self.stop_driver(f"Ray's {self.ray[dead]} (process {dead.pid}) has died")
             self.check_steps(now)
 
     def touch_lock(self, now: float) -> None:
@@ -208,13 +211,6 @@ class Supervisor:
             what = describe_missing_step(beat, now - stalls.stepped)
             print_line(what)
             self.note(stalled={"time": timestamp(), "step": beat and beat.step, "what": what})
-
-    def check_ray(self) -> None:
-        dead = next((process for process in self.ray if not is_alive(process)), None)
-        if dead is None or self.has_ended():  # Ray ends with its driver
-            return
-        self.receive(0)
-        self.stop_driver(f"Ray's {self.ray[dead]} (process {dead.pid}) has died")
 
     def stop_driver(self, reason: str) -> None:
         """Kill a driver that would wait for what does not come."""
