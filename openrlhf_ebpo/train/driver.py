@@ -31,7 +31,7 @@ from openrlhf_ebpo.train.supervisor import restarts
 from openrlhf_ebpo.train.supervisor.link import SupervisorLink
 from openrlhf_ebpo.train.train_settings import TrainSettings
 from openrlhf_ebpo.train.trained_rows import identify_rows
-from openrlhf_ebpo.train.upstream_main import UpstreamMain, adapt_args, set_engine_arguments
+from openrlhf_ebpo.train.upstream_main import UpstreamMain, adapt_args
 from openrlhf_ebpo.upstream.check import check_release, installed_release
 from openrlhf_ebpo.upstream.controller import mismatch, step_notices
 from openrlhf_ebpo.upstream.install import all_seams, install
@@ -86,7 +86,7 @@ def run(argv: list[str], supervisor: SupervisorLink | None = None) -> None:
     print(*notices, sep="\n", flush=True)
     settings.files.check_models_fetched()
     check_saving(args, MODEL)
-    prepare_rewards(settings)
+    prepare_workers(settings)
     train(supervisor, upstream, command, args, settings, found, resumed)
 
 
@@ -155,7 +155,6 @@ def train(
             supervisor.claim(settings.run, settings.supervision, **started)
             heartbeat.Heartbeat(settings.run.run_dir).report(heartbeat.STARTING)
             pushes.start()
-            set_engine_arguments(args.rollout.temperature)
             args.ckpt.verified = found.tag if found else None
             args.ckpt.data, args.ckpt.run = rows, read_run(settings.run.run_dir)["id"]
             upstream.train(args)
@@ -183,10 +182,12 @@ def lasting_warning(settings: TrainSettings) -> str | None:
     return found
 
 
-def prepare_rewards(settings: TrainSettings) -> None:
-    """Let workers find custom code and special tokens; warn of prompts and rewards that do not fit."""
+def prepare_workers(settings: TrainSettings) -> None:
+    """Let workers know custom code, special tokens and the temperature; warn of prompts and rewards that do not fit."""
     from openrlhf_ebpo.upstream.rendering import announce_special_tokens
+    from openrlhf_ebpo.upstream.rollout.engine import AT_TEMPERATURE
 
+    os.environ[AT_TEMPERATURE] = "1" if settings.args.rollout.temperature != 1 else ""
     if is_import_path(settings.advantage.name):
         share_search_path()
     announce_special_tokens(settings.args.actor.model_name_or_path)

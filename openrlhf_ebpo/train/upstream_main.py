@@ -1,4 +1,4 @@
-"""Upstream's command lines, run from its own source, with the arguments that this machine and its engines need.
+"""Upstream's command lines, run from its own source, with the arguments that this machine needs.
 
 Upstream's train_*.py build their parser, validate and train under `if __name__ == "__main__"`, behind 10 s of
 imports. The block is cut, unchanged, at `args = parser.parse_args()` and at `train(args)`: the first part gives
@@ -90,30 +90,6 @@ def adapt_args(args) -> list[str]:
         cpu.prepare_driver()
         changes = [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
     return changes + flash_attn.adapt_args(args)
-
-
-class ActorWithDefaults:
-    """Stands in for RolloutRayActor: its engines get these arguments in addition to upstream's."""
-
-    def __init__(self, actor_class, given: dict):
-        self.actor_class, self.given = actor_class, given
-
-    def options(self, **options):
-        return ActorWithDefaults(self.actor_class.options(**options), self.given)
-
-    def remote(self, **kwargs):
-        return self.actor_class.remote(**{**self.given, **kwargs})
-
-
-def set_engine_arguments(temperature: float) -> None:
-    """Set arguments of vLLM's engines beyond upstream's flags, in the driver and before upstream makes them. Where
-    rollouts have a temperature, their log-probabilities do too: they are then computed for every token."""
-    from openrlhf.trainer.ray import vllm_engine
-
-    from openrlhf_ebpo.upstream.rollout.engine import PROCESSED
-
-    if temperature != 1:
-        vllm_engine.RolloutRayActor = ActorWithDefaults(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})
 
 
 def _main_block(tree: ast.Module, module: str) -> list[ast.stmt]:

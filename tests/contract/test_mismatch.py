@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from openrlhf_ebpo.rewards.processes.reward_values import ERROR_KEY
-from openrlhf_ebpo.train.upstream_main import ActorWithDefaults, set_engine_arguments
 from openrlhf_ebpo.upstream.controller import mismatch
 from openrlhf_ebpo.upstream.rollout import engine as rollout_engine
-from openrlhf_ebpo.upstream.rollout.engine import PROCESSED, MeasuredRolloutActor
+from openrlhf_ebpo.upstream.rollout.engine import AT_TEMPERATURE, PROCESSED, MeasuredRolloutActor
 
 REWARDS = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0]
 KEYS = {"k3_kl", "chi2_token", "ess", "ess_sequence", "largest_ratio", "tokens"}
@@ -116,7 +115,9 @@ def actor(executor=None, **kwargs):
             if prompt == "fails":
                 raise RuntimeError
 
-    return type("Measured", (MeasuredRolloutActor, Actor), {})()
+    engine = object.__new__(type("Measured", (MeasuredRolloutActor, Actor), {}))
+    Actor.__init__(engine)
+    return engine
 
 
 def params(temperature=1.0, logprobs=None):
@@ -177,31 +178,20 @@ def test_engines_without_a_trainer_are_not_asked():
     assert ask(actor(), measured=False) == [None]
 
 
-@pytest.fixture
-def made(sections, monkeypatch):
-    """(options, arguments) of an engine that is made under flags, with arguments of upstream's."""
-    from openrlhf.trainer.ray import vllm_engine
+def test_engines_are_made_for_the_temperature_of_the_rollouts(monkeypatch):
+    class Actor:
+        async def __init__(self, *args, **kwargs):
+            self.given = kwargs
 
-    engines = []
-    actor_class = SimpleNamespace(
-        options=lambda **options: SimpleNamespace(remote=lambda **arguments: engines.append((options, arguments)))
-    )
+    def given(at_temperature, **kwargs):
+        monkeypatch.setenv(AT_TEMPERATURE, at_temperature)
+        engine = object.__new__(type("Measured", (MeasuredRolloutActor, Actor), {}))
+        asyncio.run(engine.__init__(model="m", **kwargs))
+        return engine.given
 
-    def make(flags=(), **arguments):
-        monkeypatch.setattr(vllm_engine, "RolloutRayActor", actor_class)
-        set_engine_arguments(dict(flags).get("rollout.temperature", 1.0))
-        assert isinstance(vllm_engine.RolloutRayActor, ActorWithDefaults) is bool(flags)
-        vllm_engine.RolloutRayActor.options(num_gpus=1).remote(model="m", **arguments)
-        return engines.pop()
-
-    return make
-
-
-def test_engines_are_made_for_the_temperature_of_the_rollouts(made):
-    assert made() == ({"num_gpus": 1}, {"model": "m"})
-    warm = {"rollout.temperature": 0.7}
-    assert made(warm) == ({"num_gpus": 1}, {"model": "m", "logprobs_mode": PROCESSED})
-    assert made(warm, logprobs_mode="own")[1] == {"model": "m", "logprobs_mode": "own"}
+    assert given("") == {"model": "m"}
+    assert given("1") == {"model": "m", "logprobs_mode": PROCESSED}
+    assert given("1", logprobs_mode="own") == {"model": "m", "logprobs_mode": "own"}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 
 from openrlhf_ebpo.extension import models_trusted
 from openrlhf_ebpo.upstream.rollout.guarded_rewards import GuardedMultiTurnExecutor, GuardedSingleTurnExecutor
@@ -17,6 +18,7 @@ MAX_RESPONSES, MIN_RESPONSES = 64, 8  # responses of an engine
 TOKENS = 1 << 16  # of these responses at most: vLLM's output loop takes 9 µs more for each
 SAMPLED_TOKEN_ONLY = 0  # vLLM's number of further tokens
 PROCESSED = "processed_logprobs"  # vLLM's mode: after temperature and top_p
+AT_TEMPERATURE = "OPENRLHF_EBPO_AT_TEMPERATURE"  # set where rollouts have another temperature than 1
 
 
 def offline_defaults(create_engine_config):
@@ -46,11 +48,15 @@ class EngineTrustsAsAsked:
 class MeasuredRolloutActor:
     """Mixin over RolloutRayActor: the first responses of a batch come with the log-probabilities of their tokens.
 
-    vLLM's are those before temperature and top_p, which at temperature 1 are what the trainer computes; at another one
-    the engine has to be made for it (train/upstream_main.py).
+    vLLM's are those before temperature and top_p, which at temperature 1 are what the trainer computes. At another one
+    the engine is made for those after it, which are then computed for every token.
     """
 
     _measuring = 0
+
+    async def __init__(self, *args, **kwargs):
+        mode = {"logprobs_mode": PROCESSED} if os.environ.get(AT_TEMPERATURE) else {}
+        await super().__init__(*args, **{**mode, **kwargs})
 
     async def generate_responses(
         self, prompt, label, sampling_params, max_length, *args, num_samples=1, measured=True, **kwargs
