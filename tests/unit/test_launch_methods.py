@@ -159,7 +159,7 @@ def test_another_model_has_pass_rates_of_its_own():
         ("grpo 4", "qwen3_8b-grpo-g4"),
         ("grpo 4 --order shuffle", "qwen3_8b-grpo-g4"),
         ("grpo 8 --order=topic", "qwen3_8b-grpo-g8-topic"),
-        ("dapo 4 --order difficulty", "qwen3_8b-dapo-g4-difficulty"),
+        ("grpo 4 --order difficulty", "qwen3_8b-grpo-g4-difficulty"),
     ],
 )
 def test_the_run_is_named_by_what_is_not_the_default(words, name):
