@@ -25,6 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlencode
 
+import numpy as np
+import orjson
 import psutil
 
 from lab.markdown_tables import table
@@ -44,6 +46,13 @@ CLICKS = {  # over all rows, after the first look at them
     "text in all answers": {"steps": "all", "text": "in no answer"},
 }
 VISITORS = 20
+METRICS = """
+    rollout/reward_mean response_length truncated actor_grad_norm policy/entropy policy/kl_per_step ppo_clip_ratio
+    ebpo/shrinkage ebpo/prior_mean ebpo/within_variance ebpo/between_variance ebpo/all_fail_fraction
+    ebpo/all_pass_fraction ebpo/rescued_fraction ebpo/reward_error_fraction rollout/num_samples kl ppo_kl policy_loss
+    actor_lr timing/generation timing/make_experience timing/ppo_train timing/broadcast timing/step_total reward score
+    return total_length group_reward_std logprobs_diff ebpo/prior_count
+"""
 DRAWN = """() => {
   const panels = [...document.querySelectorAll(".panel")];
   const seen = panels.filter((panel) => panel.getBoundingClientRect().top < innerHeight);
@@ -63,11 +72,39 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         large = space_runs.large_run(Path(folder) / "large", options.rows)
         long = Path(folder) / "long"
-        space_runs.long_runs(long, options.steps)
+        long_runs(long, options.steps)
         for _ in range(options.rounds):
             for name, value in measured(long, large):
                 found.setdefault(name, []).append(value)
     print(table(["", "median"], [[name, f"{statistics.median(each):.2f}"] for name, each in found.items()], numbers=1))
+
+
+def long_runs(directory: Path, steps: int, runs: int = 5) -> list[Path]:
+    """Metrics of many steps, every panel filled."""
+    names = METRICS.split()
+    paths = []
+    for i in range(runs):
+        rng = np.random.default_rng(i)
+        path = directory / f"long-{i}"
+        path.mkdir(parents=True)
+        values = (
+            0.5
+            + 0.1 * rng.standard_normal((len(names), steps)).cumsum(1) / np.sqrt(steps)
+            + 0.05 * rng.standard_normal((len(names), steps))
+        )
+        with open(path / "metrics.jsonl", "wb") as file:
+            for step in range(steps):
+                row = {
+                    "step": step + 1,
+                    "time": 1.7e9 + 30 * step,
+                    **dict(zip(names, values[:, step].tolist(), strict=True)),
+                }
+                file.write(orjson.dumps(row) + b"\n")
+        (path / "run.json").write_text(
+            json.dumps({"schema": 1, "name": path.name, "status": "complete", "args": {"train": {"seed": i}}})
+        )
+        paths.append(path)
+    return paths
 
 
 def measured(long: Path, large: Path) -> Iterator[tuple[str, float]]:

@@ -85,7 +85,6 @@ class HubServer:
         self.blobs: dict[str, bytes] = {}
         self.faults: list[Fault] = []
         self.requests: list[str] = []  # "METHOD /path?query"
-        self.authorizations: list[str | None] = []  # of each request, its header
         self.bodies: list[bytes] = []  # of each request
         self.answers: list[bytes] = []  # their bodies, as they should arrive
         self.lock = threading.RLock()
@@ -175,7 +174,6 @@ class Handler(BaseHTTPRequestHandler):
         """The answer and the fault that goes with it; no answer where the fault is that none comes."""
         request = f"{self.command} {unquote(self.path)}"
         self.hub.requests.append(request)
-        self.hub.authorizations.append(self.headers.get("Authorization"))
         fault = self.hub.fault_for(request)
         if fault and fault.delay:
             self.hub.stopping.wait(fault.delay)

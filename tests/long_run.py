@@ -1,6 +1,5 @@
-"""A run whose answers are long: thoughts, formulas, code, and marks of a chat template. python tests/long_run.py DIR"""
+"""A run whose answers are long: thoughts, formulas, code, and marks of a chat template."""
 
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,7 +55,3 @@ def long_run(directory: Path, characters: int = 120_000) -> Path:
         row["response_length"] = len(row["response"]) // 4
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
     return directory
-
-
-if __name__ == "__main__":
-    long_run(Path(sys.argv[1]))

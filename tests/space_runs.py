@@ -1,18 +1,10 @@
-"""Run directories for tests, benchmarks and a look at the Space, written by the project's own writers.
+"""Run directories for tests and benchmarks of the Space, written by the project's own writers."""
 
-python tests/space_runs.py DIR            two runs that learn, and one whose texts and files are hostile
-python tests/space_runs.py DIR --rows 1000000   a run of a million rollout rows
-python tests/space_runs.py DIR --steps 20000    five runs of 20,000 steps, metrics only
-"""
-
-import argparse
 import dataclasses
 import json
-import time
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -31,13 +23,6 @@ from openrlhf_ebpo.run.run_writer import RunWriter
 from openrlhf_ebpo.upstream.controller.rollouts import SCHEMA, Rollouts, prompt_id
 
 WORDS = "the sum of all roots is therefore equal to minus one half so that we may write it as product"
-METRICS = """
-    rollout/reward_mean response_length truncated actor_grad_norm policy/entropy policy/kl_per_step ppo_clip_ratio
-    ebpo/shrinkage ebpo/prior_mean ebpo/within_variance ebpo/between_variance ebpo/all_fail_fraction
-    ebpo/all_pass_fraction ebpo/rescued_fraction ebpo/reward_error_fraction rollout/num_samples kl ppo_kl policy_loss
-    actor_lr timing/generation timing/make_experience timing/ppo_train timing/broadcast timing/step_total reward score
-    return total_length group_reward_std logprobs_diff ebpo/prior_count
-"""
 TOPICS = ("Algebra", "Geometry", "Number theory", "Probability")
 PROMPTS = (
     (r"Let $f(x) = x^2 - {a}x + {b}$. Find the sum of the roots of $f(x) = 0$.", "{a}"),
@@ -357,62 +342,3 @@ def large_run(directory: Path, rows: int, size: int = 8, per_step: int = 4096) -
         path = directory / "rollouts" / f"step-{step:06d}.parquet"
         pq.write_table(pa.table(flat, schema=SCHEMA), path, compression="zstd")
     return directory
-
-
-def long_runs(directory: Path, steps: int, runs: int = 5) -> list[Path]:
-    """Metrics of many steps, every panel filled."""
-    names = METRICS.split()
-    paths = []
-    for i in range(runs):
-        rng = np.random.default_rng(i)
-        path = directory / f"long-{i}"
-        path.mkdir(parents=True)
-        values = (
-            0.5
-            + 0.1 * rng.standard_normal((len(names), steps)).cumsum(1) / np.sqrt(steps)
-            + 0.05 * rng.standard_normal((len(names), steps))
-        )
-        with open(path / "metrics.jsonl", "wb") as file:
-            for step in range(steps):
-                row = {
-                    "step": step + 1,
-                    "time": 1.7e9 + 30 * step,
-                    **dict(zip(names, values[:, step].tolist(), strict=True)),
-                }
-                file.write(orjson.dumps(row) + b"\n")
-        (path / "run.json").write_text(
-            json.dumps({"schema": 1, "name": path.name, "status": "complete", "args": {"train": {"seed": i}}})
-        )
-        paths.append(path)
-    return paths
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--rows", type=int, help="a run of so many rollout rows")
-    parser.add_argument("--steps", type=int, help="five runs of so many steps")
-    options = parser.parse_args()
-    started = time.perf_counter()
-    torch.set_num_threads(1)
-    if options.rows:
-        large_run(options.directory / "large", options.rows)
-    elif options.steps:
-        long_runs(options.directory, options.steps)
-    else:
-        learning_run(options.directory / "ebpo", steps=60, seed=1, name="ebpo", pace=1.3)
-        learning_run(
-            options.directory / "grpo",
-            steps=60,
-            seed=2,
-            name="grpo",
-            pace=0.8,
-            estimator="group_norm",
-            status="running",
-        )
-        hostile_run(options.directory / "<img src=x onerror=alert(1)>")
-    print(f"{options.directory}: {time.perf_counter() - started:.1f} s")
-
-
-if __name__ == "__main__":
-    main()
