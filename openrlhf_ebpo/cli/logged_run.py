@@ -15,7 +15,7 @@ from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, Logged, read_logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.run.rollout_columns import read_columns, read_prior_start
-from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_run, step_files
+from openrlhf_ebpo.run.run_log import RunDirectoryError, get_nested, read_known_run, step_files
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
 OF_THE_NAME = ("preset", "half_life", "clusters")  # the run's, unless another variant is asked for
@@ -42,10 +42,7 @@ class LoggedRun:
         Raises:
             RunDirectoryError: the run is missing, or not of a training.
         """
-        found = read_run(folder)
-        if found is None:
-            inside = f"; there is one in {folder / 'run'}" if (folder / "run" / "run.json").is_file() else ""
-            raise RunDirectoryError(f"{folder} holds no run.json{inside}: give the --logger.run_dir of a training")
+        found = read_known_run(folder)
         args, where = found.get("args"), f"{folder}/run.json: its"
         name, size = (
             get_nested(args, "algo", "advantage", "estimator"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -245,22 +244,20 @@ def read_columns(directory: str | Path, columns: Sequence[str]) -> pa.Table:
 
 
 def check_counts(question_ids: Sequence[str], samples: Sequence[int], n: int) -> None:
-    """Assert that every question has the samples 0 … n - 1, each once; question_ids and samples are columns.
+    """Check that every question has the samples 0 … n - 1, each once; question_ids and samples are columns.
 
     Raises:
         UsageError: names the first question that has not; a mean over a wrong count is silently wrong.
     """
-    counts = Counter(question_ids)
-    for question, count in counts.items():
-        if count != n:
+    numbers: dict[str, list[int]] = {}
+    for question, sample in zip(question_ids, samples, strict=True):
+        numbers.setdefault(question, []).append(sample)
+    for question, found in numbers.items():
+        if sorted(found) != list(range(n)):
             raise UsageError(
-                f"question {question!r} has {count} samples, {n} are needed for each of {len(counts)} questions"
+                f"question {question!r} has {len(found)} samples, {n} are needed for each question: 0 to {n - 1}, each "
+                f"once; these are numbered {', '.join(map(str, sorted(found)[: n + 1]))}"
             )
-    seen = set()
-    for pair in zip(question_ids, samples, strict=True):
-        if pair in seen or not 0 <= pair[1] < n:
-            raise UsageError(f"question {pair[0]!r} has sample {pair[1]} twice or out of range 0 to {n - 1}")
-        seen.add(pair)
 
 
 def check_comparable(results: Sequence[Result]) -> None:

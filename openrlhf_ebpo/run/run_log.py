@@ -93,8 +93,10 @@ def read_known_run(run_dir: str | Path, flag: str = "") -> dict:
         RunDirectoryError: it is missing or damaged.
     """
     if (run := read_run(run_dir)) is None:
+        inside = Path(run_dir) / "run"  # the default of --logger.run_dir, below the model
+        hint = f"; there is one in {inside}" if (inside / "run.json").is_file() else ""
         raise RunDirectoryError(
-            f"{flag}{run_dir} holds no run.json: name the run directory of a training (--logger.run_dir)"
+            f"{flag}{run_dir} holds no run.json{hint}: name the run directory of a training (--logger.run_dir)"
         )
     return run
 
