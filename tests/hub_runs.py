@@ -15,10 +15,9 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import publish as publishing
 from openrlhf_ebpo.hub import pull as pulling
 from openrlhf_ebpo.hub.content import Publishable, local_file
-from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.hub_settings import check_target
 from openrlhf_ebpo.hub.publish import Commit, Repo, same_run
-from openrlhf_ebpo.hub.push import Push
+from openrlhf_ebpo.hub.push import Export, Push
 from openrlhf_ebpo.hub_client import hub_api
 from openrlhf_ebpo.run.run_log import read_run
 

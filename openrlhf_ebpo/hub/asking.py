@@ -1,4 +1,4 @@
-"""The form in which a training asked its model, as code for the card and as flags for `eval`."""
+"""The form in which a training asked its model, as code for the card."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.hub.content import local_file
-from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.markdown import Markdown, fenced
-from openrlhf_ebpo.hub.public import hub_id
+from openrlhf_ebpo.hub.public import hub_id, step_tag
 from openrlhf_ebpo.redact import redacted_text, without_own_homes
 from openrlhf_ebpo.run.run_log import get_nested, step_files
 
@@ -73,11 +72,3 @@ def bare_question(prompt: str, template: str) -> str | None:
     if not (prompt.startswith(before) and prompt.endswith(after)):
         return None
     return prompt.removeprefix(before).removesuffix(after)
-
-
-def flags(run: dict) -> str:
-    """Return the flags that give `eval` the prompt's form; "" if run.json records the instruction, which it reads."""
-    if get_nested(run, "instruction", "template"):
-        return ""
-    chat = get_nested(run, "args", "data", "apply_chat_template")
-    return " --template TEMPLATE" + ("" if chat is None else " --chat_template" if chat else " --no-chat_template")

@@ -16,9 +16,8 @@ from pathlib import Path
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import asking, evaluations
 from openrlhf_ebpo.hub.content import digest, header_of, local_file
-from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, fill_template
-from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, public_text, run_tag, slug
+from openrlhf_ebpo.hub.public import hub_id, last_part, public_run, public_text, run_tag, slug, step_tag
 from openrlhf_ebpo.redact import is_secret, without_secrets
 from openrlhf_ebpo.run import catalogue
 from openrlhf_ebpo.run.results import Result

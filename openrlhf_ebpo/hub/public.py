@@ -81,3 +81,8 @@ def run_tag(run: dict) -> list[str]:
     """The tag by which everything of a run is found on the Hub; none for a run without an id."""
     known = run.get("id")
     return [f"ebpo-run-{known}"] if isinstance(known, str) and RUN_ID.fullmatch(known) else []
+
+
+def step_tag(step: int) -> str:
+    """Name of a step's tag on the Hub."""
+    return f"step-{step:06d}"

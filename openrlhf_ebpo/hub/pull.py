@@ -26,11 +26,10 @@ from typing import NamedTuple
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import TRUST
-from openrlhf_ebpo.hub import asking
 from openrlhf_ebpo.hub.content import PICKLES, escape_names
-from openrlhf_ebpo.hub.exports import step_tag
 from openrlhf_ebpo.hub.hub_settings import parse_repo
 from openrlhf_ebpo.hub.model_files import BASES, incomplete
+from openrlhf_ebpo.hub.public import step_tag
 from openrlhf_ebpo.hub.publish import Repo
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying, run_with_timeout
 from openrlhf_ebpo.model_folder import custom_code
@@ -98,7 +97,10 @@ def next_step(folder: Path) -> list[str]:
         run = read_run(folder) or {}
     own = get_nested(run, "args", "reward", "remote_url") not in (None, "math")
     tasks = "--tasks file:QUESTIONS.jsonl --reward REWARD.py" if own else "--tasks math500"
-    return [f"next: openrlhf-ebpo eval --model {folder} {tasks} --output_dir results{asking.flags(run)}"]
+    asked, chat = "", get_nested(run, "args", "data", "apply_chat_template")
+    if not get_nested(run, "instruction", "template"):  # which eval reads in run.json
+        asked = " --template TEMPLATE" + ("" if chat is None else " --chat_template" if chat else " --no-chat_template")
+    return [f"next: openrlhf-ebpo eval --model {folder} {tasks} --output_dir results{asked}"]
 
 
 def pull(repo: Repo, folder: Path, revision: str | None = None, report=print) -> Pulled:

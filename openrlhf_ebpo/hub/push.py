@@ -18,30 +18,66 @@ The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logg
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.extension import TRUST, trust_models
-from openrlhf_ebpo.hub.content import Publishable
-from openrlhf_ebpo.hub.exports import Export, is_pushed, list_exports, step_tag, tags
+from openrlhf_ebpo.hub.content import Publishable, local_file, matches
 from openrlhf_ebpo.hub.hub_settings import check_target, target
-from openrlhf_ebpo.hub.model_files import contents, print_skipped
-from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.publish import Commit, Repo, print_files, publish_with_timeout, same_run
+from openrlhf_ebpo.hub.model_files import contents, model_content, print_skipped
+from openrlhf_ebpo.hub.public import public_run, step_tag
+from openrlhf_ebpo.hub.publish import (
+    CARD,
+    Commit,
+    Owner,
+    Repo,
+    check_owner,
+    compare,
+    print_files,
+    publish_with_timeout,
+    same_run,
+)
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.checkpoint_list import final_model, saved_steps
+from openrlhf_ebpo.run.resume import BEST
 from openrlhf_ebpo.run.run_log import get_nested, read_metrics, read_run
 
 STEP_TAG = re.compile(r"step-\d{6,12}", re.ASCII)
 
 Report = Callable[[str], None]
+
+
+class Export(NamedTuple):
+    """An exported model: the folder of the step's weights."""
+
+    step: int
+    model: Path
+
+    def state(self) -> tuple:
+        """Names, sizes and times of its files: other ones after it was exported again."""
+        files = sorted(path for path in self.model.glob("*") if path.is_file())
+        return tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+
+
+def list_exports(run_dir: Path) -> list[Export]:
+    """List every exported model of a run, in the order of the steps: those in checkpoints.jsonl, whatever the flags of
+    the start that saved them, and the final one. The best checkpoint's is left out: it makes room for a better one.
+
+    Raises:
+        RunDirectoryError: checkpoints.jsonl or run.json is damaged.
+    """
+    found = {each.step: each.model for each in saved_steps(run_dir) if each.model and not each.tag.startswith(BEST)}
+    if final := final_model(run_dir):
+        found.setdefault(*final)
+    return [Export(step, found[step]) for step in sorted(found)]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +125,7 @@ def run(args: argparse.Namespace) -> None:
         contents(run_dir, export.model, args.not_secret)
     push = Push(run_dir, repo, public, wanted, args.not_secret, args.force, args.dry_run)
     if not args.dry_run:
-        print(*check_target(repo, public, same_run(public_run(settings))), sep="\n", file=sys.stderr)
+        print(*check_target(repo, public, push.owner), sep="\n", file=sys.stderr)
     try:
         retrying(push.round)
     except ReportedError as error:
@@ -138,6 +174,10 @@ class Push:
     missing: list[Export] = field(default_factory=list)
 
     @property
+    def owner(self) -> Owner:
+        return same_run(public_run(read_run(self.run_dir) or {}))
+
+    @property
     def left(self) -> str:
         return ", ".join(str(each.step) for each in self.missing)
 
@@ -150,7 +190,12 @@ class Push:
         """
         every, last = list_exports(self.run_dir) if self.wanted is None else self.wanted, None
         self.missing = list(every)
-        known = {} if self.dry_run and self.wanted else tags(self.repo, self.run_dir)
+        known = {}
+        if self.wanted is None or not self.dry_run:
+            commit, _ = check_owner(self.repo, self.owner)
+            with hub_errors(f"listing the tags of {self.repo.name}"):
+                refs = self.repo.api.list_repo_refs(self.repo.name).tags if commit else []
+                known = {ref.name: ref.target_commit for ref in refs}
         for export in every:
             state = export.state()
             try:
@@ -169,6 +214,23 @@ class Push:
         if last:
             raise last
 
+    def is_pushed(self, export: Export, known: Mapping[str, str]) -> bool:
+        """True if the repo has the step's tag, on a commit with every file of the model as it is here, or as people
+        have changed it there (unless `force`). Of a model that was deleted here the tag is enough.
+
+        Args:
+            known: tag -> commit.
+        """
+        commit = known.get(step_tag(export.step))
+        if not commit or not export.model.is_dir():
+            return bool(commit)
+        files = model_content(export.model)
+        files.pop(CARD, None)  # its place is the generated card's
+        there = {path: entry for path, entry in self.repo.files(commit).items() if path in files}
+        changed, _, _ = compare(self.repo, commit, there, files, self.force)
+        # --not_secret FILE was sent as it is, and not as the filter makes it
+        return all(path in there and matches(local_file(export.model / path), there[path]) for path in changed)
+
     def push_step(self, export: Export, known: Mapping[str, str]) -> None:
         """Commit a step with its card and tag it, unless the repo has it. An older one than the repo's newest goes to a
         branch: main never moves backwards.
@@ -176,7 +238,7 @@ class Push:
         Raises:
             HubError: the Hub refuses it, cannot be reached, or holds another run; or the model is gone.
         """
-        if self.wanted is None and is_pushed(self.repo, export, known, self.force):
+        if self.wanted is None and self.is_pushed(export, known):
             return
         if not export.model.is_dir():
             raise HubError(f"{export.model} is gone, and was not pushed", permanent=True)
@@ -192,8 +254,7 @@ class Push:
         last = max((row["step"] for row in read_metrics(self.run_dir)), default=math.inf)  # later ones are rolled back
         steps = [int(tag.removeprefix("step-")) for tag in known if STEP_TAG.fullmatch(tag)]
         branch = f"checkpoint-{step:06d}" if any(step < each <= last for each in steps) else "main"
-        owner = same_run(json.loads(model["run.json"]))
-        commit = Commit(f"step {step}", owner, step_tag(step), branch, not self.public, self.force)
+        commit = Commit(f"step {step}", self.owner, step_tag(step), branch, not self.public, self.force)
         try:
             publish_with_timeout(self.repo, all_files, commit, self.report)
         except HubError as error:

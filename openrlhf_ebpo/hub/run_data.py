@@ -16,30 +16,32 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out
-from openrlhf_ebpo.hub.data_card import data_card
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.hub import evaluations
+from openrlhf_ebpo.hub.content import Content, Publishable, files_below, local_file, named, print_left_out, size
 from openrlhf_ebpo.hub.hub_settings import check_target, target
-from openrlhf_ebpo.hub.public import public_json, public_text
-from openrlhf_ebpo.hub.publish import (
-    CARD,
-    Commit,
-    Repo,
-    print_files,
-    publish_with_timeout,
-    same_run,
-)
+from openrlhf_ebpo.hub.markdown import Markdown, code, fill_template
+from openrlhf_ebpo.hub.public import hub_id, public_json, public_run, public_text, run_tag, slug
+from openrlhf_ebpo.hub.publish import CARD, Commit, Repo, megabytes, print_files, publish_with_timeout, same_run
 from openrlhf_ebpo.hub_client import hub_api, retrying
+from openrlhf_ebpo.redact import without_secrets
 from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY
+from openrlhf_ebpo.run.run_log import get_nested, read_metrics, read_run
 
 DATASET = "dataset"
 RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
 RESULTS = tuple(f"*/*/step-*/{name}" for name in (SUMMARY, SAMPLES_FILE))
 FOLDERS = ("rollouts", "eval")
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", *(f"eval/{name}" for name in RESULTS))
+FACTS = ("name", "status", "model", "dataset", "seed", "hardware", "started", "ended")
+# name for load_dataset -> files. Of Parquet alone: it reads a repo with one reader
+TABLES = {"rollouts": "rollouts/*.parquet", "eval": "**/samples.parquet"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +100,47 @@ def run_files(run_dir: Path, repo: str, not_secret: list[str] = ()) -> Publishab
     files |= {name: public_json(files[name]) for name in records}
     files = {name: content for name, content in files.items() if content != b""}  # before the first step
     return Publishable(files, {CARD: data_card(run_dir, repo, files).encode()}, not_secret=not_secret)
+
+
+def data_card(run_dir: Path, repo: str, files: Mapping[str, Content]) -> str:
+    """README.md of the repo. files: the others, by path in it."""
+    run = public_run(read_run(run_dir) or {})
+    estimator = str(get_nested(run, "args", "algo", "advantage", "estimator") or "")
+    repo_of_models, results = get_nested(run, "args", "hub", "repo"), evaluations.of_run(run_dir)
+    last = max((each.step for each in results), default=0)
+    tables = [name for name, pattern in TABLES.items() if any(fnmatch(path, pattern) for path in files)]
+    text = fill_template(
+        "run_card.md",
+        metadata=metadata(repo, [slug(each) for each in (estimator, *run_tag(run)) if each], tables),
+        name=Markdown(repo.rpartition("/")[2]),
+        repo=Markdown(repo),
+        ebpo=estimator == "ebpo",
+        headline=evaluations.change(*evaluations.of_step(results, last), read_metrics(run_dir)),
+        facts=[(Markdown(key), run[key]) for key in FACTS if run.get(key) is not None],
+        estimator=code(registry.title(estimator)) if estimator else None,
+        count=Markdown(len(files)),
+        size=Markdown(megabytes(sum(map(size, files.values())))),
+        table=Markdown(tables[0]) if tables else None,
+        model=Markdown(repo_of_models) if hub_id(repo_of_models) else None,
+        tag=next((Markdown(tag) for tag in run_tag(run)), None),
+    )
+    return without_secrets(text)
+
+
+def metadata(repo: str, tags: list[str], tables: list[str]) -> Markdown:
+    """The card's YAML, with the tables that the viewer shows and load_dataset(repo, name) reads. Without any the viewer
+    would show run.json and the like as data."""
+    from huggingface_hub import DatasetCardData
+
+    configs = [{"config_name": name, "data_files": TABLES[name]} for name in tables]
+    data = DatasetCardData(
+        license="other",
+        pretty_name=repo.rpartition("/")[2],
+        task_categories=["text-generation"],
+        tags=["reinforcement-learning", "openrlhf", "rollouts", *tags],
+        **({"configs": configs} if configs else {"viewer": False}),
+    )
+    return Markdown(data.to_yaml())
 
 
 main = command("openrlhf-ebpo hub push-run", __doc__, add_flags, run, extra="hub")

@@ -19,9 +19,9 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import markdown
 from openrlhf_ebpo.hub.card import PICTURE, model_card
-from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, fill_template
 from openrlhf_ebpo.hub.public import hub_id, public_text
+from openrlhf_ebpo.hub.push import Export
 from openrlhf_ebpo.rewards.reward_settings import BUILT_IN
 from openrlhf_ebpo.run.run_log import read_run
 

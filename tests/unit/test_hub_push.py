@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub.content import Publishable
-from openrlhf_ebpo.hub.exports import list_exports
+from openrlhf_ebpo.hub.push import list_exports
 from openrlhf_ebpo.hub_client import hub_api, retrying
 from openrlhf_ebpo.run.run_log import read_run
 

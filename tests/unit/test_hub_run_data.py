@@ -17,7 +17,7 @@ from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import evaluations, run_data
-from openrlhf_ebpo.hub.data_card import FACTS, data_card
+from openrlhf_ebpo.hub.run_data import FACTS, data_card
 from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.run.run_writer import roll_back

@@ -24,10 +24,10 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub.content import Publishable, local_file
-from openrlhf_ebpo.hub.exports import Export
 from openrlhf_ebpo.hub.model_files import contents
 from openrlhf_ebpo.hub.public import public, public_text
 from openrlhf_ebpo.hub.publish import Commit, Repo, send
+from openrlhf_ebpo.hub.push import Export
 from openrlhf_ebpo.hub.run_data import run_files
 from openrlhf_ebpo.redact import own_homes, without_homes
 

@@ -63,7 +63,7 @@ PACKAGES_OF = {  # in addition to the standard library, where that is a promise
 }
 BASE_PACKAGES = {"numpy", "psutil", "pyarrow", "safetensors", "wrapt"}
 LIGHT = {*BASE, "cli", "hub", "run"}
-NEED_MORE = {f"{PACKAGE}.{name}" for name in ("hub.card", "hub.data_card", "hub.run_data")}
+NEED_MORE = {f"{PACKAGE}.{name}" for name in ("hub.card", "hub.run_data")}
 ONLY_BASE = f"""
 import importlib, sys
 class Refused:
