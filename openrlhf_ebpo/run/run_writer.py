@@ -25,7 +25,6 @@ from openrlhf_ebpo.run.run_log import (
 )
 
 ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer
-RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token of its text (docs/gpus.md)
 
 
 class RunWriter:
@@ -128,15 +127,3 @@ def plain(value):
         return value
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def size_notice(responses: int, tokens: int, every: int) -> str:
-    """Estimate the disk space of the rollouts; texts that compress badly take more.
-
-    responses: of a step, each of up to so many tokens. every: how many steps there are to a logged one.
-    """
-    step = responses * (RESPONSE_BYTES + TOKEN_BYTES * tokens) / 1e6
-    return (
-        f"rollouts: up to about {step:,.2f} MB a logged step, {step * 1000 / every:,.0f} MB in 1,000 steps "
-        f"(--logger.rollouts_every {every})"
-    )

@@ -17,7 +17,7 @@ from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub.training import Pushes
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards.processes.pool import close_shared_pool
-from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock, run_writer
+from openrlhf_ebpo.run import changed_settings, heartbeat, run_lock
 from openrlhf_ebpo.run.resume import Search
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run, record_warning, step_files
 from openrlhf_ebpo.run.run_start import check_run_dir, checkpoint_to_resume
@@ -115,11 +115,9 @@ def show_dry_run(
         prompts = prompt_sets.make_prompts(args, rows, args.actor.model_name_or_path)
         for line in train_sample.sample(args, settings.rewards, prompts):
             print(line, flush=True)
-    data, batches = args.data, settings.batches
+    data = args.data
     count = None if data.prompt_probs else count_rows(args, data.prompt_dataset, data.prompt_split)
-    tokens = args.rollout.max_new_tokens or data.max_len
-    size = run_writer.size_notice(batches.responses, tokens, settings.run.rollouts_every)
-    print(*plan_lines(args, batches, count), size, sep="\n")
+    print(*plan_lines(args, settings.batches, count), sep="\n")
     print(f"dry run: flags, files and settings are fine; {'no training' if command.sample else 'nothing'} was started")
 
 

@@ -12,9 +12,10 @@ from openrlhf_ebpo.model_folder import tensor_shapes
 from openrlhf_ebpo.run.batches import BatchSettings
 from openrlhf_ebpo.train.prompt_sets import open_prompts
 
-GB = 1e9
+MB, GB = 1e6, 1e9
 EXPORT_BYTES = 2  # of a weight, in bfloat16
 CHECKPOINT_BYTES = 14  # its copy in float32 and Adam's two moments besides
+RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a response in the rollouts, compressed, and of a token (docs/gpus.md)
 
 
 def plan_lines(args, batches: BatchSettings, rows: int | None) -> Iterator[str]:
@@ -40,7 +41,7 @@ def plan_lines(args, batches: BatchSettings, rows: int | None) -> Iterator[str]:
     yield f"  responses     {rows * episodes * batches.group:,}, {batches.group} a prompt"
     optimizer = rows * batches.group // batches.batch * episodes * batches.epochs
     yield f"  optimizer     about {optimizer:,} steps of --train.batch_size {batches.batch:,} responses"
-    yield from _saving_lines(args, steps)
+    yield from _saving_lines(args, batches, steps)
     if rows < batches.prompts:
         yield (
             f"warning: --rollout.batch_size {batches.prompts} is larger than the data set of {rows} rows: an episode "
@@ -48,9 +49,13 @@ def plan_lines(args, batches: BatchSettings, rows: int | None) -> Iterator[str]:
         )
 
 
-def _saving_lines(args, steps: int) -> Iterator[str]:
-    """Checkpoints, evaluations and their disk. Upstream has -1, and after its validation infinity, for never."""
+def _saving_lines(args, batches: BatchSettings, steps: int) -> Iterator[str]:
+    """Yield what is written, and the disk that it takes. Upstream has -1, and after its validation infinity, for
+    never."""
     ckpt = args.ckpt
+    logged = steps // args.logger.rollouts_every
+    size = batches.responses * (RESPONSE_BYTES + TOKEN_BYTES * (args.rollout.max_new_tokens or args.data.max_len)) / MB
+    yield f"  rollouts      up to about {logged * size:,.2f} MB, {size:,.2f} MB a logged step"
     saved = int(steps // ckpt.save_steps) if ckpt.save_steps > 0 else 0
     kept = 0 if ckpt.disable_ds else min(saved, ckpt.max_num)
     each = "each exports a model, and " if saved and ckpt.save_hf else ""

@@ -32,7 +32,9 @@ def test_as_many_steps_as_batches_with_something_to_train_on(prompts, batch, gro
 def test_the_plan_counts_what_is_left_out_of_every_pass():
     never, model = {"eval.steps": -1, "ckpt.save_steps": -1}, {"ds.lora.rank": 8, "actor.model_name_or_path": "m"}
     ckpt = {"ckpt.save_hf": False, "ckpt.disable_ds": False, "ckpt.max_num": 3}
-    flags = {"train.num_episodes": 30, "algo.dynamic_filtering_enable": False, **never, **model, **ckpt}
+    rollouts = {"logger.rollouts_every": 10, "rollout.max_new_tokens": None, "data.max_len": 4060}
+    flags = {"train.num_episodes": 30, "algo.dynamic_filtering_enable": False, **never, **model, **ckpt, **rollouts}
     lines = "\n".join(plan_lines(nested(flags), BatchSettings(512, 4, 512, ranks=8), 1100))
     assert "1,100 in the data set, 512 a step; the last 76 of a pass fill no optimizer step" in lines
-    assert "60 in 30 episodes" in lines and "none before the end; the end exports one" in lines
+    assert "60 in 30 episodes" in lines and "76.68 MB, 12.78 MB a logged step" in lines
+    assert "none before the end; the end exports one" in lines

@@ -10,7 +10,6 @@ from estimates import ebpo_step
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.run.run_writer import size_notice
 from openrlhf_ebpo.upstream.controller.rollouts import DECODE_BATCH_SIZE, SCHEMA, Rollouts, prompt_id
 
 # index, prompt, tokens, first action token, response's text, raw reward, truncated, length
@@ -154,8 +153,3 @@ def test_score_weights_are_computed_once_when_they_are_asked_for_and_the_padded_
     assert sys.getrefcount(log_probs) == kept + 1
     assert weights() is weights()
     assert sys.getrefcount(log_probs) == kept
-
-
-def test_the_dry_run_says_what_the_rollouts_will_take():
-    said = "up to about 1.60 MB a logged step, 160 MB in 1,000 steps (--logger.rollouts_every 10)"
-    assert said in size_notice(responses=32 * 8, tokens=4060, every=10)
