@@ -286,28 +286,9 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
 def test_a_dry_run_ends_with_what_the_training_would_do(command, capsys, tmp_path):
     rows = [json.dumps({"input": f"1+{n}", "label": "2"}) + "\n" for n in range(40)]
     (tmp_path / "data.jsonl").write_text("".join(rows))
-    sizes = [
-        "--rollout.batch_size",
-        "16",
-        "--train.batch_size",
-        "32",
-        "--train.micro_batch_size",
-        "4",
-        "--train.num_episodes",
-        "2",
-    ]
-    saves = [
-        "--ckpt.save_steps",
-        "2",
-        "--ckpt.max_num",
-        "2",
-        "--ckpt.save_hf",
-        "--eval.steps",
-        "3",
-        "--eval.dataset",
-        "data.jsonl",
-    ]
-    driver.main([*command, *sizes, *saves, "--dry_run"])
+    flags = "--rollout.batch_size 16 --train.batch_size 32 --train.micro_batch_size 4 --train.num_episodes 2"
+    flags += " --ckpt.save_steps 2 --ckpt.max_num 2 --ckpt.save_hf --eval.steps 3 --eval.dataset data.jsonl"
+    driver.main([*command, *flags.split(), "--dry_run"])
     out = capsys.readouterr().out
     assert '"argv"' not in out and "{" not in out.partition("plan:")[2].partition("dry run:")[0]
     for line in (

@@ -55,19 +55,10 @@ def published(tmp_path_factory):
 def download(release: str, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
     # its wheels are pure Python, and tagged for 3.10 to 3.12
-    command += [
-        "--implementation",
-        "cp",
-        "--abi",
-        "cp311",
-        "--python-version",
-        "3.11",
-        "--retries",
-        "1",
-        "--timeout",
-        "20",
-    ]
-    done = subprocess.run([*command, "--dest", str(folder), f"openrlhf=={release}"], capture_output=True, text=True)
+    flags = "--implementation cp --abi cp311 --python-version 3.11 --retries 1 --timeout 20"
+    done = subprocess.run(
+        [*command, *flags.split(), "--dest", str(folder), f"openrlhf=={release}"], capture_output=True, text=True
+    )
     if done.returncode:
         unreachable(f"OpenRLHF {release} cannot be downloaded here: {done.stderr.strip().splitlines()[-1]}")
 

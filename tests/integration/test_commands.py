@@ -28,14 +28,8 @@ def test_train_sft_runs_without_a_launcher_and_exports_a_model(workshop, tmp_pat
         *("-m", "openrlhf_ebpo.cli.train_sft"),
         *("--model.model_name_or_path", str(workshop / "tied"), "--data.dataset", str(examples)),
         *("--data.output_key", "output", "--train.batch_size", "16", "--train.micro_batch_size", "16"),
-        *(
-            "--train.max_epochs",
-            "1",
-            "--ckpt.output_dir",
-            str(tmp_path / "model"),
-            "--ckpt.path",
-            str(tmp_path / "ckpt"),
-        ),
+        *("--train.max_epochs", "1", "--ckpt.output_dir", str(tmp_path / "model")),
+        *("--ckpt.path", str(tmp_path / "ckpt")),
     )
     before, after = (load_file(d / "model.safetensors") for d in (workshop / "tied", tmp_path / "model"))
     assert before.keys() <= after.keys()

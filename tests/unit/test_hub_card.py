@@ -140,19 +140,9 @@ def test_the_card_says_how_to_get_data_and_reward_and_on_what_the_run_trained(tm
 
 def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_path):
     run_dir = write_run(tmp_path)
-    argv = [
-        "--actor.model_name_or_path",
-        "x",
-        "--hub.repo=owner/tiny",
-        "--x",
-        "a b",
-        "--ckpt.load_step",
-        "20",
-        "--algo.advantage.ebpo.init_prior",
-        "prior.json",
-        "--algo.advantage.ebpo.reset_prior",
-        "--force",
-    ]
+    flags = "--actor.model_name_or_path x --hub.repo=owner/tiny --ckpt.load_step 20 --force"
+    flags += " --algo.advantage.ebpo.init_prior prior.json --algo.advantage.ebpo.reset_prior"
+    argv = [*flags.split(), "--x", "a b"]
     write_json(run_dir / "run.json", {**read_run(run_dir), "argv": argv})
     text = text_of(run_dir)
     assert "--algo.advantage.ebpo.init_prior model/prior.json --x 'a b'\n" in text

@@ -116,24 +116,13 @@ def test_hostile_texts_do_not_take_long():
         public_text(text)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "token",
-        "api_key",
-        "hub.api-key",
-        "apiKey",
-        "HF_TOKEN",
-        "a.password",
-        "Authorization",
-        "x.client_secret",
-        "use_auth_token",
-        "accessToken",
-        "db_passwd",
-        "credentials",
-        "aws_secret_access_key",
-    ],
-)
+SECRET_NAMES = """
+    token api_key hub.api-key apiKey HF_TOKEN a.password Authorization x.client_secret use_auth_token
+    accessToken db_passwd credentials aws_secret_access_key
+"""
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES.split())
 def test_names_of_secrets(name):
     assert is_secret(name)
     assert redacted({name: "short", "deep": {name: ["a", {"b": "c"}]}}) == {
@@ -142,19 +131,13 @@ def test_names_of_secrets(name):
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "data.input_key",
-        "data.label_key",
-        "data.image_key",
-        "data.output_key",
-        "ckpt.best_metric_key",
-        "rollout.max_new_tokens",
-        "data.tokenizer_chat_template",
-        "a.monkey",
-    ],
-)
+OTHER_NAMES = """
+    data.input_key data.label_key data.image_key data.output_key ckpt.best_metric_key
+    rollout.max_new_tokens data.tokenizer_chat_template a.monkey
+"""
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES.split())
 def test_names_that_only_look_like_one(name):
     assert not is_secret(name) and redacted({name: "prompt"}) == {name: "prompt"}
 

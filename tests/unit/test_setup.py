@@ -7,22 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-TOOLS = (
-    "bash",
-    "awk",
-    "cat",
-    "chmod",
-    "cp",
-    "df",
-    "dirname",
-    "echo",
-    "mktemp",
-    "rm",
-    "sed",
-    "sha256sum",
-    "uname",
-    "xargs",
-)
+TOOLS = "bash awk cat chmod cp df dirname echo mktemp rm sed sha256sum uname xargs"
 PYTHON = """#!/bin/bash
 # A Python 3.11 of a minimal system: `broken` lists what it lacks.
 case "$*" in
@@ -41,7 +26,7 @@ def machine(tmp_path):
     quickstart."""
     bin = tmp_path / "bin"
     bin.mkdir()
-    for tool in TOOLS:
+    for tool in TOOLS.split():
         (bin / tool).symlink_to(shutil.which(tool))
     shutil.copytree(SCRIPTS, tmp_path / "checkout" / "scripts")
     (tmp_path / "checkout" / "requirements").mkdir()
