@@ -10,6 +10,7 @@ finite).
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 
@@ -84,21 +85,13 @@ class HealthyUpdates:
 class HealthyPolicy(HealthyUpdates):
     """Mixin over ActorPPOTrainer."""
 
-    role = "policy"
-
-    @property
-    def _engine(self):
-        return self.actor.model
+    role, _engine = "policy", property(operator.attrgetter("actor.model"))
 
 
 class HealthyCritic(HealthyUpdates):
     """Mixin over CriticPPOTrainer."""
 
-    role = "critic"
-
-    @property
-    def _engine(self):
-        return self.critic
+    role, _engine = "critic", property(operator.attrgetter("critic"))
 
 
 class HealthyWarmStart:
