@@ -95,18 +95,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         TRUST, action="store_true", help="also push a model that needs custom code to load; the code does not run here"
     )
     parser.add_argument(
-        "--not_secret",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="files of the model that you have checked: they hold no secrets",
+        "--not_secret", nargs="+", default=[], metavar="FILE", help="files that you have checked: they hold no secrets"
     )
     parser.add_argument(
         "--force", action="store_true", help="also replace files of the repo that others have changed since a push"
     )
-    parser.add_argument(
-        "--dry_run", action="store_true", help="list the files that are missing there, with sizes, and stop"
-    )
+    parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
 
 
 def run(args: argparse.Namespace) -> None:
