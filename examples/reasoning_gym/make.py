@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=1000, help="tasks to train on (%(default)s)")
     parser.add_argument("--validation", type=int, default=0, help="tasks held out (%(default)s)")
     parser.add_argument("--template", default=TEMPLATE, help="text with {question} in it")
-    parser.add_argument("--output", required=True, type=Path, help="a .jsonl file")
+    parser.add_argument("--output", required=True, type=Path, help="a .jsonl file; its folder is made")
     args, rows = parser.parse_args(argv), {}
     for entry, label in tasks(args.name, {"seed": 0, **args.settings, "size": 20 * (args.size + args.validation)}):
         row = {"prompt": args.template.replace("{question}", entry["question"]), "question": entry["question"]}
@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     else:
         sys.exit(f"error: {args.name} gave {len(rows)} different questions; give a smaller --size or other --settings")
     lines = [json.dumps(row) + "\n" for row in rows.values()]
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text("".join(lines[args.validation :]))
     args.output.with_suffix(".validation.jsonl").write_text("".join(lines[: args.validation]))
 

@@ -14,9 +14,9 @@ SETTINGS = '{"min_terms": 2, "max_terms": 2, "max_digits": 2}'
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    output = tmp_path_factory.mktemp("gym") / "sums.jsonl"
+    output = tmp_path_factory.mktemp("gym") / "a new folder" / "sums.jsonl"
     argv = ["chain_sum", "--settings", SETTINGS, "--size", "8", "--validation", "3", "--output", str(output)]
-    subprocess.run([sys.executable, str(EXAMPLE / "make.py"), *argv], check=True, cwd=output.parent)
+    subprocess.run([sys.executable, str(EXAMPLE / "make.py"), *argv], check=True)
     files = (output, output.with_suffix(".validation.jsonl"))
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
