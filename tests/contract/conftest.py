@@ -28,7 +28,48 @@ def of_two_ranks(tmp_path_factory) -> list[dict]:
     return outcomes_of(Path(__file__).with_name("health_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 
-REWARD = {"reward.remote_url": None, "reward.timeout": 60.0, "reward.memory": 512, "reward.workers": None}
+FLAGS = {
+    "data.order": "shuffle",
+    "data.cluster_key": None,
+    "data.input_key": "q",
+    "data.label_key": "a",
+    "data.image_key": "images",
+    "data.apply_chat_template": False,
+    "train.seed": 3,
+    "train.agent_func_path": None,
+    "train.dynamic_batch_enable": False,
+    "train.micro_batch_size": 1,
+    "train.max_epochs": 1,
+    "train.async_enable": False,
+    "train.async_queue_size": 1,
+    "train.partial_rollout_enable": False,
+    "rollout.vllm_generate_batch_size": None,
+    "rollout.micro_batch_size": 3,
+    "rollout.max_new_tokens": 16,
+    "rollout.max_tokens_per_gpu": 40,
+    "reward.remote_url": None,
+    "reward.timeout": 60.0,
+    "reward.memory": 512,
+    "reward.workers": None,
+    "reward.clip_range": (-10, 10),
+    "reward.overlong_buffer_len": None,
+    "reward.overlong_penalty_factor": 1.0,
+    "reward.stop_properly_penalty_coef": None,
+    "actor.num_nodes": 1,
+    "actor.num_gpus_per_node": 1,
+    "ds.ring_attn_size": 1,
+    "ds.tensor_parallel_size": 1,
+    "vllm.enable_sleep": False,
+    "algo.dynamic_filtering_enable": False,
+    "algo.kl.use_loss": False,
+    "algo.advantage.gamma": 1.0,
+    "algo.advantage.lambd": 0.95,
+    "algo.advantage.no_std_norm": False,
+    "algo.advantage.is_correction_level": "off",
+    "algo.advantage.ebpo.fail_reward": 0.0,
+    "algo.advantage.ebpo.pass_reward": 1.0,
+    "algo.advantage.ebpo.reward_clip_range": None,
+}
 
 
 @pytest.fixture
@@ -40,76 +81,23 @@ def sections():
 
 
 @pytest.fixture
-def prompt_args(sections):
-    """The arguments that data loader and samples generator read, with changes: prompt_args(batch, group, **flat)."""
+def rollout_args(sections):
+    """The arguments that upstream's rollouts read, with changes: rollout_args("rloo", G=4, **flat)."""
 
-    def build(batch: int, group: int, **changes):
-        flat = {
-            "data.order": "shuffle",
-            "data.cluster_key": None,
-            "data.input_key": "q",
-            "data.label_key": "a",
-            "data.image_key": "images",
-            "data.apply_chat_template": False,
-            "train.seed": 3,
-            "train.agent_func_path": None,
-            **REWARD,
-            "train.batch_size": batch * group,
-            "train.dynamic_batch_enable": False,
-            "train.micro_batch_size": 1,
-            "train.max_epochs": 1,
-            "train.async_enable": False,
-            "train.async_queue_size": 1,
-            "train.partial_rollout_enable": False,
-            "rollout.batch_size": batch,
-            "rollout.n_samples_per_prompt": group,
-            "rollout.vllm_generate_batch_size": None,
-            "actor.num_nodes": 1,
-            "actor.num_gpus_per_node": 1,
-            "ds.ring_attn_size": 1,
-            "ds.tensor_parallel_size": 1,
-            "vllm.enable_sleep": False,
-            "algo.dynamic_filtering_enable": False,
-            "algo.advantage.estimator": "ebpo",
-            "algo.advantage.ebpo.fail_reward": 0.0,
-            "algo.advantage.ebpo.pass_reward": 1.0,
-        }
-        return sections(**{**flat, **changes})
+    def build(estimator: str, G: int, **changes):
+        names = {"algo.advantage.estimator": estimator, "rollout.n_samples_per_prompt": G}
+        return sections(**{**FLAGS, **names, **changes})
 
     return build
 
 
 @pytest.fixture
-def rollout_args(sections):
-    """The arguments that upstream's experience maker reads, with changes: rollout_args("rloo", G=4, **flat)."""
+def prompt_args(rollout_args):
+    """The same for groups of a rollout batch that are one optimizer step: prompt_args(batch, group, **flat)."""
 
-    def build(estimator: str, G: int, **changes):
-        flat = {
-            "algo.advantage.estimator": estimator,
-            "algo.advantage.gamma": 1.0,
-            "algo.advantage.lambd": 0.95,
-            "algo.advantage.no_std_norm": False,
-            "algo.advantage.is_correction_level": "off",
-            "algo.advantage.ebpo.fail_reward": 0.0,
-            "algo.advantage.ebpo.pass_reward": 1.0,
-            "algo.advantage.ebpo.reward_clip_range": None,
-            "algo.kl.use_loss": False,
-            "rollout.n_samples_per_prompt": G,
-            "rollout.micro_batch_size": 3,
-            "rollout.max_new_tokens": 16,
-            "rollout.max_tokens_per_gpu": 40,
-            "reward.clip_range": (-10, 10),
-            "reward.overlong_buffer_len": None,
-            "reward.overlong_penalty_factor": 1.0,
-            "reward.stop_properly_penalty_coef": None,
-            "train.agent_func_path": None,
-            "train.dynamic_batch_enable": False,
-            "actor.num_nodes": 1,
-            "actor.num_gpus_per_node": 1,
-            "ds.ring_attn_size": 1,
-            "ds.tensor_parallel_size": 1,
-        }
-        return sections(**{**flat, **changes})
+    def build(batch: int, group: int, **changes):
+        sizes = {"rollout.batch_size": batch, "train.batch_size": batch * group}
+        return rollout_args("ebpo", G=group, **{**sizes, **changes})
 
     return build
 

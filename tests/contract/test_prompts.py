@@ -126,28 +126,11 @@ def test_a_sample_knows_the_cluster_of_its_prompt_until_the_estimator_has_read_i
     ],
     ids=str,
 )
-def test_a_rollout_batch_is_cut_to_what_can_be_trained_on(sections, caplog, responses, changes, kept):
+def test_a_rollout_batch_is_cut_to_what_can_be_trained_on(prompt_args, caplog, responses, changes, kept):
     from openrlhf.trainer.ppo_utils import samples_generator
 
-    flat = {
-        "actor.num_nodes": 2,
-        "actor.num_gpus_per_node": 4,
-        "ds.ring_attn_size": 1,
-        "ds.tensor_parallel_size": 1,
-        "train.batch_size": 32,
-        "train.dynamic_batch_enable": False,
-        "train.micro_batch_size": 1,
-        "train.max_epochs": 1,
-        "train.async_enable": False,
-        "train.async_queue_size": 1,
-        "train.partial_rollout_enable": False,
-        "rollout.n_samples_per_prompt": 4,
-        "rollout.vllm_generate_batch_size": None,
-        "rollout.batch_size": 16,
-        "vllm.enable_sleep": False,
-        "algo.dynamic_filtering_enable": False,
-    }
-    args = sections(**{**flat, **changes})
+    ranks = {"actor.num_nodes": 2, "actor.num_gpus_per_node": 4, "train.batch_size": 32}
+    args = prompt_args(16, 4, **{**ranks, **changes})
     generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), [], None, None, [])
     generator._generate_vllm = lambda **_: (list(range(responses)), responses // 4, True)
     samples, _, consumed, exhausted = generator.generate_samples()

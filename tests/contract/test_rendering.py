@@ -93,7 +93,7 @@ def test_a_tokenizer_travels_by_name_and_is_read_once_a_process(model):
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, sections, monkeypatch, slow):
+def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, rollout_args, monkeypatch, slow):
     from openrlhf.trainer.ppo_utils import samples_generator
 
     class Engine:
@@ -104,22 +104,9 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             self.generate_responses = SimpleNamespace(remote=lambda **request: self.sent.append(request))
 
     monkeypatch.setattr(samples_generator, "ray", SimpleNamespace(get=lambda values: values))
-    args = sections(
-        **{
-            "actor.model_name_or_path": f"{model}/chat",
-            "data.disable_fast_tokenizer": slow,
-            "data.template_kwargs": None,
-            "algo.advantage.is_correction_level": "off",
-            "rollout.n_samples_per_prompt": 4,
-            "reward.timeout": 7.5,
-            "reward.memory": 100,
-            "reward.workers": None,
-            "reward.remote_url": None,
-            "reward.overlong_buffer_len": None,
-            "rollout.max_new_tokens": None,
-            "train.agent_func_path": None,
-        }
-    )
+    flags = {"actor.model_name_or_path": f"{model}/chat", "data.disable_fast_tokenizer": slow}
+    flags |= {"data.template_kwargs": None, "reward.timeout": 7.5, "reward.memory": 100, "rollout.max_new_tokens": None}
+    args = rollout_args("rloo", G=4, **flags)
     engines = [Engine(), Engine()]
     whole = tokenizer_of(f"{model}/chat")
     generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), [], None, whole, engines)
