@@ -19,7 +19,7 @@ from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.metric_panels import SPEED, panel_csv
 from openrlhf_ebpo.space.metrics import Metrics, positions
 from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
-from openrlhf_ebpo.space.picture import PictureData, picture
+from openrlhf_ebpo.space.picture import picture
 from openrlhf_ebpo.space.runs import Run, Runs
 from openrlhf_ebpo.space.search import KINDS, position_of
 from openrlhf_ebpo.space.server import chunk
@@ -299,7 +299,7 @@ def test_nonsense_in_an_address_becomes_a_whole_view(values, workspace):
 
 
 def test_the_picture_says_its_numbers_to_those_who_do_not_see_it():
-    drawn = picture(PictureData(mean=0.0, baseline=0.105, shrinkage=0.25, prior_mean=0.42, within=0.2, between=0.1))
+    drawn = picture(mean=0.0, baseline=0.105, shrinkage=0.25, prior_mean=0.42, within=0.2, between=0.1)
     assert 'aria-label="On the reward axis: group mean 0, prior mean 0.42, baseline 0.105, shrinkage 0.25"' in drawn
 
 
